@@ -9,6 +9,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread::Builder;
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
@@ -52,11 +53,15 @@ pub(crate) fn synchronize(directory: &Path) -> Result<()> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     list(directory, &mut files, &mut directories)?;
     let share = files.len().div_ceil(AT_ONCE).max(1);
+    let sync_all = |part: &[PathBuf]| part.iter().try_for_each(|path| sync(path));
     std::thread::scope(|scope| {
-        let parts =
-            files.chunks(share).map(|part| scope.spawn(|| part.iter().try_for_each(|path| sync(path))));
-        let parts: Vec<_> = parts.collect();
-        let ended = parts.into_iter().map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let start = |part| (part, Builder::new().spawn_scoped(scope, move || sync_all(part)));
+        let parts: Vec<_> = files.chunks(share).map(start).collect();
+        let ended = parts.into_iter().map(|(part, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // The system starts no more of them.
+            Err(_) => sync_all(part),
+        });
         ended.collect::<Result<()>>()
     })?;
     directories.iter().try_for_each(|directory| sync(directory))

@@ -94,10 +94,10 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     check_variables(template)?;
     let source = Policy::open(source)?;
     let config = Config::load(source.model())?;
-    let weights = Weights::open(source.model())?;
-    weights.check(&config)?;
+    let weights = Weights::of_model(source.model(), &config)?;
     Tokenizer::load(source.model())?;
-    if source.adapter(&config)?.is_some() {
+    if let Some((adapter, weights)) = source.adapter(&config)? {
+        check_finite(&weights, &adapter.tensors(&config))?;
         if template.is_some() {
             return Err(Failure::usage("--chat-template-kwargs: an adapter uses its base's chat template"));
         }
@@ -106,6 +106,7 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
             durable::copy(&source.files.join(adapter::WEIGHTS), &files.join(adapter::WEIGHTS))
         });
     }
+    check_finite(&weights, &config.tensors())?;
     publish::create(root, None, |files| {
         side_files::copy(&source.files, files)?;
         if let Some((path, note)) = HubModel::note(&source.files, files)? {
@@ -121,6 +122,10 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
         }
         Ok(())
     })
+}
+
+fn check_finite(weights: &Weights, tensors: &[Tensor]) -> Result<()> {
+    tensors.iter().try_for_each(|tensor| weights.check_finite(&tensor.name))
 }
 
 /// Refuses variables of the chat template that are not an object.

@@ -166,7 +166,16 @@ fn rope_settings<'a>(
     json: &'a Value,
     family: &Family,
 ) -> Result<(Option<&'a Value>, Option<Option<&'a Value>>)> {
-    let found = present(json, "rope_parameters").or_else(|| present(json, "rope_scaling"));
+    // Empty, transformers passes over it.
+    let settings =
+        |key| present(json, key).filter(|found| found.as_object().is_none_or(|found| !found.is_empty()));
+    let (new, old) = (settings("rope_parameters"), settings("rope_scaling"));
+    if new.is_some() && old.is_some() && new != old {
+        return Err(Failure::data("rope_scaling stands beside other rope_parameters").hint(
+            "programs differ in which of the two they read: put all settings into rope_parameters, rope_theta too, and remove rope_scaling",
+        ));
+    }
+    let found = new.or(old);
     let Some(found) = found else { return Ok((None, family.gemma.then_some(None))) };
     let object = found
         .as_object()
@@ -219,6 +228,11 @@ fn rope_of(
             return Err(Failure::data("the rope settings have a factor but no rope_type"));
         }
         None | Some("default") => RopeScaling::None,
+        // Nothing is scaled up to `max_position_embeddings`, which is as far as contexts go here.
+        Some("dynamic") if family.scaled_rope => {
+            positive(parameters, "factor")?;
+            RopeScaling::None
+        }
         Some("linear") if family.scaled_rope => {
             RopeScaling::Linear { factor: positive(parameters, "factor")? }
         }
@@ -245,7 +259,7 @@ fn rope_of(
         Some(other) => {
             let known = [
                 (true, "default"),
-                (family.scaled_rope, "linear, llama3, yarn"),
+                (family.scaled_rope, "linear, llama3, yarn, dynamic"),
                 (family.long_rope, "longrope"),
             ];
             let known: Vec<&str> =

@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::chat::{self, ChatTemplate};
 use crate::confined::{Confined, Death};
 use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::special_tokens::special_tokens;
 use crate::vocabulary;
 
 const FILE: &str = "tokenizer.json";
@@ -163,7 +164,8 @@ impl Tokenizer {
         &self.stop_ids
     }
 
-    /// The largest token id plus 1, special tokens included.
+    /// The largest token id plus 1, without tokens that were added to the trained ones: some stand for what a model without its
+    /// other parts does not read, such as an image, and have no row in the embedding.
     pub fn vocabulary_size(&self) -> usize {
         self.vocabulary_size
     }
@@ -222,15 +224,16 @@ impl Text {
         inner.with_padding(None);
 
         let side = read_json_if_present(&directory.join(SIDE_FILE))?.unwrap_or(Value::Null);
-        let template = ChatTemplate::load(directory, &side)?;
-        let stop_ids = stop_ids(directory, &side, &inner)?;
+        let special = special_tokens(directory, &side)?;
+        let template = ChatTemplate::load(directory, &side, &special)?;
+        let stop_ids = stop_ids(directory, special.get("eos_token"), &inner)?;
         Ok(Text { inner, template, stop_ids, directory: directory.to_owned() })
     }
 
     fn answer(&self, request: Request) -> Result<Reply> {
         Ok(match request {
             Request::Load => {
-                let largest = self.inner.get_vocab(true).into_values().max();
+                let largest = self.inner.get_vocab(false).into_values().max();
                 let vocabulary_size = largest.map_or(0, |largest| largest as usize + 1);
                 Reply { ids: self.stop_ids.clone(), vocabulary_size, ..Reply::default() }
             }
@@ -270,10 +273,9 @@ impl Text {
     }
 }
 
-fn stop_ids(directory: &Path, tokenizer_config: &Value, inner: &tokenizers::Tokenizer) -> Result<Vec<u32>> {
+fn stop_ids(directory: &Path, end: Option<&Value>, inner: &tokenizers::Tokenizer) -> Result<Vec<u32>> {
     let mut ids = Vec::new();
-    let end = &tokenizer_config["eos_token"];
-    if let Some(text) = end.as_str().or_else(|| end.get("content")?.as_str()) {
+    if let Some(text) = end.and_then(Value::as_str) {
         ids.push(inner.token_to_id(text).ok_or_else(|| {
             let place = show(&directory.join(SIDE_FILE));
             Failure::data(format!("{place}: eos_token {text:?} is not in tokenizer.json")).hint(STOP)

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use memmap2::Mmap;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
@@ -19,6 +18,7 @@ use crate::directory::is_there;
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
 use crate::json::{COPY, io_failure, read_json, show};
+use crate::mapping::Mapping;
 
 /// The single-file name, and the index that takes its place when there are shards.
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -95,7 +95,7 @@ struct Mapped {
     canonical: PathBuf,
     /// Device and number of the inode, which no other file gets while it is mapped.
     inode: (u64, u64),
-    map: Mmap,
+    map: Mapping,
 }
 
 /// All tensors of a checkpoint by name.
@@ -210,9 +210,7 @@ impl Weights {
             return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
         }
         let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
-        // SAFETY: the mapping is read-only and its file is replaced by rename, never written in place, by every
-        // program of this workspace; the bytes are only read as plain integers and floats.
-        let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;
+        let map = Mapping::of(&file, path).map_err(|error| io_failure(path, &error))?;
         let entries = header::parse(&map, path)?;
         for (name, entry) in entries {
             if let Some((other, _)) = self.tensors.insert(name.clone(), (self.files.len(), entry)) {
@@ -234,11 +232,7 @@ impl Weights {
     /// Gives back the memory of what was read so far: it is read from the files again where it is needed. Until then a
     /// process that has copied its weights holds them twice.
     pub fn release(&self) {
-        for file in &self.files {
-            // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
-            // the system declines, they stay.
-            let _ = unsafe { file.map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
-        }
+        self.files.iter().for_each(|file| file.map.release());
     }
 
     /// Whether both map the same files, so that what was read from one need not be read from the other.
@@ -298,6 +292,22 @@ impl Weights {
             show(head.file)
         ))
         .hint("set tie_word_embeddings to false in config.json to use it, or remove it from the file"))
+    }
+
+    /// Checks that a tensor holds no NaN and no infinity.
+    ///
+    /// # Errors
+    /// The first such element, named.
+    pub fn check_finite(&self, name: &str) -> Result<()> {
+        let tensor = self.tensor(name)?;
+        match tensor.to_f32()?.iter().position(|value| !value.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(Failure::data(format!(
+                "{}: tensor {name:?} is not finite at element {at}",
+                show(tensor.file)
+            ))
+            .hint("training diverged or the file is damaged; go back to an earlier version")),
+        }
     }
 
     /// The same against any tensors.

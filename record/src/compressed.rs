@@ -4,13 +4,14 @@
 //! [`compress`]. Left out: dictionaries, and frames that are to be skipped.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer};
 use zstd::stream::write::Encoder;
 
 use crate::failure::{Failure, Result};
+use crate::file::{self, Half};
 
 /// How a frame begins.
 pub(crate) const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -71,38 +72,43 @@ impl Frames {
     }
 }
 
+/// Where [`compress`] puts a file: `path.zst`.
+pub fn path(path: &Path) -> PathBuf {
+    let mut packed = path.as_os_str().to_owned();
+    packed.push(".zst");
+    PathBuf::from(packed)
+}
+
 /// Puts `path.zst` in the place of the file `path`, with its time of last change. Whoever stops it leaves one or both, whole. The
-/// same file gives the same bytes. Returns bytes before and after.
+/// same file gives the same bytes. Returns bytes before and after; none where another process did it meanwhile.
 ///
 /// # Errors
 /// 74 with the path.
-pub fn compress(path: &Path) -> Result<(u64, u64)> {
-    let with = |suffix: &str| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let (packed, half) = (with(".zst"), with(".zst.tmp"));
-    let write = || -> io::Result<(u64, u64)> {
-        let mut file = File::open(path)?;
+pub fn compress(path: &Path) -> Result<Option<(u64, u64)>> {
+    let packed = self::path(path);
+    let half = Half::of(&packed)?;
+    let write = || -> io::Result<Option<(u64, u64)>> {
+        let mut file = match file::regular(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound && packed.exists() => return Ok(None),
+            opened => opened?,
+        };
         let facts = file.metadata()?;
-        let mut encoder = Encoder::new(File::create(&half)?, LEVEL)?;
+        let mut encoder = Encoder::new(&half.file, LEVEL)?;
         encoder.include_checksum(true)?;
         io::copy(&mut file, &mut encoder)?;
         let written = encoder.finish()?;
         written.set_modified(facts.modified()?)?;
         written.sync_all()?;
-        fs::rename(&half, &packed)?;
+        let after = written.metadata()?.len();
+        half.publish()?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        fs::remove_file(path)?;
-        Ok((facts.len(), written.metadata()?.len()))
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(Some((facts.len(), after))),
+        }
     };
-    write().map_err(|error| {
-        // What is left of it is of no use, and may be what fills the disk.
-        let _ = fs::remove_file(&half);
-        Failure::io(format!("{}: {error}", path.display()))
-    })
+    write().map_err(|error| Failure::io(format!("{}: {error}", path.display())))
 }
 
 #[cfg(test)]
@@ -177,7 +183,7 @@ mod tests {
             fs::write(path, &text).unwrap();
         }
         let time = fs::metadata(&path).unwrap().modified().unwrap();
-        let (before, after) = compress(&path).unwrap();
+        let (before, after) = compress(&path).unwrap().unwrap();
         compress(&again).unwrap();
         assert!(before == text.len() as u64 && after < before / 20, "{before} {after}");
         let packed = folder.path().join("a.jsonl.zst");
@@ -185,8 +191,28 @@ mod tests {
         assert_eq!(bytes, fs::read(folder.path().join("b.jsonl.zst")).unwrap());
         assert_eq!(fs::metadata(&packed).unwrap().modified().unwrap(), time);
         assert!(!path.exists() && read(&bytes, 1 << 16).unwrap() == text);
-        let failure = compress(&path).unwrap_err();
-        assert!(failure.code == 74 && failure.message.contains("a.jsonl: "), "{failure:?}");
+        assert_eq!(compress(&path).unwrap(), None, "another process did it");
+        let failure = compress(&folder.path().join("c.jsonl")).unwrap_err();
+        assert!(failure.code == 74 && failure.message.contains("c.jsonl: "), "{failure:?}");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn processes_that_compress_one_file_agree() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = lines(0, 3000);
+        for round in 0..10 {
+            let path = folder.path().join(format!("{round}.jsonl"));
+            fs::write(&path, &text).unwrap();
+            let done: usize = std::thread::scope(|scope| {
+                let workers: Vec<_> =
+                    (0..4).map(|_| scope.spawn(|| compress(&path).unwrap().is_some())).collect();
+                workers.into_iter().map(|worker| usize::from(worker.join().unwrap())).sum()
+            });
+            assert!(done > 0);
+            let packed = fs::read(folder.path().join(format!("{round}.jsonl.zst"))).unwrap();
+            assert_eq!(read(&packed, 1 << 16).unwrap(), text);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 10);
     }
 }

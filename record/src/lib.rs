@@ -7,6 +7,7 @@ mod check;
 pub mod compressed;
 pub mod decorate;
 pub mod failure;
+pub mod file;
 mod finite;
 pub mod gather;
 mod in_order;

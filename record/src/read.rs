@@ -141,7 +141,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next line; none at the end of the input. Blank lines are skipped.
+    /// The next line; none at the end of the input. Blank lines are skipped, as many as fit into the longest line.
     ///
     /// # Errors
     /// A line that is no record (65), an input that cannot be read (74), an interruption (130, 143).
@@ -161,6 +161,7 @@ impl<R: Read> Reader<R> {
     /// As [`Reader::next`].
     pub fn read_into(&mut self, line: &mut Line) -> Result<bool> {
         let mut bytes = std::mem::take(&mut line.text).into_bytes();
+        let mut blank = 0;
         loop {
             bytes.clear();
             if !self.fill_line(&mut bytes)? {
@@ -169,6 +170,12 @@ impl<R: Read> Reader<R> {
             self.number += 1;
             if !bytes.iter().all(u8::is_ascii_whitespace) {
                 break;
+            }
+            blank += bytes.len() + 1;
+            if blank > MAX_LINE {
+                let place = self.place();
+                return Err(Failure::data(format!("{place}: {} MiB of blank lines", MAX_LINE >> 20))
+                    .hint("is this a JSON Lines stream, one object a line?"));
             }
         }
         line.number = self.number;

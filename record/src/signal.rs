@@ -1,7 +1,8 @@
-//! SIGINT and SIGTERM: each sets a flag and wakes a blocked read of stdin, so a stage stops between two lines and its output
+//! SIGINT and SIGTERM: each sets a flag and wakes a blocked read of the input, so a stage stops between two lines and its output
 //! ends in a complete line. A second signal ends the process at once. SIGXFSZ is caught, so that a file at its size limit
 //! (`ulimit -f`) is an error of the write, like a full disk.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -55,22 +56,40 @@ pub struct Stdin;
 
 impl Read for Stdin {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if let Some(wake) = WAKE.get() {
-            wait(libc::STDIN_FILENO, wake.as_raw_fd())?;
-            if interrupted() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
+        if WAKE.get().is_some() {
+            wait(libc::STDIN_FILENO)?;
         }
         // Larger reads than its own buffer go straight to the file descriptor.
         io::stdin().lock().read(buffer)
     }
 }
 
-/// Waits until one of two file descriptors is readable or closed.
-fn wait(first: i32, second: i32) -> io::Result<()> {
+/// A file that was opened without waiting, such as a FIFO; a read waits for bytes, and ends as that of [`Stdin`].
+#[derive(Debug)]
+pub struct InputFile(pub(crate) File);
+
+impl Read for InputFile {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            wait(self.0.as_raw_fd())?;
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
+/// Waits until a file descriptor is readable or closed; [`io::ErrorKind::Interrupted`] when a signal arrived.
+fn wait(descriptor: i32) -> io::Result<()> {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut entries = [entry(first), entry(second)];
+    // A negative one is passed over.
+    let mut entries = [entry(descriptor), entry(WAKE.get().map_or(-1, AsRawFd::as_raw_fd))];
     // SAFETY: the pointer and the count describe `entries`, which outlives the call.
     let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
-    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    match outcome {
+        ..0 => Err(io::Error::last_os_error()),
+        _ if interrupted() => Err(io::ErrorKind::Interrupted.into()),
+        _ => Ok(()),
+    }
 }

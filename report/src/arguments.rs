@@ -58,11 +58,11 @@ pub struct Runs {
     pub runs: Vec<PathBuf>,
 
     /// Write one self-contained page [default without --csv and --tensorboard: RUN/report.html, for several runs
-    /// report.html]
+    /// report.html]. A link is followed; a device or a FIFO is written through
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write all metrics as one table; - is stdout
+    /// Write all metrics as one table; - is stdout. Links, devices and FIFOs as with --html
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 

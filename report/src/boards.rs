@@ -30,7 +30,8 @@ pub struct Boards {
 impl Boards {
     /// Of a training step, whose tasks are in a file.
     pub fn of_step(settings: &Map<String, Value>, tasks: &Path) -> Boards {
-        let Some(mut reader) = std::fs::File::open(tasks).ok().map(|file| Reader::new("tasks", file)) else {
+        let Some(mut reader) = record::file::regular(tasks).ok().map(|file| Reader::new("tasks", file))
+        else {
             return Boards::default();
         };
         let lines = std::iter::from_fn(move || reader.next().ok().flatten());

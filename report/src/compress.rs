@@ -16,24 +16,29 @@ use crate::run;
 /// # Errors
 /// A file that is not there (2), or cannot be read or written (74).
 pub fn run(arguments: &Compress) -> Result<()> {
-    let (mut files, mut before, mut after) = (Vec::new(), 0, 0);
+    let (mut files, mut count, mut before, mut after) = (Vec::new(), 0, 0, 0);
     for path in &arguments.paths {
         match path.is_dir() {
             true => files.extend(run::uncompressed(path)?),
-            false if !path.exists() => {
-                return Err(Failure::named_file(path, &ErrorKind::NotFound.into()));
+            false if path.is_file() || compressed::path(path).is_file() => files.push(path.clone()),
+            false if path.exists() => {
+                return Err(Failure::usage(format!("{}: not a file that can be replaced", path.display()))
+                    .hint(
+                        "name a regular file or a run directory; a pipe is compressed with: zstd < IN > OUT",
+                    ));
             }
-            false => files.push(path.clone()),
+            false => return Err(Failure::named_file(path, &ErrorKind::NotFound.into())),
         }
     }
     files.retain(|path| path.extension().is_none_or(|extension| extension != "zst"));
     for path in &files {
-        let (from, to) = compressed::compress(path)?;
-        (before, after) = (before + from, after + to);
+        // None: another process did it, as a run with --compress does.
+        if let Some((from, to)) = compressed::compress(path)? {
+            (count, before, after) = (count + 1, before + from, after + to);
+        }
     }
     if !arguments.quiet {
-        let (files, megabytes) =
-            (stage::counted(files.len() as u64, "file"), |bytes: u64| bytes as f64 / 1e6);
+        let (files, megabytes) = (stage::counted(count, "file"), |bytes: u64| bytes as f64 / 1e6);
         stage::note(
             "report",
             format!("{files}, {:.2} MB compressed to {:.2} MB", megabytes(before), megabytes(after)),

@@ -3,9 +3,9 @@
 //! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the metrics of its finished
 //! part. Nothing is locked; only `report.cache/` is written.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use record::failure::{Failure, Result};
 use record::line::{self, End, Metrics};
 use record::read::{Kind, Line, Reader};
 use record::sample::Sample;
+use record::{compressed, file};
 use serde_json::{Map, Value};
 
 use crate::boards::Boards;
@@ -210,7 +211,7 @@ impl RunDirectory {
 
 fn settings(directory: &Path) -> Result<Map<String, Value>> {
     let path = directory.join("run.json");
-    let text = std::fs::read_to_string(&path).map_err(|error| {
+    let text = file::read(&path).map_err(|error| {
         let no_run = |failure: fn(String) -> Failure, cause| {
             failure(format!("{}: {cause}", directory.display())).hint(
                 "a run directory is what ./pipeline.sh --run DIR makes: it holds run.json, steps/ and eval/",
@@ -223,7 +224,7 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
             _ => Failure::io(format!("{}: {error}", path.display())),
         }
     })?;
-    serde_json::from_str(&text).map_err(|error| {
+    serde_json::from_slice(&text).map_err(|error| {
         Failure::data(format!("{}: {error}", path.display()))
             .hint("pipeline.sh wrote this file as a JSON object")
     })
@@ -259,8 +260,13 @@ fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
 
 /// A stream of a step, compressed or not.
 fn stream(folder: &Path, name: &str) -> PathBuf {
-    let (plain, compressed) = (folder.join(name), folder.join(format!("{name}.zst")));
-    if !plain.exists() && compressed.exists() { compressed } else { plain }
+    now(&folder.join(name)).into_owned()
+}
+
+/// A stream by its path, compressed if it was since it was found.
+pub fn now(path: &Path) -> Cow<'_, Path> {
+    let compressed = compressed::path(path);
+    if !path.exists() && compressed.exists() { compressed.into() } else { path.into() }
 }
 
 /// The streams of committed steps that `report compress` would compress.
@@ -332,14 +338,6 @@ fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSam
     })
 }
 
-/// Opens a file for reading.
-///
-/// # Errors
-/// It is not there (2), or cannot be read (74).
-pub fn open(path: &Path) -> Result<File> {
-    File::open(path).map_err(|error| Failure::named_file(path, &error))
-}
-
 /// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run directory.
 fn read(
     directory: &Path,
@@ -347,7 +345,8 @@ fn read(
     mut visit: impl FnMut(&Line, Option<&Sample>) -> Result<()>,
 ) -> Result<()> {
     let name = path.strip_prefix(directory).unwrap_or(path).display().to_string();
-    let mut reader = Reader::new(&name, open(path)?);
+    let file = file::regular(&now(path)).map_err(|error| Failure::io(format!("{name}: {error}")))?;
+    let mut reader = Reader::new(&name, file);
     while let Some(line) = reader.next()? {
         let sample = (line.kind == Kind::Sample).then(|| Sample::parse(&line)).transpose()?;
         visit(&line, sample.as_ref())?;

@@ -1,11 +1,11 @@
-//! `report RUN…`: reads the runs once, then writes each output atomically.
+//! `report RUN…`: reads the runs once, then writes each output, a file at once or not at all.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
-use record::{stage, write};
+use record::{file, stage, write};
 
 use crate::arguments::Runs;
 use crate::csv;
@@ -91,31 +91,23 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
 
 /// Appends what a file lacks of `bytes`, for readers that have it open; a file that begins otherwise is replaced.
 fn extend(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
-    let Some(rest) = fs::read(path).ok().and_then(|before| Some(bytes.strip_prefix(&*before)?.to_vec()))
-    else {
+    let failure = |error: io::Error| Failure::io(format!("{}: {error}", path.display()));
+    let before = match file::read(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return put(path, bytes, quiet),
+        read => read.map_err(failure)?,
+    };
+    let Some(rest) = bytes.strip_prefix(&*before) else {
         return put(path, bytes, quiet);
     };
-    let append = |mut file: fs::File| file.write_all(&rest);
-    fs::File::options()
-        .append(true)
-        .open(path)
-        .and_then(append)
-        .map_err(|error| Failure::io(format!("{}: {error}", path.display())))
+    fs::File::options().append(true).open(path).and_then(|mut file| file.write_all(rest)).map_err(failure)
 }
 
-/// Writes a file by rename, so that a reader never sees half of it; `-` is stdout.
+/// Writes a file, as [`file::put`] does; `-` is stdout.
 fn put(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
     if path == Path::new("-") {
         return write::stdout(bytes);
     }
-    let io = |error: std::io::Error| Failure::io(format!("{}: {error}", path.display()));
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".tmp");
-    if let Err(error) = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path)) {
-        // Best effort: what is reported is why there is no page.
-        let _ = fs::remove_file(&partial);
-        return Err(io(error));
-    }
+    file::put(path, bytes)?;
     if !quiet {
         stage::note("report", format!("wrote {} ({} kB)", path.display(), bytes.len().div_ceil(1000)));
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use record::failure::{Failure, Result};
+use record::file;
 use record::splice::json;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -16,6 +17,7 @@ use serde_json::value::RawValue;
 use crate::episodes::EpisodeSet;
 use crate::index::EpisodeIndex;
 use crate::metrics::Metric;
+use crate::run::now;
 
 /// Changes whenever a summary of an earlier build would not do.
 const FORMAT: u32 = 2;
@@ -88,7 +90,7 @@ impl Cache {
 
     fn key(&self, files: &[&Path]) -> Result<Key> {
         let facts = |path: &&Path| {
-            let of = fs::metadata(path).and_then(|found| Ok((found.len(), found.modified()?)));
+            let of = fs::metadata(now(path)).and_then(|found| Ok((found.len(), found.modified()?)));
             let (bytes, time) = of.map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
             let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok((bytes, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
@@ -104,20 +106,14 @@ impl Cache {
     /// Three lines: the key, the summary, the episodes.
     fn store(&self, path: &Path, key: &Key, summary: &Summary, set: &EpisodeSet) -> Result<()> {
         let text = format!("{}\n{}\n{}\n", json(key)?, json(summary)?, json(set)?);
-        let partial = path.with_extension("tmp");
-        let stored = fs::create_dir_all(&self.folder)
-            .and_then(|()| fs::write(&partial, text))
-            .and_then(|()| fs::rename(&partial, path));
-        if stored.is_err() {
-            let _ = fs::remove_file(&partial);
-        }
-        stored.map_err(Failure::io)
+        fs::create_dir_all(&self.folder)?;
+        file::replace(path, text.as_bytes())
     }
 }
 
 /// The summary at `path`, and its episodes if `shown`; none unless it has this key.
 fn load(path: &Path, key: &Key, shown: bool) -> Option<(Summary, Option<EpisodeSet>)> {
-    let text = fs::read_to_string(path).ok()?;
+    let text = String::from_utf8(file::read(path).ok()?).ok()?;
     let mut lines = text.lines();
     if serde_json::from_str::<Key>(lines.next()?).ok()? != *key {
         return None;

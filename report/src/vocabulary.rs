@@ -40,7 +40,7 @@ impl Vocabularies {
 
 impl Vocabulary {
     fn read(path: &Path) -> Option<Vocabulary> {
-        Vocabulary::parse(&serde_json::from_slice(&std::fs::read(path).ok()?).ok()?)
+        Vocabulary::parse(&serde_json::from_slice(&record::file::read(path).ok()?).ok()?)
     }
 
     fn parse(tokenizer: &Value) -> Option<Vocabulary> {

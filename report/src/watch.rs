@@ -4,14 +4,13 @@
 //! Reads the run again when a step is committed. Where stdout is no terminal it is printed once.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use record::failure::{Failure, Result};
 use record::stage::{interrupted, printable};
-use record::write;
+use record::{file, write};
 use serde_json::Value;
 
 use crate::episodes::EpisodeLimits;
@@ -84,7 +83,7 @@ fn progress(directory: &Path, begun: Option<u64>) -> String {
     let Some(step) = begun else { return String::new() };
     let folder = directory.join("steps").join(format!("{step:06}"));
     let count = |name: &str, what: &str| {
-        let file = fs::File::open(folder.join(name)).ok()?;
+        let file = file::regular(&folder.join(name)).ok()?;
         let lines = BufReader::with_capacity(1 << 18, file).split(b'\n').map_while(io::Result::ok);
         Some(lines.filter(|line| line.starts_with(what.as_bytes())).count())
     };

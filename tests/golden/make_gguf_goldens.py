@@ -223,7 +223,8 @@ def make(name, entry, number):
 def blocks():
     """Random blocks of every format with their values. Scales are those of weights; two blocks have extreme ones."""
     random, tensors = numpy.random.default_rng(99), {}
-    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+    halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+              "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
     for name in ["F16", "BF16", *halves]:
         format = Format[name]
         values, size = gguf.GGML_QUANT_SIZES[format]

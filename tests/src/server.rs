@@ -28,6 +28,8 @@ pub type Behavior = fn(usize, &Value) -> Reply;
 pub enum Reply {
     /// A message of the assistant.
     Text(&'static str),
+    /// The same, as a list of parts.
+    Parts(&'static str),
     /// A status with headers, each ended by CR LF, and a body.
     Status(u16, &'static str, &'static str),
     /// None, for so long.
@@ -115,11 +117,8 @@ fn answer(
         *count - 1
     };
     match behavior(count, &body) {
-        Reply::Text(text) => {
-            let choice = json!({"message": {"role": "assistant", "content": text}, "finish_reason": "stop"});
-            let usage = json!({"prompt_tokens": 11, "completion_tokens": 3});
-            reply(200, "", &json!({ "choices": [choice], "usage": usage }).to_string())
-        }
+        Reply::Text(text) => reply(200, "", &completion(&json!(text))),
+        Reply::Parts(text) => reply(200, "", &completion(&json!([{"type": "text", "text": text}]))),
         Reply::Raw(text) => reply(200, "", text),
         Reply::Status(status, headers, text) => reply(status, headers, text),
         Reply::Hang(time) => {
@@ -128,6 +127,12 @@ fn answer(
         }
         Reply::Drop => Ok(()),
     }
+}
+
+fn completion(content: &Value) -> String {
+    let choice = json!({"message": {"role": "assistant", "content": content}, "finish_reason": "stop"});
+    let usage = json!({"prompt_tokens": 11, "completion_tokens": 3});
+    json!({ "choices": [choice], "usage": usage }).to_string()
 }
 
 /// A port on which nobody listens.

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::rc::Rc;
 use std::time::Instant;
 
+use clap::CommandFactory;
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::ownership::Ownership;
@@ -47,6 +48,11 @@ pub fn run() -> Result<()> {
 }
 
 fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
+    if ranks.count() > 1 {
+        let command = Arguments::command();
+        let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
+        ranks::flags::compare(ranks, &ranks::flags::of(&command, &matches))?;
+    }
     let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
     arguments.check_ranks(ranks.count(), ownership.owners().len())?;
     let references = Ownership::of_directories("--reference", &arguments.reference)?;

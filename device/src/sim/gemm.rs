@@ -33,7 +33,8 @@ pub(crate) unsafe fn run(gemm: &Gemm, threads: usize) {
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(gemm.rows.div_ceil(ROWS)) {
-            scope.spawn(work);
+            // Where the system starts no more of them, there are fewer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
     });

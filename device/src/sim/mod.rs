@@ -185,7 +185,8 @@ impl Device for Sim {
         if let Some((first, rest)) = self.workers[..helpers].split_first_mut() {
             std::thread::scope(|scope| {
                 for worker in rest {
-                    scope.spawn(|| work(worker));
+                    // Where the system starts no more of them, the others take its blocks.
+                    let _ = std::thread::Builder::new().spawn_scoped(scope, || work(worker));
                 }
                 work(first);
             });

@@ -10,6 +10,28 @@ use record::stage::note;
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
 const PROTOCOL: &str = include_str!("../../../examples/step_protocol.py");
 
+/// Modules of Python's standard library: a program called like one would be what its own `import` finds.
+const PYTHON: &str = "\
+    abc aifc annotationlib antigravity argparse array ast asynchat asyncio asyncore atexit audioop \
+    base64 bdb binascii bisect builtins bz2 calendar cgi cgitb chunk cmath cmd code codecs codeop \
+    collections colorsys compileall compression concurrent configparser contextlib contextvars copy \
+    copyreg crypt csv ctypes curses dataclasses datetime dbm decimal difflib dis distutils doctest email \
+    encodings ensurepip enum errno faulthandler fcntl filecmp fileinput fnmatch fractions ftplib \
+    functools gc genericpath getopt getpass gettext glob graphlib grp gzip hashlib heapq hmac html http \
+    idlelib imaplib imghdr imp importlib inspect io ipaddress itertools json keyword lib2to3 linecache \
+    locale logging lzma mailbox mailcap marshal math mimetypes mmap modulefinder msilib msvcrt \
+    multiprocessing netrc nis nntplib nt ntpath nturl2path numbers opcode operator optparse os \
+    ossaudiodev pathlib pdb pickle pickletools pipes pkgutil platform plistlib poplib posix posixpath \
+    pprint profile pstats pty pwd py_compile pyclbr pydoc pyexpat queue quopri random re readline \
+    reprlib resource rlcompleter runpy sched secrets select selectors shelve shlex shutil signal site \
+    smtpd smtplib sndhdr socket socketserver spwd sqlite3 sre_compile sre_constants sre_parse ssl stat \
+    statistics string stringprep struct subprocess sunau symtable sys sysconfig syslog tabnanny tarfile \
+    telnetlib tempfile termios textwrap this threading time timeit tkinter token tokenize tomllib trace \
+    traceback tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uu uuid venv \
+    warnings wave weakref webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport \
+    zlib zoneinfo \
+    step_protocol";
+
 /// Writes an environment in Python to start from: NAME.py, and step_protocol.py beside it.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
@@ -43,7 +65,14 @@ impl New {
         if !self.dir.is_dir() {
             return Err(Failure::usage(format!("{}: no such directory", self.dir.display())));
         }
-        let path = self.dir.join(format!("{}.py", name.replace('-', "_")));
+        let module = name.replace('-', "_");
+        if PYTHON.split_whitespace().any(|taken| taken == module) {
+            return Err(Failure::usage(format!(
+                "{module}.py would stand in for the module {module} that programs in Python import"
+            ))
+            .hint(format!("choose another name, such as {name}-game")));
+        }
+        let path = self.dir.join(format!("{module}.py"));
         let text = SKELETON.replace("FILE", &path.display().to_string()).replace("NAME", name);
         self.write(&path, &text, true)?;
         // Another environment may have brought it.

@@ -19,10 +19,10 @@ pub fn run(arguments: &Check) -> Result<()> {
     policy.verify()?;
     let adapter = policy.adapter(&config)?;
 
-    let count = check_finite(&weights, &config.tensors(), &policy)?;
+    let count = check_finite(&weights, &config.tensors())?;
     let mut lines = vec![format!("version     {}", policy.version), format!("files       {files}")];
     if let (Some((adapter, weights)), Some(base)) = (&adapter, &policy.base) {
-        let count = check_finite(weights, &adapter.tensors(&config), &policy)?;
+        let count = check_finite(weights, &adapter.tensors(&config))?;
         let targets: Vec<&str> = adapter.targets.iter().map(|target| target.name()).collect();
         let (rank, alpha, targets, base) = (adapter.rank, adapter.alpha, targets.join("+"), base.display());
         lines.push(format!("adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {base}"));
@@ -80,15 +80,9 @@ pub fn run(arguments: &Check) -> Result<()> {
 }
 
 /// Number of weights, all of them finite.
-fn check_finite(weights: &Weights, tensors: &[Tensor], policy: &Policy) -> Result<usize> {
+fn check_finite(weights: &Weights, tensors: &[Tensor]) -> Result<usize> {
     for Tensor { name, .. } in tensors {
-        if let Some(at) = weights.to_f32(name)?.iter().position(|value| !value.is_finite()) {
-            return Err(Failure::data(format!(
-                "{}: tensor {name:?} is not finite at element {at}",
-                policy.files.display()
-            ))
-            .hint("training diverged or the file is damaged; go back to an earlier version"));
-        }
+        weights.check_finite(name)?;
     }
     Ok(tensors.iter().map(Tensor::count).sum())
 }

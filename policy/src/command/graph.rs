@@ -1,12 +1,11 @@
 //! `policy graph`: the decoder as a file that other tools can open.
 
-use std::fs;
-
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
-use record::failure::{Failure, Result};
+use record::failure::Result;
+use record::file;
 
 use crate::arguments::{Attention, Graph};
 
@@ -24,6 +23,6 @@ pub fn run(arguments: &Graph) -> Result<()> {
         Some(path) => path.clone(),
         None => weights.folder()?.join("model.onnx"),
     };
-    fs::write(&path, model).map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
+    file::put(&path, &model)?;
     super::print(&[path.display().to_string()])
 }

@@ -334,3 +334,35 @@ fn no_power_loss_loses_a_version() {
     writeln!(std::io::stderr(), "1000 power losses by finished calls: {at:?}; 0 versions lost")
         .expect("stderr");
 }
+
+/// A limit of threads, processes or memory: the files are synced one after the other, by the only thread.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_are_synced_without_further_threads() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["a", "b", "c"] {
+        fs::write(folder.path().join(name), name).expect("written");
+    }
+    // SAFETY: the child computes and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
+        // Room for this work, and none for another stack.
+        let bytes = pages * 4096 + (1 << 20);
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: the limit is valid.
+        let limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
+        // Those that ended have left some.
+        let start = |_| std::thread::Builder::new().spawn(std::thread::park).is_err();
+        let alone = (0..1000).any(start);
+        let done = std::panic::catch_unwind(|| synchronize(folder.path()).is_ok()).unwrap_or(false);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!limited) + 2 * i32::from(!alone) + 4 * i32::from(!done)) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is valid, and the child was not waited for.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert!(libc::WIFEXITED(status), "{status}");
+    assert_eq!(libc::WEXITSTATUS(status), 0, "1: no limit, 2: no lack of threads, 4: not synced");
+}

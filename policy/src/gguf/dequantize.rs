@@ -2,10 +2,12 @@
 //!
 //! A format stores blocks of 32 or 256 values with common scales; each function reads one block. Layouts as in llama.cpp's
 //! `ggml-common.h`; operations in the order of the `gguf` Python package, so that every f32 has the same bits. Left out:
-//! formats with tables of code words (IQ), with 2 and 3 bits, and those of activations.
+//! formats of code words for several values (IQ1 to IQ3), of ternary values, and those of activations.
 
 use half::{bf16, f16};
 use record::failure::{Failure, Result};
+
+use super::few_bits::{iq4_nl, iq4_xs, mxfp4, q2_k, q3_k};
 
 /// How a tensor's values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,25 +20,26 @@ pub(super) enum Format {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    Iq4Nl,
+    Iq4Xs,
+    Mxfp4,
 }
 
 /// Formats that are not read, by number, for messages.
-const OTHERS: [(u32, &str); 23] = [
+const OTHERS: [(u32, &str); 18] = [
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
@@ -45,7 +48,6 @@ const OTHERS: [(u32, &str); 23] = [
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
     (41, "Q1_0"),
 ];
@@ -64,15 +66,20 @@ impl Format {
             6 => Format::Q5_0,
             7 => Format::Q5_1,
             8 => Format::Q8_0,
+            10 => Format::Q2K,
+            11 => Format::Q3K,
             12 => Format::Q4K,
             13 => Format::Q5K,
             14 => Format::Q6K,
+            20 => Format::Iq4Nl,
+            23 => Format::Iq4Xs,
             30 => Format::BF16,
+            39 => Format::Mxfp4,
             other => {
                 let named = OTHERS.iter().find(|(number, _)| *number == other);
                 let name = named.map_or_else(|| format!("type {other}"), |(_, name)| (*name).to_owned());
                 return Err(Failure::data(format!("tensor {tensor:?} is {name}, which is not read")).hint(
-                    "take a file of F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1 or Q4_0",
+                    "take a file of F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q5_1, Q5_0, Q4_K, Q4_1, Q4_0, IQ4_NL, IQ4_XS, MXFP4, Q3_K or Q2_K",
                 ));
             }
         })
@@ -83,7 +90,8 @@ impl Format {
         match self {
             Format::F32 | Format::F16 | Format::BF16 => 1,
             Format::Q4_0 | Format::Q4_1 | Format::Q5_0 | Format::Q5_1 | Format::Q8_0 => 32,
-            Format::Q4K | Format::Q5K | Format::Q6K => 256,
+            Format::Iq4Nl | Format::Mxfp4 => 32,
+            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
         }
     }
 
@@ -97,9 +105,14 @@ impl Format {
             Format::Q5_0 => 22,
             Format::Q5_1 => 24,
             Format::Q8_0 => 34,
+            Format::Q2K => 84,
+            Format::Q3K => 110,
             Format::Q4K => 144,
             Format::Q5K => 176,
             Format::Q6K => 210,
+            Format::Iq4Nl => 18,
+            Format::Iq4Xs => 136,
+            Format::Mxfp4 => 17,
         }
     }
 
@@ -114,28 +127,33 @@ impl Format {
             Format::Q5_0 => q5_0,
             Format::Q5_1 => q5_1,
             Format::Q8_0 => q8_0,
+            Format::Q2K => q2_k,
+            Format::Q3K => q3_k,
             Format::Q4K => q4_k,
             Format::Q5K => q5_k,
             Format::Q6K => q6_k,
+            Format::Iq4Nl => iq4_nl,
+            Format::Iq4Xs => iq4_xs,
+            Format::Mxfp4 => mxfp4,
         };
         let blocks = bytes.chunks_exact(self.bytes()).zip(values.chunks_exact_mut(self.values()));
         blocks.for_each(|(bytes, values)| block(bytes, values));
     }
 }
 
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(super) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[..N]);
     array
 }
 
 /// The f16 at a byte.
-fn scale(block: &[u8], at: usize) -> f32 {
+pub(super) fn scale(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// The four bits of a value in a block of 32: the lower halves of 16 bytes, then the upper halves.
-fn nibble(quants: &[u8], index: usize) -> u8 {
+pub(super) fn nibble(quants: &[u8], index: usize) -> u8 {
     quants[index % 16] >> (4 * (index / 16)) & 15
 }
 
@@ -238,7 +256,9 @@ mod tests {
         let goldens = Weights::open_file(&goldens).unwrap();
         let formats =
             [(1, "F16"), (30, "BF16"), (2, "Q4_0"), (3, "Q4_1"), (6, "Q5_0"), (7, "Q5_1"), (8, "Q8_0")];
-        for (number, name) in formats.into_iter().chain([(12, "Q4_K"), (13, "Q5_K"), (14, "Q6_K")]) {
+        let parts = [(10, "Q2_K"), (11, "Q3_K"), (12, "Q4_K"), (13, "Q5_K"), (14, "Q6_K")];
+        let tables = [(20, "IQ4_NL"), (23, "IQ4_XS"), (39, "MXFP4")];
+        for (number, name) in formats.into_iter().chain(parts).chain(tables) {
             let blocks = goldens.tensor(&format!("{name}.blocks")).unwrap().bytes;
             let expected = goldens.tensor(&format!("{name}.values")).unwrap().to_f32().unwrap();
             let mut values = vec![f32::NAN; expected.len()];

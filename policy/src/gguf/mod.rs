@@ -6,6 +6,7 @@
 
 mod architecture;
 mod dequantize;
+mod few_bits;
 mod header;
 mod pieces;
 mod tokenizer;
@@ -13,8 +14,8 @@ mod tokenizer;
 use std::fs::File;
 use std::path::Path;
 
-use memmap2::Mmap;
-use record::failure::{Failure, Result};
+use half::{bf16, f16};
+use record::failure::{DATA, Failure, Result};
 use record::stage::interrupted;
 use serde_json::Value;
 
@@ -25,6 +26,7 @@ use crate::directory::Policy;
 use crate::durable;
 use crate::initial;
 use crate::json::{in_file, io_failure, show};
+use crate::mapping::Mapping;
 use crate::publish;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{ElementType, SINGLE};
@@ -58,8 +60,7 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
         return Err(Failure::data(format!("{}: not a file", show(path))).hint(HINT));
     }
     let file = File::open(path).map_err(|error| io_failure(path, &error))?;
-    // SAFETY: the file is only read; a program that cuts it meanwhile ends this one.
-    let map = unsafe { Mmap::map(&file) }.map_err(|error| io_failure(path, &error))?;
+    let map = Mapping::of(&file, path).map_err(|error| io_failure(path, &error))?;
     let at = |failure: Failure| in_file(failure, path, HINT);
     let header = Header::parse(&map).map_err(at)?;
     let architecture = Architecture::of(&header).map_err(at)?;
@@ -76,7 +77,8 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
         durable::write_json(&directory.join("tokenizer_config.json"), &files.side)?;
         durable::write(&directory.join("tokenizer.json"), format!("{}\n", files.tokenizer).as_bytes())?;
         if let Some(text) = files.template {
-            durable::write(&directory.join(chat::FILE), text.as_bytes())?;
+            // A copy: the system would only say that this memory cannot be read, where the file became shorter.
+            durable::write(&directory.join(chat::FILE), &text.as_bytes().to_vec())?;
         }
         if let Some(variables) = template {
             durable::write_json(&directory.join(chat::ARGUMENTS), variables)?;
@@ -86,14 +88,17 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
             failure.message = failure.message.replace(&format!("{}/", show(directory)), "");
             failure.at(show(path))
         })?;
-        write(&directory.join(SINGLE), &sources, dtype)
+        write(&directory.join(SINGLE), &sources, dtype).map_err(|failure| match failure.code {
+            DATA => at(failure),
+            _ => failure,
+        })
     })
 }
 
+type Reader<'a> = Box<dyn Fn(usize, &mut [f32]) -> Result<()> + 'a>;
+
 fn write(path: &Path, sources: &[Source], dtype: ElementType) -> Result<()> {
-    type Reader<'a> = Box<dyn Fn(usize, &mut [f32]) -> Result<()> + 'a>;
-    let reader = |source| -> Reader { Box::new(move |from, values| read(source, from, values)) };
-    let readers: Vec<Reader> = sources.iter().map(reader).collect();
+    let readers: Vec<Reader> = sources.iter().map(|source| reader(source, dtype)).collect();
     let tensors: Vec<NewTensor> = sources
         .iter()
         .zip(&readers)
@@ -104,6 +109,23 @@ fn write(path: &Path, sources: &[Source], dtype: ElementType) -> Result<()> {
         })
         .collect();
     checkpoint::write(path, &tensors, |_| dtype).map(drop)
+}
+
+/// Reads pieces of a tensor for weights in `dtype`, in which each is a number.
+fn reader<'a>(source: &'a Source, dtype: ElementType) -> Reader<'a> {
+    let is_finite = match dtype {
+        ElementType::F16 => |value: &f32| f16::from_f32(*value).is_finite(),
+        ElementType::BF16 => |value: &f32| bf16::from_f32(*value).is_finite(),
+        _ => |value: &f32| value.is_finite(),
+    };
+    Box::new(move |from, values| {
+        read(source, from, values)?;
+        let Some(at) = values.iter().position(|value| !is_finite(value)) else { return Ok(()) };
+        let (name, value, at) = (&source.tensor.name, values[at], from + at);
+        Err(Failure::data(format!(
+            "tensor {name:?} is {value} at element {at}, which is no {dtype:?} weight"
+        )))
+    })
 }
 
 /// Fills `values` with a tensor's elements from index `from` on; pieces begin and end with blocks.

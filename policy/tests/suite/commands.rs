@@ -207,6 +207,32 @@ fn check_finds_values_that_are_no_numbers() {
     let output = run(directory.path(), &["check", "p"], "");
     assert_eq!(output.status.code(), Some(65));
     assert!(told(&output).contains("is not finite at element"), "{}", told(&output));
+    for arguments in [&["init", "q", "--from", "p"][..], &["init", "q", "--from", "p/step-000000"]] {
+        let output = run(directory.path(), arguments, "");
+        assert_eq!(output.status.code(), Some(65));
+        assert!(told(&output).contains("is not finite at element"), "{}", told(&output));
+    }
+    assert!(!directory.path().join("q").exists() && !directory.path().join(".q.new").exists());
+}
+
+/// As Gemma 3 1B is published, which has a token for images and no row for it.
+#[test]
+fn a_token_that_was_added_may_lie_beyond_the_embedding() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "p");
+    let path = policy.files.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut token = tokenizer["added_tokens"][0].clone();
+    (token["id"], token["content"]) = (json!(512), json!("<image_soft>"));
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let output = run(directory.path(), &["check", "p/step-000000"], "");
+    assert!(output.status.success(), "{}", told(&output));
+    tokenizer["model"]["vocab"]["another"] = json!(513);
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let output = run(directory.path(), &["check", "p/step-000000"], "");
+    assert_eq!(output.status.code(), Some(65));
+    assert!(told(&output).contains("token 513 of tokenizer.json is outside"), "{}", told(&output));
 }
 
 #[test]

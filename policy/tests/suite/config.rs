@@ -90,6 +90,18 @@ fn old_and_new_spellings_mean_the_same_and_frequencies_are_those_of_transformers
     ));
 }
 
+/// Dynamic frequencies change beyond `max_position_embeddings` only, where contexts end here.
+#[test]
+fn dynamic_positions_are_plain_as_far_as_a_context_goes() {
+    let plain = with(json!({})).unwrap();
+    let dynamic = with(json!({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}})).unwrap();
+    assert_eq!(dynamic, plain);
+    let settings = json!({"rope_type": "linear", "factor": 2.0});
+    let both = with(json!({"rope_scaling": settings, "rope_parameters": settings})).unwrap();
+    assert_eq!(both, with(json!({"rope_scaling": settings})).unwrap());
+    assert_eq!(both, with(json!({"rope_scaling": {}, "rope_parameters": settings})).unwrap());
+}
+
 #[test]
 fn a_window_that_no_layer_uses_is_accepted() {
     for unused in [
@@ -331,9 +343,10 @@ fn what_is_not_implemented_is_refused_by_name() {
             json!({"model_type": "phi3", "partial_rotary_factor": 0.2}),
             "config.json: partial_rotary_factor is 0.2, which is no even part of 16 elements",
         ),
+        (json!({"rope_parameters": {"rope_type": "dynamic"}}), "config.json: factor is missing"),
         (
-            json!({"rope_parameters": {"rope_type": "dynamic"}}),
-            r#"config.json: rope_type is "dynamic", which is not implemented"#,
+            json!({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+            "config.json: rope_scaling stands beside other rope_parameters",
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "config.json: factor is missing"),
         (

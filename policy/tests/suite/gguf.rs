@@ -196,7 +196,7 @@ fn headers_that_lie() {
             one(&[1 << 40, 1 << 40], 0, 0),
             "tensor \"a\" has the impossible shape [1099511627776, 1099511627776]",
         ),
-        (one(&[8], 10, 0), "tensor \"a\" is Q2_K, which is not read"),
+        (one(&[8], 16, 0), "tensor \"a\" is IQ2_XXS, which is not read"),
         (one(&[8], 4, 0), "tensor \"a\" is type 4, which is not read"),
         (one(&[33], 8, 0), "tensor \"a\" has rows of 33 values, which blocks of 32 do not fill"),
         (one(&[17], 0, 0), "tensor \"a\" of shape [17] starts at byte 0 of the data, which has 64"),
@@ -299,6 +299,20 @@ fn models_that_are_not_implemented_are_refused_by_name() {
     for (bytes, expected) in cases {
         let message = refused(&bytes).message;
         assert!(message.starts_with(&format!("x.gguf: {expected}")), "{message} instead of {expected}");
+    }
+}
+
+/// Such a policy would fail at its first token.
+#[test]
+fn values_that_are_no_weights_are_refused() {
+    let bytes = fs::read(golden("smollm3.gguf")).unwrap();
+    for value in [f32::NAN, f32::NEG_INFINITY, f32::MAX] {
+        let mut bytes = bytes.clone();
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&value.to_le_bytes());
+        let message = refused(&bytes).message;
+        let end = format!(" is {value} at element 11263, which is no BF16 weight");
+        assert!(message.starts_with("x.gguf: tensor \"") && message.ends_with(&end), "{message}");
     }
 }
 

@@ -46,7 +46,7 @@ fn hostile() -> Vec<(&'static str, &'static str, String, &'static str)> {
         template("makes many slices", "{{ [1] | slice(9999999999) | list | length }}", MEMORY),
         template("pads a number", "{{ '%9999999999d' | format(1) }}", MEMORY),
         template("indents", "{{ 'a\\nb' | indent(9999999999) }}", MEMORY),
-        template("indents JSON", "{{ [[1]] | tojson(indent=9999999999) }}", MEMORY),
+        template("indents JSON", "{{ [[1]] | tojson(indent=9999999999) }}", "tojson: indent is 9999999999"),
         template("replaces", "{{ ('a' * 100000) | replace('a', 'a' * 1000000) }}", MEMORY),
         template("prints much", "{% for i in range(9999) %}{{ 'a' * 999999 }}{% endfor %}", MEMORY),
         template(

@@ -88,3 +88,58 @@ fn variables_of_the_template_are_checked() {
         assert!(failure.message.contains(cause), "{} instead of {cause}", failure.message);
     }
 }
+
+/// What Oniguruma, with which `tokenizers` reads patterns in Python, cuts a text into.
+#[test]
+fn patterns_are_read_as_by_oniguruma() {
+    let cases: [(&str, &str, &[&str]); 7] = [
+        (r"\p{N}{1,3}+|\P{N}+", "a 12345 b1", &["a ", "12345", " b", "1"]),
+        (r"\A\p{Nd}{1,2}(?=\p{Nd}{3}+\z)|\p{Nd}{3}", "1234567", &["1", "234", "567"]),
+        (r"[[:alpha:]]+|[[:punct:]]+|[[:space:]]+", "Café, déjà!", &["Café", ",", " ", "déjà", "!"]),
+        (r"\s+$|\s+|\S+", "  x  \n\n y \nz ", &["  ", "x", "  \n", "\n ", "y", " ", "\n", "z", " "]),
+        (r"\R|\X", "e\u{301}\r\nx", &["e\u{301}", "\r\n", "x"]),
+        (r"\s++$|\S+|\s", "a  \nb ", &["a", " ", " ", "\n", "b", " "]),
+        (r"[^\s\p{L}]?+\p{L}++|\h+", "_ab 1F ", &["_ab", " ", "1F", " "]),
+    ];
+    for (pattern, text, pieces) in cases {
+        let directory = directory("digits-one");
+        let mut vocabulary =
+            serde_json::Map::from_iter([("?".to_owned(), json!(0)), ("<|end|>".to_owned(), json!(1))]);
+        for piece in pieces {
+            let next = vocabulary.len();
+            vocabulary.entry(*piece).or_insert(json!(next));
+        }
+        let ids: Vec<u64> = pieces.iter().filter_map(|piece| vocabulary[*piece].as_u64()).collect();
+        let tokenizer = json!({
+            "pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "?"},
+        });
+        fs::write(directory.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        let found = Tokenizer::load(directory.path()).unwrap().encode(text).unwrap();
+        assert!(found.iter().map(|&id| u64::from(id)).eq(ids), "{pattern} {found:?}");
+    }
+}
+
+/// By the rules of `transformers`: `special_tokens_map.json` counts beside files that list no added tokens.
+#[test]
+fn special_tokens_stand_in_several_files() {
+    let directory = directory("digits-one");
+    let root = directory.path();
+    let write = |name: &str, value: Value| fs::write(root.join(name), value.to_string()).unwrap();
+    let template = "{{ bos_token }}|{{ eos_token }}|{{ image_token }}|{{ sep_token }}|{{ voice }}";
+    fs::write(root.join("chat_template.jinja"), template).unwrap();
+    write(
+        "special_tokens_map.json",
+        json!({"eos_token": {"content": "<|end|>"}, "sep_token": "S", "extra_special_tokens": ["x"]}),
+    );
+    let side = json!({"bos_token": "B", "image_token": "I", "extra_special_tokens": {"voice": "V"}});
+    write("tokenizer_config.json", side.clone());
+    let tokenizer = Tokenizer::load(root).unwrap();
+    assert_eq!(tokenizer.render(&[]).unwrap(), "B|<|end|>|I|S|V");
+    assert_eq!(tokenizer.stop_ids(), tokenizer.encode("<|end|>").unwrap());
+    let mut newer = side;
+    newer["added_tokens_decoder"] = json!({});
+    write("tokenizer_config.json", newer);
+    write("generation_config.json", json!({"eos_token_id": 1}));
+    assert_eq!(Tokenizer::load(root).unwrap().render(&[]).unwrap(), "B||I||V");
+}

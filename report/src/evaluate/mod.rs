@@ -18,7 +18,6 @@ use record::stream::Stream;
 use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
-use crate::run::open;
 use crate::stats::{Environments, ends_of};
 
 /// One stream that was read.
@@ -52,7 +51,8 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    read(&name, Reader::new(&name, open(path)?), arguments)
+    let input = record::file::open(path).map_err(|error| Failure::named_file(path, &error))?;
+    read(&name, Reader::new(&name, input), arguments)
 }
 
 /// What is said of the stream as `stdin` is said of the file, where it is one.

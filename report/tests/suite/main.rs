@@ -6,5 +6,6 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
+mod files;
 mod run;
 mod transcripts;

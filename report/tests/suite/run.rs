@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 /// A run directory of two committed steps and an evaluation, with a third step begun. In step 2 an episode broke off.
-fn run(folder: &Path) -> PathBuf {
+pub(crate) fn run(folder: &Path) -> PathBuf {
     let run = folder.join("made-by-hand");
     put(
         &run,
@@ -65,7 +65,7 @@ fn metrics(step: u64) -> String {
     format!("{metrics}\n{end}\n")
 }
 
-fn report(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn report(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_report"))
         .args(arguments)
         .current_dir(folder)
@@ -73,7 +73,7 @@ fn report(folder: &Path, arguments: &[&str]) -> Output {
         .expect("report runs")
 }
 
-fn must(folder: &Path, arguments: &[&str]) -> String {
+pub(crate) fn must(folder: &Path, arguments: &[&str]) -> String {
     let output = report(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("a text")

@@ -83,6 +83,8 @@ fn a_new_environment_keeps_the_contract_and_trains() {
         ("my-game", "is there already"),
         ("My game", "is no name of an environment"),
         ("sudoku", "ships with Troupe"),
+        ("json", "json.py would stand in for the module json"),
+        ("step-protocol", "step_protocol.py would stand in for the module step_protocol"),
         ("other --dir nowhere", "nowhere: no such directory"),
     ] {
         let dir = if wrong.contains("--dir") { String::new() } else { format!("--dir {at}") };

@@ -1,11 +1,13 @@
 //! A role that an OpenAI-compatible server plays: against a server of the test's own, which fails on purpose.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use troupe_tests::server::{Asked, Behavior, Reply, StandInServer, closed_port};
-use troupe_tests::{must, pipeline, root, run};
+use troupe_tests::{must, pipeline, root, run, shell};
 
 /// A policy for the tool, tasks, and a directory for them.
 fn fixture() -> (tempfile::TempDir, String) {
@@ -214,8 +216,23 @@ fn what_is_wrong_with_a_server_is_said() {
     assert!(failed.contains("no answer in 0.3 s"), "{failed}");
     let failed = refused(|_, _| Reply::Raw("<html>"), "", 1, "episodes could not be scored");
     assert!(failed.contains("its answer is no JSON: <html>"), "{failed}");
-    let failed = refused(|_, _| Reply::Raw("{}"), "", 1, "episodes could not be scored");
+    let patience = "--server-retries 0";
+    let failed = refused(|_, _| Reply::Raw("{}"), patience, 1, "episodes could not be scored");
     assert!(failed.contains("its answer has no message: {}"), "{failed}");
+    let failed = refused(|_, _| Reply::Raw(FAILED), patience, 1, "episodes could not be scored");
+    assert!(failed.contains("its answer ended with an error: overloaded"), "{failed}");
+    refused(
+        |_, _| Reply::Status(200, "Content-Encoding: gzip\r\n", "\u{1f}"),
+        "",
+        69,
+        "its answer is compressed (gzip)",
+    );
+    refused(
+        |_, _| Reply::Status(302, "Location: http://127.0.0.1:1/internal\r\n", ""),
+        "",
+        69,
+        ": 302: it sends to http://127.0.0.1:1/internal\nhint: only servers that --policy names are asked",
+    );
     // Some of them do not.
     let some = |_: usize, body: &Value| match body["seed"].as_u64().unwrap_or_default() % 4 {
         0 => Reply::Status(422, "", "no"),
@@ -232,8 +249,11 @@ fn what_is_wrong_with_a_server_is_said() {
             format!("{}?modle=a", server.url).as_str(),
             "",
             2,
-            "no setting \"modle=a\"\nhint: settings are model=NAME",
+            "no setting \"modle\", or not to such a value\nhint: settings are model=NAME",
         ),
+        (&server.url.replace("/v1", "9/v1"), "", 2, "the port is not a number from 1 to 65535"),
+        ("http://host:/v1?model=a", "", 2, "--policy http://host:/v1: the port is not"),
+        ("http://ho st/v1?model=a", "", 2, "a URL holds no blanks"),
         (
             &format!("{}?model=a", server.url),
             "--joint aligned",
@@ -250,4 +270,85 @@ fn what_is_wrong_with_a_server_is_said() {
         assert_eq!(found, code, "{told}");
         assert!(told.contains(expected), "{expected:?} in {told}");
     }
+}
+
+/// An answer that ended with an error, as gateways say it.
+const FAILED: &str = r#"{"choices": [{"message": {"content": ""}, "finish_reason": "error", "error": {"message": "overloaded"}}]}"#;
+
+/// Errors that come with status 200, or in place of a candidate, may pass like others.
+#[test]
+fn an_error_with_status_200_is_asked_again() {
+    let (_folder, dir) = fixture();
+    let server = StandInServer::start(&["large"], |count, body| {
+        assert!(body["seed"].is_null(), "seed=none leaves it out");
+        match count % 5 {
+            0 => Reply::Status(
+                200,
+                "Retry-After: 0\r\n",
+                r#"{"error": {"code": 429, "message": "slow down"}}"#,
+            ),
+            1 => Reply::Parts("d3"),
+            2 => Reply::Status(503, "Retry-After: 0\r\n", "busy"),
+            _ => Reply::Text("d3"),
+        }
+    });
+    let played = must(&rollout(&dir, &format!("{}?seed=none", server.url)));
+    let served: Vec<&str> = played.lines().filter(|line| line.contains(r#""type":"served""#)).collect();
+    assert!(served.len() >= 6 && served.iter().all(|line| line.contains(r#""completion":"d3""#)), "{played}");
+    assert!(server.asked("/v1/chat/completions").len() > served.len(), "nothing was repeated");
+}
+
+/// As proxies do that tell what they were asked.
+#[test]
+fn a_key_that_a_server_quotes_is_told_nobody() {
+    let (_folder, dir) = fixture();
+    let play = |behavior: Behavior, code: i32| {
+        let server = StandInServer::start(&["large"], behavior);
+        let play =
+            rollout(&dir, &server.url).replace("OPENAI_API_KEY=secret", "OPENAI_API_KEY=sk-SECRET/4711");
+        let (found, stdout, told) = run(&play);
+        assert_eq!(found, code, "{told}");
+        assert!(
+            server.asked("/v1/chat/completions").iter().all(|asked| asked.key == "Bearer sk-SECRET/4711")
+        );
+        assert!(!stdout.contains("SECRET") && !told.contains("SECRET"), "{told}\n{stdout}");
+        stdout + &told
+    };
+    let all =
+        play(|_, _| Reply::Status(401, "", r#"{"error": {"message": "no key Bearer sk-SECRET\/4711"}}"#), 69);
+    assert!(all.contains("no key Bearer ***"), "{all}");
+    let all = play(|_, _| Reply::Status(400, "", "no key sk-SECRET/4711"), 1);
+    assert!(all.contains("400: no key ***"), "{all}");
+    play(|_, _| Reply::Raw("no JSON but sk-SECRET/4711"), 1);
+    play(|_, _| Reply::Status(302, "Location: http://x/?key=sk-SECRET/4711\r\n", ""), 69);
+    let all = play(|_, _| Reply::Text("my key is sk-SECRET/4711"), 0);
+    assert!(all.contains("my key is ***"), "{all}");
+}
+
+#[test]
+fn a_long_wait_is_told() {
+    let (_folder, dir) = fixture();
+    let server = StandInServer::start(&["large"], |_, _| Reply::Status(429, "Retry-After: 99999\r\n", "{}"));
+    let play = rollout(&dir, &server.url).replace("--quiet", "");
+    let mut child = shell(&play.replace("OPENAI_API_KEY=secret rollout", "exec rollout"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("rollout");
+    let told = BufReader::new(child.stderr.take().expect("stderr"));
+    let line = told.lines().map_while(Result::ok).find(|line| line.contains("429"));
+    let _ = child.kill();
+    let _ = child.wait();
+    let line = line.expect("a note");
+    assert!(line.ends_with("429: {}; trying again in 60 s (it asks for 99999 s)"), "{line}");
+}
+
+#[test]
+fn many_models_are_not_all_named() {
+    let (_folder, dir) = fixture();
+    let server =
+        StandInServer::start(&["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10"], moody);
+    let (code, _, told) = run(&rollout(&dir, &server.url));
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("it has 11 models") && told.trim_end().ends_with("m8, m9, …"), "{told}");
 }

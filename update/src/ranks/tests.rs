@@ -2,6 +2,8 @@
 
 use std::sync::{Barrier, Mutex};
 
+use clap::CommandFactory;
+
 use super::*;
 
 /// Where threads put what the others take.
@@ -223,4 +225,34 @@ fn the_rank_that_differs_is_named() {
     assert_eq!(each(4, |ranks| compare(ranks, b"weights", "made others")), vec![Ok(()); 4]);
     assert_eq!(odd_ones(&[b"a", b"b"]), (0, vec![1]));
     assert_eq!(odd_ones(&[b"a", b"b", b"b", b"b"]), (1, vec![0]));
+}
+
+/// Ranks with other epochs would wait for each other.
+#[test]
+fn the_flag_that_differs_is_named() {
+    let command = crate::arguments::Arguments::command();
+    let of = |line: &str| {
+        let line = format!("update --policy P --parts 4 {line}");
+        flags::of(&command, &command.clone().try_get_matches_from(line.split_whitespace()).unwrap())
+    };
+    let outcome = |lines: [&str; 4]| {
+        let found = each(4, |ranks| {
+            flags::compare(ranks, &of(lines[ranks.rank()])).map_err(|failure| failure.message)
+        });
+        assert!(found.iter().all(|outcome| *outcome == found[0]));
+        found[0].clone().err().unwrap_or_default()
+    };
+    let same = ["--epochs 1 --threads 2", "--device cpu -q", "", "--isa avx2"];
+    assert_eq!(outcome(same), "");
+    assert_eq!(outcome(["--device cuda:0", "--device cuda:1", "--device cuda", "--device cuda:3"]), "");
+    assert_eq!(
+        outcome(["", "", "--epochs 2", ""]),
+        "rank 2 was started with --epochs 2, rank 0 with --epochs 1"
+    );
+    assert_eq!(
+        outcome(["--clip 0.1", "", "", ""]),
+        "rank 1 was started without --clip, rank 0 with --clip 0.1"
+    );
+    let overlap = outcome(["", "--resident", "", ""]);
+    assert_eq!(overlap, "rank 1 was started with --resident true, rank 0 with --resident false");
 }
