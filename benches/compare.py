@@ -27,6 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 BRANCHES, PROMPT, COMPLETION = 4, 128, 64
 # By --size: the groups of a round, and a configuration where it is no preset of ours.
 SIZES = {
+    "tiny": (2, None),  # to see that everything runs
     "bench": (32, None),
     "0.6B": (2, {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024,
@@ -76,7 +77,7 @@ class Ours:
         self.trained = self.groups * BRANCHES * (PROMPT + COMPLETION)
         self.environment = os.environ | {"ORT_DISABLE_TELEMETRY": "1"}
         self.policy = folder / "policy"
-        source = ["--preset", "bench"]
+        source = ["--preset", arguments.size]
         if configuration is not None:
             (folder / "config.json").write_text(json.dumps(configuration))
             source = ["--config", folder / "config.json"]
@@ -146,7 +147,9 @@ class Ours:
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.policy, copy, symlinks=True)
-        command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--threads", "1", "--quiet"]
+        # No policy gave the stream's log-probabilities, so how far they are from this one's says nothing.
+        command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--threads", "1", "--max-logprob-gap", "0",
+                   "--quiet"]
         _, _, cpu, wall, peak = self.run(command, self.stream, self.processor)
         return result(self.trained, cpu, wall, peak)
 
@@ -249,7 +252,7 @@ def processor_name():
 
 def main():
     parser = argparse.ArgumentParser(description="Measures ours and the yardsticks in turn; markdown on stdout.")
-    parser.add_argument("--binaries", type=pathlib.Path, required=True, help="folder of the release binaries")
+    parser.add_argument("--binaries", type=pathlib.Path, required=True, help="folder of the programs")
     parser.add_argument("--generate", type=pathlib.Path, required=True, help="the bench executable of rollout")
     parser.add_argument("--update", type=pathlib.Path, required=True, help="the bench executable of update")
     parser.add_argument("--mkl", type=pathlib.Path, required=True, help="the library made of mkl_avx512.c")

@@ -4,7 +4,7 @@
 
 The interpreter needs `pip install gymnasium pettingzoo`. First every engine plays the same 2,000 episodes and has to see, earn
 and end the same, to the last bit. Then they take turns on one processor, and the table has medians over rounds and the
-median of the ratios within a round.
+median of the ratios within a round. Where TROUPE_BIN is target/debug ours is a debug build, too: to see that everything runs.
 """
 
 import argparse
@@ -21,7 +21,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def built():
     """The path of the bench program, built."""
-    command = ["cargo", "bench", "-p", "envs", "--bench", "episodes", "--no-run", "--message-format=json", "--quiet"]
+    profile = "dev" if os.environ.get("TROUPE_BIN", "").endswith("/debug") else "bench"
+    command = ["cargo", "bench", "--workspace", "--profile", profile, "--bench", "episodes", "--no-run", "--message-format=json", "--quiet"]
     output = subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True, text=True).stdout
     found = [json.loads(line) for line in output.splitlines() if '"executable":"' in line]
     return next(line["executable"] for line in found if line["target"]["name"] == "episodes")

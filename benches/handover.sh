@@ -4,15 +4,15 @@
 # A policy of 1.0 GB in f32 in a folder in memory (/dev/shm), so that the disk is no part of it; a stream with one sample to
 # learn from, so that `update` computes little between reading and publishing (of flat groups alone it would write nothing).
 # GB/s of the weights' file, medians and extremes; and GB a CPU-second of whole processes, which a busy machine changes less.
-# Needs jq and built programs (./pipeline.sh --setup), and 4 GB of memory.
+# Needs jq and built programs (./pipeline.sh --setup), and 4 GB of memory. LAYERS (default 20) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
 export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
 folder=$(mktemp -d -p /dev/shm)
 trap 'rm -rf "$folder"' EXIT
-jq -n '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1024, intermediate_size: 3072,
-    num_hidden_layers: 20, num_attention_heads: 16, num_key_value_heads: 8, head_dim: 64, vocab_size: 512, rms_norm_eps: 1e-6,
+jq -n --argjson layers "${LAYERS:-20}" '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1024, intermediate_size: 3072,
+    num_hidden_layers: $layers, num_attention_heads: 16, num_key_value_heads: 8, head_dim: 64, vocab_size: 512, rms_norm_eps: 1e-6,
     rope_theta: 1e6, tie_word_embeddings: true, max_position_embeddings: 4096, torch_dtype: "float32", hidden_act: "silu",
     attention_bias: false}' >"$folder/config.json"
 version=$(policy init "$folder/p" --config "$folder/config.json" --seed 1 | awk '{ print $NF }')

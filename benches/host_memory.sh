@@ -4,14 +4,15 @@
 # Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat: the second one
 # also reads what the first left of the optimizer. The process's anonymous memory (RssAnon of /proc, looked at every few
 # hundredths of a second; mapped files are the system's to drop) less the simulated device's, which is anonymous too and which
-# `update` reports. Needs jq, built programs (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR.
+# `update` reports. Needs jq, built programs (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes
+# the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-jq -n '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1024, intermediate_size: 3072,
-    num_hidden_layers: 10, num_attention_heads: 16, num_key_value_heads: 8, head_dim: 64, vocab_size: 2048, rms_norm_eps: 1e-6,
+jq -n --argjson layers "${LAYERS:-10}" '{architectures: ["Qwen3ForCausalLM"], model_type: "qwen3", hidden_size: 1024, intermediate_size: 3072,
+    num_hidden_layers: $layers, num_attention_heads: 16, num_key_value_heads: 8, head_dim: 64, vocab_size: 2048, rms_norm_eps: 1e-6,
     rope_theta: 1e6, tie_word_embeddings: true, max_position_embeddings: 4096, torch_dtype: "bfloat16", hidden_act: "silu",
     attention_bias: false}' >"$folder/config.json"
 policy init "$folder/p" --config "$folder/config.json" --seed 1 >/dev/null

@@ -8,7 +8,8 @@
 # For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages' own `timing`
 # what of it was the model and the environment. Of the time that the whole step takes only the model is subtracted:
 # environments are stepped while it runs. Prints medians.
-# Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
+# Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names. TASKS (default 48 for the tiny
+# policy, 32 for the other) makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
@@ -60,5 +61,5 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
 }
 
 printf '| step | neither model nor environment, CPU ms | of these loading ONNX Runtime and the policy | share of the step, %% | on the clock, ms |\n|---|---|---|---|---|\n'
-measure tiny tiny 48 8 4 8 300
-measure bench bench 32 4 1 64 0
+measure tiny tiny "${TASKS:-48}" 8 4 8 "${WARMUP:-300}"
+measure bench bench "${TASKS:-32}" 4 1 64 0

@@ -3,7 +3,8 @@
 #
 # 70 prompts of math, 70 of plan-path and 60 of code, all with encoding=full, each answered once greedily and once at temperature 1
 # with at most TOKENS tokens (32). logprobs.py compares prompt ids, log-probabilities, texts and greedy choices. Expects the
-# programs on the PATH, and torch and transformers in $PYTHON (python3); DTYPE is what transformers computes in (float32).
+# programs on the PATH, and torch and transformers in $PYTHON (python3); DTYPE is what transformers computes in (float32), TASKS the
+# prompts of each environment, if not those.
 #
 #     policy init run/smollm2 --preset smollm2 && benches/real_model.sh run/smollm2
 set -euo pipefail
@@ -26,6 +27,6 @@ play() { # name, environment, tasks, further settings of the environment
     done
 }
 
-play math math 70 --set level=3
-play plan-path plan-path 70
-play code code 60
+play math math "${TASKS:-70}" --set level=3
+play plan-path plan-path "${TASKS:-70}"
+play code code "${TASKS:-60}"

@@ -7,7 +7,8 @@
 # optimizer; not what update did ahead). Two errors cancel, 18 ms each on Zen 3: environments are subtracted although the
 # model runs meanwhile, and what update computes between the model's end and the last sample is not.
 #
-# Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names.
+# Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names. WARMUP (default 300) is the steps of
+# the warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} steps=${2:-80}
@@ -15,7 +16,7 @@ export TROUPE_BIN=${TROUPE_BIN:-$PWD/target/release}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 train() { # RUN STEPS FLAG...
-    ./pipeline.sh --run "$folder/$1" --steps "$2" --warmup 300 --eval-every 0 --flags rollout='--threads 1' \
+    ./pipeline.sh --run "$folder/$1" --steps "$2" --warmup "${WARMUP:-300}" --eval-every 0 --flags rollout='--threads 1' \
         --flags update='--threads 1' "${@:3}" >>"$folder/log"
 }
 figures='

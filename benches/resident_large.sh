@@ -3,7 +3,7 @@
 #
 # STEPS of one pipe each, and as many through one pipe (--resident), in turn. Weights are random and earn nothing, so samples are given
 # their branch as reward. Prints seconds a step on the clock, and how many of them are beside the model and the environment (as
-# resident.sh). SAVE_EVERY (default 1) is that of the resident update. Needs 20 GB of memory, 25 GB in TMPDIR, bc, jq, and built
+# resident.sh). SAVE_EVERY (default 1) is that of the resident update; LAYERS (default 28) makes the policy smaller. Needs 20 GB of memory, 25 GB in TMPDIR, bc, jq, and built
 # programs (./pipeline.sh --setup).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,8 +11,8 @@ steps=${1:-3} rounds=${2:-1}
 export ORT_DISABLE_TELEMETRY=1 ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$(./fetch-runtime.sh)} PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-cat >"$folder/config.json" <<'JSON'
-{"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+cat >"$folder/config.json" <<JSON
+{"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": ${LAYERS:-28}, "num_attention_heads": 16,
  "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "max_position_embeddings": 4096, "rms_norm_eps": 1e-6,
  "rope_theta": 1000000.0, "tie_word_embeddings": true, "hidden_act": "silu", "attention_bias": false, "torch_dtype": "bfloat16"}
 JSON

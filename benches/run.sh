@@ -5,24 +5,29 @@
 #   benches/run.sh --rounds 1 --peers hand     # a quick look
 #
 # PYTHON names an interpreter with torch, transformers, trl, datasets and safetensors (benches/README.md); default python3.
+# TROUPE_BIN names a folder with built programs; where that is target/debug, our benches are debug builds, too, and no yardstick.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 export ORT_DISABLE_TELEMETRY=1 PYTHONDONTWRITEBYTECODE=1
 
-cargo build --release --quiet -p policy -p envs -p rollout -p update >&2
+profile=bench
+case ${TROUPE_BIN:-} in
+    '') cargo build --release --quiet --workspace --bins >&2 ;;
+    */debug) profile=dev ;;
+esac
 
 # The path of a bench executable, from cargo's own messages.
 executable() {
-    cargo bench --quiet -p "$1" --bench "$2" --no-run --message-format=json 2>/dev/null |
+    cargo bench --quiet --workspace --profile "$profile" --bench "$1" --no-run --message-format=json |
         grep '"kind":\["bench"\]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
-generate=$(executable rollout generate)
-update=$(executable update update)
+generate=$(executable generate)
+update=$(executable update)
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cc -shared -fPIC -O2 -o "$folder/mkl_avx512.so" benches/mkl_avx512.c
 
-"$python" benches/compare.py --binaries target/release --generate "$generate" --update "$update" \
+"$python" benches/compare.py --binaries "${TROUPE_BIN:-target/release}" --generate "$generate" --update "$update" \
     --mkl "$folder/mkl_avx512.so" "$@"

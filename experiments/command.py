@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import tables
-from lab import MARKS, SEEDS, Lab
+from lab import MARKS, SEEDS, Lab, shrink
 
 
 def main(text, plan, sections):
@@ -21,7 +21,10 @@ def main(text, plan, sections):
     parser.add_argument("--part", type=float, default=1, choices=MARKS, metavar="P",
                         help="train and compare at this part of the token budget (1/16, 1/8, … as a decimal); a greater part"
                              " goes on from there [default: 1]")
+    parser.add_argument("--small", action="store_true", help="cells of seconds, to see that everything runs: their numbers show nothing")
     arguments = parser.parse_args()
+    if arguments.small:
+        shrink()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     named = [cell for cell in plan.cells if arguments.only == f"{cell.place}/{cell.name}"]
     plan.cells = named or [cell for cell in plan.cells if arguments.only in f"{cell.place}/{cell.name}"]

@@ -145,6 +145,13 @@ mod tests {
         assert_eq!([5, 1, 0, DEAD].map(|end| later.team(end)), [0.0, 0.0, 1.0, 0.0]);
     }
 
+    /// Six moves are two turns of three: one move from the end, of the last three none is paid.
+    #[test]
+    fn what_the_last_turn_goes_is_paid_on_arrival_only() {
+        let progress = Progress { first: 6, paid: 0, now: 6, moves: 3, boxes: 3 };
+        assert_eq!([3, 2, 1, 0].map(|end| progress.team(end)), [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0]);
+    }
+
     #[test]
     fn improvement_is_what_a_turn_could_do() {
         let progress = Progress { first: 7, paid: 0, now: 7, moves: 3, boxes: 1 };

@@ -260,6 +260,18 @@ fn agreement_ends_an_episode_and_is_no_success() {
 }
 
 #[test]
+fn without_a_test_case_a_team_does_not_agree() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    for silent in ["I would try 4 4.", ""] {
+        let mut state = start(&sum(), "team");
+        let outcome = state.apply_together(&[("coder", &program(RIGHT)), ("tester", silent)]).unwrap();
+        assert_eq!((outcome.components["agreement"], outcome.terminated), (0.0, false), "{outcome:?}");
+    }
+}
+
+#[test]
 fn a_right_program_is_handed_in_after_the_last_turn_and_paid_once() {
     if support::sandbox().is_none() {
         return;

@@ -65,6 +65,13 @@ fn the_four_levels() {
     earns(&spec, AUX, "def squares(x):\n    pass", 0.4);
     earns(&spec, AUX, "def squares(x):\n    return = 1", 1.0);
     earns(&spec, AUX, "def squares(x):\n    return None", 1.5);
+    // A main function that calls the helper and adds to it cooperates only where an assertion holds.
+    earns(
+        &spec,
+        AUX,
+        "def squares(x):\n    total = -1\n    for n in x:\n        total -= aux(n)\n    return total",
+        1.5,
+    );
     // Calls whose value is dropped, as far as the published rule sees them.
     earns(&spec, AUX, "def squares(x):\n    aux (3)\n    return sum(n * n for n in x)", 1.5 + 0.6 + 1.0);
     earns(&spec, AUX, "def squares(x):\n    aux(3)\n    return sum(n * n for n in x)", 1.5 + 0.6 + 1.5);

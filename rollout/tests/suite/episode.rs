@@ -100,6 +100,32 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
     assert_eq!(chosen, (0..40).map(choose).collect::<Vec<_>>());
 }
 
+/// Of 40 episodes about 10 take the same one of four branches at two places, if each place has a draw of its own.
+#[test]
+fn a_random_choice_is_drawn_anew_for_each_turn_and_agent() {
+    let play = |seed: u64| -> Vec<u32> {
+        let streams = Arc::new(Streams::new(seed, 0, "t", 0));
+        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4 };
+        let config = EpisodeConfig { select: Select::Random, ..config() };
+        let state = Box::new(Talk::new(sequential()));
+        let (mut episode, mut requests) = Episode::begin(Arc::new(config), id, state);
+        let mut chosen = Vec::new();
+        while let Some(request) = requests.pop() {
+            let transition = step(&mut episode, request, &["1", "2", "3", "4"]);
+            chosen.push(transition.groups[0].selected().expect("a choice").branch);
+            requests = transition.requests;
+        }
+        chosen
+    };
+    let episodes: Vec<Vec<u32>> = (0..40).map(play).collect();
+    for first in 0..6 {
+        for second in 0..first {
+            let alike = episodes.iter().filter(|chosen| chosen[first] == chosen[second]).count();
+            assert!((2..20).contains(&alike), "{alike} of 40 alike at {first} and {second}: {episodes:?}");
+        }
+    }
+}
+
 #[test]
 fn the_team_weight_scales_the_team_part_only() {
     let (mut episode, requests) = begin(sequential(), EpisodeConfig { team_weight: 0.5, ..config() }, 1);

@@ -149,6 +149,19 @@ fn minibatches_are_calls_one_after_the_other() {
     }
 }
 
+/// L of `constant` is the longest completion of the stream (18 tokens), in minibatches without it, too (of 10 at most).
+#[test]
+fn the_length_of_constant_is_that_of_the_stream() {
+    let published = |length: &str| {
+        let (place, root, input) = one();
+        let arguments =
+            "--policy p --optimizer sgd --lr 1 --max-grad-norm 0 --minibatches 3 --aggregate constant";
+        place.update(&format!("{arguments} {length}"), &input).ok();
+        weights(&root)
+    };
+    assert!(published("") == published("--max-tokens 18"), "other weights");
+}
+
 /// A run that takes the step again starts from the version that it started from, with its optimizer's state.
 #[test]
 fn the_version_that_an_update_started_from_stays() {

@@ -7,7 +7,7 @@ mod invariance;
 mod load;
 mod oracle;
 mod parity;
-mod sampling;
+pub mod sampling;
 mod schedule;
 mod service;
 pub mod support;

@@ -117,6 +117,21 @@ fn greedy_takes_the_lowest_of_the_likeliest() {
     }
 }
 
+/// Rows that top-p 0.5 divides exactly: of equal tokens, and of tokens that weigh the same and are not equal.
+pub const HALVES: [[f32; 2]; 2] = [[0.0, 0.0], [0.0, -1e-10]];
+
+#[test]
+fn tokens_that_weigh_exactly_top_p_are_enough() {
+    let mut sampler = Sampler::default();
+    let sampling = SamplingParams { top_p: 0.5, ..SamplingParams::PLAIN };
+    for logits in HALVES {
+        sampler.prepare(&logits, &sampling).expect("numbers");
+        for uniform in [0.0, 0.3, 0.6, 0.999] {
+            assert_eq!(sampler.draw(&logits, &sampling, uniform).id, 0, "{logits:?} at {uniform}");
+        }
+    }
+}
+
 #[test]
 fn the_ends_of_the_line_hit_tokens_that_can_occur() {
     let almost_one = 1.0 - 1.0 / 16_777_216.0;

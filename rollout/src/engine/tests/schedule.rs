@@ -186,6 +186,26 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     assert_eq!(scheduler.runner().computed - before, length - known, "whole blocks are not computed again");
 }
 
+/// The last token of a completion was sampled and never computed. Where it would fill a block, the block is not cached.
+#[test]
+fn the_last_token_of_a_completion_is_computed_by_the_next_turn() {
+    for max_tokens in 2..2 + SIZE {
+        let mut scheduler = scheduler(Fork::CopyOnWrite, 64, 16, 100);
+        let mut play = |request: Request| -> Vec<Completion> {
+            scheduler.submit(None, request).unwrap();
+            let mut finished = Vec::new();
+            while !scheduler.is_idle() {
+                finished.extend(scheduler.advance().unwrap());
+            }
+            finished.remove(0).1
+        };
+        let first = play(request(1, (1..=20).collect(), 1, max_tokens)).remove(0);
+        assert_eq!(first.ids.len(), max_tokens, "it ends by its length");
+        let next = || request(2, (1..=20).chain(first.ids.iter().copied()).chain([7]).collect(), 2, 3);
+        assert_eq!(play(next()), expected(None, &next()), "after {max_tokens} tokens");
+    }
+}
+
 /// Without a contiguous block table the prompt's full blocks are reused, and the completion's are not.
 #[test]
 fn with_new_blocks_a_prompt_is_reused_as_far_as_it_is_the_same() {

@@ -3,6 +3,7 @@
 use crate::engine::SamplingParams;
 use crate::engine::batch::{NextToken, SampleRequest};
 use crate::engine::device::sampler::DeviceSampler;
+use crate::engine::tests::sampling::HALVES;
 use crate::engine::tests::support::tokens;
 use crate::engine::{cpu::sampler::Sampler, request::SampledToken};
 use device::{Any, Buffer, Device};
@@ -113,6 +114,23 @@ fn the_device_draws_what_the_cpu_draws() {
             }
         }
     }
+}
+
+#[test]
+fn tokens_that_weigh_exactly_top_p_are_enough() {
+    let logits = HALVES.concat();
+    let mut device = Any::for_tests(0).expect("a device");
+    device.reserve(1 << 20).expect("memory");
+    let place = device.allocate::<f32>(logits.len()).expect("memory");
+    device.upload(&logits, place.all()).expect("an upload");
+    let sampling = SamplingParams { top_p: 0.5, ..SamplingParams::PLAIN };
+    let request = |at: u64| {
+        let next = NextToken::Sample(Stream::named(4, &[]), at);
+        SampleRequest { row: at as usize % HALVES.len(), sampling, next }
+    };
+    let requests: Vec<SampleRequest> = (0..16).map(request).collect();
+    let drawn = sample(&mut device, &place, (2, 2), &requests).expect("numbers");
+    assert!(drawn.iter().all(|token| token.id == 0), "{drawn:?}");
 }
 
 #[test]
