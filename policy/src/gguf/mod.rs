@@ -77,8 +77,9 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
         durable::write_json(&directory.join("tokenizer_config.json"), &files.side)?;
         durable::write(&directory.join("tokenizer.json"), format!("{}\n", files.tokenizer).as_bytes())?;
         if let Some(text) = files.template {
-            // A copy: the system would only say that this memory cannot be read, where the file became shorter.
-            durable::write(&directory.join(chat::FILE), &text.as_bytes().to_vec())?;
+            // A copy is read here, where a file that became shorter is reported by name; `write` would only fail with EFAULT.
+            let copy = text.as_bytes().to_vec();
+            durable::write(&directory.join(chat::FILE), &copy)?;
         }
         if let Some(variables) = template {
             durable::write_json(&directory.join(chat::ARGUMENTS), variables)?;
