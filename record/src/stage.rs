@@ -120,6 +120,17 @@ pub fn parse<A: clap::Parser>() -> A {
     })
 }
 
+/// If set, a program checks its command line and exits.
+const DRY_RUN: &str = "TROUPE_DRY_RUN";
+
+/// Where a program has checked its command line, and done nothing yet: ends here if it was started for that alone, so that a script
+/// finds a mistake before it begins.
+pub fn end_if_dry_run() {
+    if std::env::var_os(DRY_RUN).is_some_and(|asked| !asked.is_empty()) {
+        std::process::exit(i32::from(failure::DONE));
+    }
+}
+
 /// The same, where an unusable command line is the caller's to report.
 ///
 /// # Errors
