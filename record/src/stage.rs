@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -64,6 +64,13 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
 /// Whether this program came as a package, which has `troupe` beside it and the scripts elsewhere.
 fn is_installed() -> bool {
     std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
+}
+
+/// The Python that has what this program needs of Python: the one beside it, in whose environment it was installed, or the one on
+/// `PATH`.
+pub fn python() -> Command {
+    let beside = std::env::current_exe().map(|program| program.with_file_name("python3"));
+    Command::new(beside.ok().filter(|python| python.is_file()).unwrap_or_else(|| "python3".into()))
 }
 
 /// Prints a failure and its hint on stderr, as [`run`] does.
