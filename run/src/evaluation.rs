@@ -224,6 +224,26 @@ impl Flat {
     }
 }
 
+/// How many tokens `rollout` generated in a step, by the `end` line of its metrics.
+///
+/// # Errors
+/// I/O (exit 74).
+pub fn tokens(metrics: &std::path::Path) -> Result<u64> {
+    let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
+    let ends = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut stages: Vec<Value> = ends.filter(|line| line["type"] == "end").collect();
+    let mut tokens = 0;
+    while let Some(mut stage) = stages.pop() {
+        if stage["stage"] == "rollout" {
+            tokens += stage["counts"]["completion_tokens"].as_u64().unwrap_or_default();
+        }
+        if let Value::Array(before) = stage["after"].take() {
+            stages.extend(before);
+        }
+    }
+    Ok(tokens)
+}
+
 /// All groups of several steps are flat.
 pub fn all_flat(step: u64) -> Failure {
     Failure::work(format!(

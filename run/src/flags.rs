@@ -128,6 +128,7 @@ pub const CHOICES: &[Flag] = &[
     choice("select", Text, "random"),
     choice("turns", Whole(1), ""),
     choice("max_tokens", Whole(1), ""),
+    choice("tokens", Whole(1), ""),
     choice("seed", Whole(0), "1"),
     choice("device", Text, "cpu"),
     choice("dtype", Text, ""),

@@ -59,6 +59,8 @@ Options:
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math, code and
                         write; 96 for sudoku with size=9; in prose 32, 64 for code, 256 for tldr, arxiv and coop-code,
                         512 for class-eval, strbuild and problems of a file]
+  --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
+                        before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]

@@ -2,12 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 
 use record::failure::{Failure, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use serde_json::Value;
 
 use crate::disk;
@@ -23,6 +24,8 @@ pub struct Resident {
     tasks: Option<ChildStdin>,
     /// What `update` says. The shell does not hold it, as it would a pipe: it ends with `update`.
     updates: File,
+    /// Where `update` finds it, until it has.
+    fifo: PathBuf,
     parts: Parts,
     metrics: PartFile,
     /// Blocks that came with the end of a step.
@@ -38,9 +41,7 @@ impl Resident {
         disk::remove(&place.stages.join("codes"))?;
         let fifo = place.stages.join("updates");
         disk::remove(&fifo)?;
-        let made = mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)
-            .and_then(|()| open(&fifo, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()));
-        let updates = made.map_err(|error| disk::failed("make", &fifo, &error.into()))?.into();
+        let updates = open_fifo(&fifo).map_err(|error| disk::failed("make", &fifo, &error))?;
         let mut bash = place.one_pipe(RESIDENT, step);
         let mut shell = place.start(bash.stdin(Stdio::piped()).stdout(Stdio::null()))?;
         let tasks = shell.stdin.take();
@@ -48,6 +49,7 @@ impl Resident {
             shell,
             tasks,
             updates,
+            fifo,
             parts: Parts::default(),
             metrics: PartFile::new(place.run, "metrics.jsonl", step),
             early: std::collections::VecDeque::new(),
@@ -73,6 +75,7 @@ impl Resident {
                 let last = block.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
                 let line: Value = serde_json::from_slice(last).unwrap_or_default();
                 if ends && line["ok"] == true {
+                    disk::remove(&self.fifo)?;
                     return Ok(true);
                 }
             }
@@ -108,6 +111,7 @@ impl Resident {
     pub fn end(mut self, place: &Place<'_>, context: &str) -> Result<()> {
         self.tasks = None;
         // What they still say is no step.
+        let _ = disk::remove(&self.fifo);
         while self.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
         let status = self.shell.wait();
         let codes = place.codes();
@@ -124,6 +128,16 @@ impl Resident {
         }
         outcome
     }
+}
+
+/// Makes a named pipe and opens it for reading, also where nobody writes to it yet.
+fn open_fifo(path: &std::path::Path) -> std::io::Result<File> {
+    let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the name ends with a zero byte and outlives the call.
+    if unsafe { libc::mkfifo(name.as_ptr(), 0o600) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// Draws the tasks of a step into a file.

@@ -40,6 +40,8 @@ pub struct Training<'a> {
     end: Option<Vec<u8>>,
     versions: Versions,
     flat_steps: u64,
+    /// Tokens that were generated until now, where they are limited.
+    tokens: u64,
     step: u64,
 }
 
@@ -57,6 +59,7 @@ impl<'a> Training<'a> {
             end: None,
             versions: Versions::new(),
             flat_steps: 0,
+            tokens: 0,
             step,
         }
     }
@@ -79,8 +82,12 @@ impl<'a> Training<'a> {
     fn steps(&mut self) -> Result<()> {
         let last = self.plan.settings.number("steps");
         self.compress(self.step)?; // it may have been killed before
+        (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
         self.evaluate_if_due(self.step)?;
         for step in self.step + 1..=last {
+            if self.are_tokens_used() {
+                break;
+            }
             self.step = step;
             processes::in_step(step);
             self.train(step)?;
@@ -95,8 +102,21 @@ impl<'a> Training<'a> {
     /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
     fn is_due(&self, step: u64) -> bool {
         let every = self.plan.settings.number("eval_every");
-        let is_last = step == self.plan.settings.number("steps") || self.flat_steps >= FLAT_STEPS;
+        let is_last = step == self.plan.settings.number("steps")
+            || self.flat_steps >= FLAT_STEPS
+            || self.are_tokens_used();
         every > 0 && (step.is_multiple_of(every) || is_last)
+    }
+
+    fn count_tokens(&mut self, step: u64) -> Result<()> {
+        if self.plan.settings.is_given("tokens") {
+            self.tokens += evaluation::tokens(&self.run.step(step).join("metrics.jsonl"))?;
+        }
+        Ok(())
+    }
+
+    fn are_tokens_used(&self) -> bool {
+        self.plan.settings.is_given("tokens") && self.tokens >= self.plan.settings.number("tokens")
     }
 
     fn evaluate_if_due(&mut self, step: u64) -> Result<()> {
@@ -163,6 +183,7 @@ impl<'a> Training<'a> {
         shards::forget(&folder, self.plan.settings.number("shards"))?;
         let pipe = if self.plan.settings.stage.contains_key("reward") { JUDGED_STEP } else { STEP };
         self.shell.run(pipe, step, &format!("step {step}"), "")?;
+        self.count_tokens(step)?;
         shards::forget(&folder, 1)
     }
 
@@ -192,8 +213,10 @@ impl<'a> Training<'a> {
             return Err(Failure::work(format!("step {step}: the stages ended before it was done"))
                 .hint("the same command goes on from there"));
         }
+        self.count_tokens(step)?;
         // An evaluation is of the versions that are there; so is the advice after three flat steps.
-        if self.has_drawn && !self.is_due(step) && self.flat_steps + 1 < FLAT_STEPS {
+        if self.has_drawn && !self.are_tokens_used() && !self.is_due(step) && self.flat_steps + 1 < FLAT_STEPS
+        {
             self.has_drawn = false;
             disk::make(&self.run.step(step + 1))?;
             let tasks = self.run.step(step + 1).join("tasks.jsonl");

@@ -218,6 +218,40 @@ fn a_step_without_a_difference_is_skipped() {
     assert_eq!(versions[1], versions[2]);
 }
 
+/// Runs of equal cost: the step that makes the tokens is the last, and has its evaluation.
+#[test]
+fn a_run_ends_with_the_step_that_makes_its_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let small = "--warmup 30 --steps 4 --tasks 4 --branches 4 --eval-every 4 --eval-tasks 2";
+    let called = |name: &str, more: &[&str]| {
+        let run = folder.path().join(name);
+        let arguments: Vec<&str> = small.split(' ').chain(more.iter().copied()).collect();
+        let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        run
+    };
+    let whole = called("whole", &[]);
+    let generated = |step: &str| {
+        let lines = lines(&whole.join("steps").join(step).join("metrics.jsonl"));
+        let end = of_type(&lines, "end").last().expect("an end").clone();
+        end["after"][0]["after"][0]["after"][0]["counts"]["completion_tokens"].as_u64().expect("tokens")
+    };
+    let two = generated("000001") + generated("000002");
+    let (exactly, more) = (two.to_string(), (two + 1).to_string());
+    let limited = called("limited", &["--tokens", &exactly]);
+    let resident = called("resident", &["--tokens", &exactly, "--resident"]);
+    for run in [&limited, &resident] {
+        assert!(run.join("steps/000002/done").exists() && !run.join("steps/000003").exists());
+        assert!(run.join("eval/step-000002.jsonl").exists());
+    }
+    assert!(troupe_tests::differences(&limited, &resident).is_empty());
+    // As many and no more, from where it stopped.
+    called("limited", &["--tokens", &exactly]);
+    assert!(!limited.join("steps/000003").exists());
+    called("limited", &["--tokens", &more]);
+    assert!(limited.join("steps/000003/done").exists() && !limited.join("steps/000004").exists());
+}
+
 /// With `--resident` the next step goes on while the page is drawn, and may be done first.
 #[test]
 fn a_page_may_take_longer_than_the_next_step() {
