@@ -8,7 +8,7 @@
 # The run directory holds every stream of every step, and in stages/ each stage's command line. A step is committed by
 # steps/NNNNNN/done, written last and by rename: kill anything at any time, and the same command repeats at most the step
 # in flight and ends with the same bytes (the `timing` objects aside). With --resident one pipe takes all steps, and
-# leaves the same files. `troupe-run` (run/) reads the flags, keeps the run directory, and says which pipe is next.
+# leaves the same files. `troupe-run` reads the flags, keeps the run directory, and says which pipe is next.
 { # Up to its end before any of it runs: an error while this file is read must not pass for its end.
 set -uo pipefail
 die() { # CODE MESSAGE HINT

@@ -15,31 +15,31 @@ pub type Versions = Vec<(String, String)>;
 
 /// A run directory, and the steps that wait until the optimizers' states are saved.
 #[derive(Debug)]
-pub struct RunDirectory {
+pub struct RunFiles {
     path: PathBuf,
     /// The names of the policies below `policies/` that `done` speaks of, in order.
     policies: Vec<String>,
     committing: Vec<u64>,
 }
 
-impl RunDirectory {
+impl RunFiles {
     /// Makes a run directory, or opens one that is there.
     ///
     /// # Errors
     /// I/O (exit 74).
-    pub fn make(path: &Path) -> Result<RunDirectory> {
+    pub fn make(path: &Path) -> Result<RunFiles> {
         for folder in ["steps", "eval", "policies"] {
             disk::make(&path.join(folder))?;
         }
         let path = path.canonicalize().map_err(|error| disk::failed("read", path, &error))?;
-        Ok(RunDirectory { path, policies: Vec::new(), committing: Vec::new() })
+        Ok(RunFiles { path, policies: Vec::new(), committing: Vec::new() })
     }
 
     /// The same with the policies that its steps name.
-    pub fn with_policies(self, mut policies: Vec<String>) -> RunDirectory {
+    pub fn with_policies(self, mut policies: Vec<String>) -> RunFiles {
         policies.sort();
         policies.dedup();
-        RunDirectory { policies, ..self }
+        RunFiles { policies, ..self }
     }
 
     /// Where it is.

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::settings::{Policies, Settings};
+use crate::settings::{PolicyChoice, Settings};
 
 /// Where the programs and scripts are, and what their environment has.
 #[derive(Clone, Debug)]
@@ -106,7 +106,7 @@ impl Programs {
         let ranks = settings.number("ranks") > 1;
         if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT") {
             let speaks_https = match &settings.policies {
-                Policies::Named(pairs) => pairs.iter().any(|(_, what)| what.starts_with("https://")),
+                PolicyChoice::Named(pairs) => pairs.iter().any(|(_, what)| what.starts_with("https://")),
                 _ => false,
             };
             if speaks_https {

@@ -15,11 +15,11 @@ mod kind;
 mod make;
 mod processes;
 mod programs;
-mod resident;
 mod settings;
 mod shards;
 mod shell;
 mod stages;
+mod staying;
 mod team;
 mod train;
 mod words;
@@ -29,10 +29,10 @@ use std::process::ExitCode;
 
 use record::failure::{Failure, Result};
 
-use crate::directory::RunDirectory;
+use crate::directory::RunFiles;
 use crate::environment::Acting;
 use crate::programs::{Programs, code_of, silent};
-use crate::settings::{Policies, Settings};
+use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{PRINTED, Place, Shell};
 use crate::stages::Plan;
 use crate::team::Team;
@@ -105,9 +105,9 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 }
 
 fn train(plan: Plan<'_>, build: &str) -> Result<()> {
-    let run = RunDirectory::make(plan.run)?.with_policies(plan.team.policies());
+    let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
-    disk::remove(&resident::drawn(run.path()))?; // of a run that was killed
+    disk::remove(&staying::drawn(run.path()))?; // of a run that was killed
     held::hold(run.path(), &held::values(plan.settings, plan.acting, build)?, &held::lines(plan.settings))?;
     processes::is_resumable(run.path());
     let stages = run.path().join("stages");
@@ -129,7 +129,7 @@ fn evaluate_only(
     acting: &Acting,
     launcher: checks::Launcher,
 ) -> Result<()> {
-    let Policies::Named(pairs) = &settings.policies else {
+    let PolicyChoice::Named(pairs) = &settings.policies else {
         return Err(
             Failure::usage("--evaluate needs --policies AGENT=DIR").hint("policies are played as they are")
         );

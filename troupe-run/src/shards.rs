@@ -15,7 +15,7 @@ use crate::programs::{cannot_start, code_of};
 /// How often a shard is played, at most.
 const TRIES: usize = 3;
 
-struct Deal<'a> {
+struct ShardedStep<'a> {
     count: u64,
     is_by_slurm: bool,
     threads: u64,
@@ -44,7 +44,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let (count, threads) = (number(count)?, number(threads)?);
     let folder = Path::new(&run).join(format!("steps/{step:06}"));
     let tasks = folder.join(format!("shard-tasks-of-{count}.jsonl"));
-    let deal = Deal {
+    let deal = ShardedStep {
         count,
         is_by_slurm: launcher == "srun",
         threads,
@@ -82,7 +82,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     output.flush().map_err(|error| record::stage::unwritten(&error))
 }
 
-impl Deal<'_> {
+impl ShardedStep<'_> {
     fn file(&self, shard: u64) -> PathBuf {
         self.folder.join(format!("shard-{shard}-of-{}.jsonl", self.count))
     }

@@ -14,11 +14,11 @@ const END: &[u8] = b"{\"type\":\"end\"";
 
 /// A stream in blocks of whole lines, cut after each `end` line.
 #[derive(Debug, Default)]
-pub struct Parts {
+pub struct StreamSplitter {
     rest: Vec<u8>,
 }
 
-impl Parts {
+impl StreamSplitter {
     /// The blocks that are whole with these bytes, and whether each closes its part.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
         self.rest.extend_from_slice(bytes);
@@ -92,7 +92,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let step =
         step.parse().map_err(|_| Failure::usage(format!("{step}: not a step")).hint("keep RUN NAME STEP"))?;
     let mut file = PartFile::new(Path::new(run), name, step);
-    let mut parts = Parts::default();
+    let mut parts = StreamSplitter::default();
     let (mut input, mut output) = (Stdin, io::stdout().lock());
     let mut pass = |block: &[u8]| match output.write_all(block).and_then(|()| output.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()), // whoever went away says why
@@ -139,7 +139,7 @@ mod tests {
             for step in 4..=6 {
                 std::fs::create_dir_all(folder.path().join(format!("steps/{step:06}"))).unwrap();
             }
-            let (mut parts, mut file) = (Parts::default(), PartFile::new(folder.path(), "lines", 4));
+            let (mut parts, mut file) = (StreamSplitter::default(), PartFile::new(folder.path(), "lines", 4));
             for bytes in whole.as_bytes().chunks(piece) {
                 parts.push(bytes).iter().for_each(|(block, ends)| file.write(block, *ends).unwrap());
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::directory::RunDirectory;
+use crate::directory::RunFiles;
 use crate::disk;
 use crate::programs::{Programs, cannot_start, code_of};
 use crate::settings::Settings;
@@ -33,7 +33,7 @@ pub fn say(line: &str) -> Result<()> {
 /// # Errors
 /// That of the pipe.
 pub fn evaluate(
-    run: &RunDirectory,
+    run: &RunFiles,
     (programs, settings): (&Programs, &Settings),
     shell: &mut Shell,
     step: u64,
@@ -61,7 +61,7 @@ pub fn evaluate(
 }
 
 /// `best` is a link that moves once its policies are there; of equals the first stays.
-fn keep_if_best(run: &RunDirectory, programs: &Programs, step: u64, file: &str) -> Result<()> {
+fn keep_if_best(run: &RunFiles, programs: &Programs, step: u64, file: &str) -> Result<()> {
     let told = programs.printed("report", &["evaluate", "--format", "json", "--quiet", file])?;
     let rates = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["success"].as_f64());
     let rates: Vec<f64> = rates.collect();
@@ -132,7 +132,7 @@ impl Page {
         self.drawn.elapsed()
     }
 
-    fn command(run: &RunDirectory, programs: &Programs, settings: &Settings) -> Command {
+    fn command(run: &RunFiles, programs: &Programs, settings: &Settings) -> Command {
         let mut report = programs.command("report");
         report.arg(run.path()).arg("--html").arg(run.path().join("report.html"));
         if !settings.text("tensorboard").is_empty() {
@@ -146,7 +146,7 @@ impl Page {
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
-    pub fn draw(&mut self, run: &RunDirectory, programs: &Programs, settings: &Settings) -> Result<()> {
+    pub fn draw(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
         self.finish(run)?;
         self.begin(run, programs, settings)?;
         self.finish(run)
@@ -156,12 +156,7 @@ impl Page {
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
-    pub fn draw_beside(
-        &mut self,
-        run: &RunDirectory,
-        programs: &Programs,
-        settings: &Settings,
-    ) -> Result<()> {
+    pub fn draw_beside(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
         if self.drawing.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             return Ok(());
         }
@@ -169,7 +164,7 @@ impl Page {
         self.begin(run, programs, settings)
     }
 
-    fn begin(&mut self, run: &RunDirectory, programs: &Programs, settings: &Settings) -> Result<()> {
+    fn begin(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
         self.drawn = Instant::now();
         let child = Page::command(run, programs, settings).spawn();
         self.drawing = Some(child.map_err(|error| cannot_start("report", &error))?);
@@ -180,7 +175,7 @@ impl Page {
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
-    pub fn finish(&mut self, run: &RunDirectory) -> Result<()> {
+    pub fn finish(&mut self, run: &RunFiles) -> Result<()> {
         let Some(mut child) = self.drawing.take() else { return Ok(()) };
         if child.wait().map_or(1, code_of) == 0 {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use record::failure::{Failure, Result};
 
-use crate::settings::{Policies, Settings};
+use crate::settings::{PolicyChoice, Settings};
 
 /// What starts shards and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
             }
         }
     }
-    if settings.policies != Policies::AdapterPerRole && settings.is_given("adapter") {
+    if settings.policies != PolicyChoice::AdapterPerRole && settings.is_given("adapter") {
         return ask(
             "--adapter needs --policies adapter-per-role".to_owned(),
             "or make the adapters with policy init --adapter and name them: --policies AGENT=DIR",

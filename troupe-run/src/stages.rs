@@ -11,9 +11,9 @@ use crate::checks::{Launcher, is_installed};
 use crate::disk;
 use crate::environment::Acting;
 use crate::programs::{Programs, cannot_start, code_of, silent};
-use crate::settings::{Policies, STAGES, Settings};
+use crate::settings::{PolicyChoice, STAGES, Settings};
 use crate::team::Team;
-use crate::words::CommandLine;
+use crate::words::ShellLine;
 
 /// All that the stages' command lines follow from.
 #[derive(Debug)]
@@ -64,18 +64,18 @@ pub fn share_of_cores(processes: u64) -> u64 {
 }
 
 impl Plan<'_> {
-    fn program(&self, name: &str) -> CommandLine {
-        CommandLine::new(self.programs.path_of(name))
+    fn program(&self, name: &str) -> ShellLine {
+        ShellLine::new(self.programs.path_of(name))
     }
 
     /// With `--quiet`, unless somebody watches. On a terminal stages say how far they are, one at a time: `update` begins where
     /// `rollout` ends.
-    fn watched(line: CommandLine) -> CommandLine {
+    fn watched(line: ShellLine) -> ShellLine {
         if std::io::stderr().is_terminal() { line } else { line.word("--quiet") }
     }
 
     /// `envs tasks` or `envs demo`.
-    fn environment_program(&self, what: &str) -> CommandLine {
+    fn environment_program(&self, what: &str) -> ShellLine {
         let line = self.program("envs").word(what);
         match self.settings.text("env_command") {
             "" => {
@@ -87,7 +87,7 @@ impl Plan<'_> {
     }
 
     /// What all of `rollout`'s command lines have in common.
-    fn player(&self, line: CommandLine) -> CommandLine {
+    fn player(&self, line: ShellLine) -> ShellLine {
         let players = self.team.players(self.run);
         let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
         line.flag_if_any("--local", self.settings.text("local"))
@@ -100,7 +100,7 @@ impl Plan<'_> {
             .flag_if_any("--dtype", self.settings.text("dtype"))
     }
 
-    fn rollout(&self, line: CommandLine) -> CommandLine {
+    fn rollout(&self, line: ShellLine) -> ShellLine {
         let line = self
             .player(line)
             .flag("--branches", self.settings.text("branches"))
@@ -111,12 +111,12 @@ impl Plan<'_> {
     }
 
     /// With the flags of the method and of `--flags`, a flag a word.
-    fn more(&self, stage: &str, line: CommandLine) -> CommandLine {
+    fn more(&self, stage: &str, line: ShellLine) -> ShellLine {
         let given = self.settings.flags.get(stage).map_or("", String::as_str);
         line.words(of_method(self.settings, stage)).words(given.split_whitespace())
     }
 
-    fn update(&self, line: CommandLine) -> CommandLine {
+    fn update(&self, line: ShellLine) -> ShellLine {
         let text = |name: &str| self.settings.text(name);
         let learners = self.team.learners(self.run);
         let line = learners.iter().fold(line, |line, learner| line.flag("--policy", learner));
@@ -148,7 +148,7 @@ impl Plan<'_> {
     }
 
     /// `update`, and what starts several of it.
-    fn learner(&self) -> Result<CommandLine> {
+    fn learner(&self) -> Result<ShellLine> {
         let ranks = self.settings.number("ranks");
         if ranks == 1 {
             return Ok(self.program("update"));
@@ -159,7 +159,7 @@ impl Plan<'_> {
                 .hint("packages such as openmpi-bin and mpich have mpirun, slurm-client has srun"));
         }
         let update = self.programs.path_of("update-mpi");
-        let line = CommandLine::new(program);
+        let line = ShellLine::new(program);
         Ok(match self.launcher {
             Launcher::Srun => {
                 let kind = std::env::var("SLURM_MPI_TYPE").unwrap_or_else(|_| "pmix".to_owned());
@@ -182,7 +182,7 @@ impl Plan<'_> {
     }
 
     /// `rollout`, and with `--shards` what deals the tasks to several of it.
-    fn dealer(&self) -> CommandLine {
+    fn dealer(&self) -> ShellLine {
         let shards = self.settings.number("shards");
         if shards == 1 {
             return self.program("rollout");
@@ -197,7 +197,7 @@ impl Plan<'_> {
         line.word(threads).word(self.programs.path_of("rollout"))
     }
 
-    fn training(&self, learner: CommandLine, dealer: CommandLine) -> BTreeMap<&'static str, CommandLine> {
+    fn training(&self, learner: ShellLine, dealer: ShellLine) -> BTreeMap<&'static str, ShellLine> {
         let settings = self.settings;
         let seed = format!("$(({} * 1000000 + STEP))", settings.number("seed"));
         let tasks = self
@@ -216,14 +216,14 @@ impl Plan<'_> {
         for (name, command) in &settings.stage {
             let known = STAGES.iter().chain(&["reward"]).find(|known| *known == name);
             if let Some(name) = known {
-                lines.insert(name, CommandLine::new("bash").word("-c").word(command));
+                lines.insert(name, ShellLine::new("bash").word("-c").word(command));
             }
         }
         lines
     }
 
     /// Tasks of the test split, played greedily.
-    fn evaluation(&self) -> [(&'static str, CommandLine); 2] {
+    fn evaluation(&self) -> [(&'static str, ShellLine); 2] {
         let tasks = self
             .environment_program("tasks")
             .flag("--split", "test")
@@ -233,7 +233,7 @@ impl Plan<'_> {
     }
 
     /// Demonstrations that know the action format and have a bad habit to lose.
-    fn warm_up(&self) -> [(&'static str, CommandLine); 3] {
+    fn warm_up(&self) -> [(&'static str, ShellLine); 3] {
         let text = |name: &str| self.settings.text(name);
         let policy = self.run.join("warmup/policy").display().to_string();
         let count = self.settings.number("warmup") * self.settings.number("warmup_tasks");
@@ -311,13 +311,13 @@ impl Plan<'_> {
         if self.warms_up() {
             lines.extend(self.warm_up());
         }
-        if self.settings.policies == Policies::AdapterPerRole {
+        if self.settings.policies == PolicyChoice::AdapterPerRole {
             let base = self.run.join("policies/base").display().to_string();
             let adapter = self.program("policy").word("init").word(self.run.join("warmup/policy").display());
             let adapter = adapter.flag("--from", base).flag("--adapter", self.settings.text("adapter"));
             lines.insert("adapter", adapter);
         }
-        let start = |line: &CommandLine| {
+        let start = |line: &ShellLine| {
             let mut shell = self.programs.command("bash");
             shell.args(["-c", &line.script(), "bash"]).env("STEP", "1").env("TROUPE_DRY_RUN", "1");
             shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()

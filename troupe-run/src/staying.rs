@@ -12,32 +12,32 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 
 use crate::disk;
-use crate::keep::{PartFile, Parts};
+use crate::keep::{PartFile, StreamSplitter};
 use crate::processes;
 use crate::programs::code_of;
 use crate::shell::{Place, RESIDENT};
 
 /// The stages that stay.
 #[derive(Debug)]
-pub struct Resident {
+pub struct StayingStages {
     shell: Child,
     tasks: Option<ChildStdin>,
     /// What `update` says. The shell does not hold it, as it would a pipe: it ends with `update`.
     updates: File,
     /// Where `update` finds it, until it has.
     fifo: PathBuf,
-    parts: Parts,
+    parts: StreamSplitter,
     metrics: PartFile,
     /// Blocks that came with the end of a step.
     early: std::collections::VecDeque<(Vec<u8>, bool)>,
 }
 
-impl Resident {
+impl StayingStages {
     /// Starts them; `step` is the first that they take.
     ///
     /// # Errors
     /// They do not start (exit 69).
-    pub fn start(place: &Place<'_>, step: u64) -> Result<Resident> {
+    pub fn start(place: &Place<'_>, step: u64) -> Result<StayingStages> {
         disk::remove(&place.stages.join("codes"))?;
         let fifo = place.stages.join("updates");
         disk::remove(&fifo)?;
@@ -45,12 +45,12 @@ impl Resident {
         let mut bash = place.one_pipe(RESIDENT, step);
         let mut shell = place.start(bash.stdin(Stdio::piped()).stdout(Stdio::null()))?;
         let tasks = shell.stdin.take();
-        Ok(Resident {
+        Ok(StayingStages {
             shell,
             tasks,
             updates,
             fifo,
-            parts: Parts::default(),
+            parts: StreamSplitter::default(),
             metrics: PartFile::new(place.run, "metrics.jsonl", step),
             early: std::collections::VecDeque::new(),
         })

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use record::failure::{Failure, Result};
 
-use crate::directory::{RunDirectory, Versions};
+use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Flat, Page, say};
 use crate::processes;
-use crate::resident::{self, Resident};
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
+use crate::staying::{self, StayingStages};
 
 /// So many steps without anything to learn end a run.
 const FLAT_STEPS: u64 = 3;
@@ -27,13 +27,13 @@ pub struct Training<'a> {
     /// Where it is.
     pub place: Place<'a>,
     /// Its files.
-    pub run: RunDirectory,
+    pub run: RunFiles,
     /// What runs the pipes.
     pub shell: Shell,
     /// Its page.
     pub page: Page,
     /// The stages that stay.
-    resident: Option<Resident>,
+    resident: Option<StayingStages>,
     /// Whether the tasks of the next step are drawn.
     has_drawn: bool,
     /// The end of the next step's tasks, if those are in the pipe already.
@@ -47,7 +47,7 @@ pub struct Training<'a> {
 
 impl<'a> Training<'a> {
     /// A run that goes on after `step`.
-    pub fn new(plan: Plan<'a>, place: Place<'a>, run: RunDirectory, shell: Shell, step: u64) -> Training<'a> {
+    pub fn new(plan: Plan<'a>, place: Place<'a>, run: RunFiles, shell: Shell, step: u64) -> Training<'a> {
         Training {
             plan,
             place,
@@ -72,6 +72,7 @@ impl<'a> Training<'a> {
         let trained = self.steps();
         let ended = self.end_stages();
         let settled = if ended.is_ok() { self.run.settle() } else { Ok(()) };
+        let settled = settled.and_then(|()| disk::remove(&staying::drawn(self.run.path())));
         let outcome = trained.and(ended).and(settled);
         let evaluates = self.plan.settings.number("eval_every") > 0;
         let drawn =
@@ -190,14 +191,14 @@ impl<'a> Training<'a> {
     /// Has the stages that stay take a step, and draws the tasks of the next meanwhile.
     fn pass_on(&mut self, step: u64) -> Result<()> {
         if self.resident.is_none() {
-            self.resident = Some(Resident::start(&self.place, step)?);
+            self.resident = Some(StayingStages::start(&self.place, step)?);
         }
         let is_own = self.plan.settings.has_own_tasks();
-        let drawn = resident::drawn(self.run.path());
+        let drawn = staying::drawn(self.run.path());
         let tasks = self.run.step(step).join("tasks.jsonl");
         if self.end.take().is_none() {
             if !std::mem::take(&mut self.has_drawn) {
-                resident::draw(&self.place, step, is_own, &drawn)?;
+                staying::draw(&self.place, step, is_own, &drawn)?;
             }
             disk::rename(&drawn, &tasks)?;
             let tasks = fs::read(&tasks).map_err(|error| disk::failed("read", &tasks, &error))?;
@@ -205,7 +206,7 @@ impl<'a> Training<'a> {
         }
         self.has_drawn = is_own && step < self.plan.settings.number("steps");
         if self.has_drawn {
-            resident::draw(&self.place, step + 1, is_own, &drawn)?;
+            staying::draw(&self.place, step + 1, is_own, &drawn)?;
         }
         let Some(resident) = &mut self.resident else { return Ok(()) };
         if !resident.wait_for_step()? {
@@ -222,7 +223,7 @@ impl<'a> Training<'a> {
             let tasks = self.run.step(step + 1).join("tasks.jsonl");
             disk::rename(&drawn, &tasks)?;
             let tasks = fs::read(&tasks).map_err(|error| disk::failed("read", &tasks, &error))?;
-            let (tasks, end) = resident::without_end(&tasks);
+            let (tasks, end) = staying::without_end(&tasks);
             self.pass(tasks);
             self.end = Some(end.to_vec());
         }

@@ -12,7 +12,7 @@ pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update
 
 /// Who plays with which policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Policies {
+pub enum PolicyChoice {
     /// All agents with one.
     Shared,
     /// Each agent with its own.
@@ -23,14 +23,16 @@ pub enum Policies {
     Named(Vec<(String, String)>),
 }
 
-impl Policies {
+impl PolicyChoice {
     /// The words of the command line.
     pub fn words(&self) -> Vec<String> {
         match self {
-            Policies::Shared => vec!["shared".to_owned()],
-            Policies::PerRole => vec!["per-role".to_owned()],
-            Policies::AdapterPerRole => vec!["adapter-per-role".to_owned()],
-            Policies::Named(pairs) => pairs.iter().map(|(agent, what)| format!("{agent}={what}")).collect(),
+            PolicyChoice::Shared => vec!["shared".to_owned()],
+            PolicyChoice::PerRole => vec!["per-role".to_owned()],
+            PolicyChoice::AdapterPerRole => vec!["adapter-per-role".to_owned()],
+            PolicyChoice::Named(pairs) => {
+                pairs.iter().map(|(agent, what)| format!("{agent}={what}")).collect()
+            }
         }
     }
 }
@@ -41,7 +43,7 @@ pub struct Settings {
     texts: BTreeMap<&'static str, String>,
     given: BTreeSet<&'static str>,
     /// Who plays with which policy.
-    pub policies: Policies,
+    pub policies: PolicyChoice,
     /// Settings of the environment, `NAME=VALUE`.
     pub set: Vec<String>,
     /// Agents that are trained; empty: all that are not played by a server.
@@ -75,7 +77,7 @@ impl Settings {
         let mut settings = Settings {
             texts,
             given: BTreeSet::new(),
-            policies: Policies::Shared,
+            policies: PolicyChoice::Shared,
             set: Vec::new(),
             train: Vec::new(),
             flags: BTreeMap::new(),
@@ -169,9 +171,9 @@ impl Settings {
 
     fn take_policies(&mut self, value: &str) -> Result<()> {
         self.policies = match (value, &mut self.policies) {
-            ("shared", _) => Policies::Shared,
-            ("per-role", _) => Policies::PerRole,
-            ("adapter-per-role", _) => Policies::AdapterPerRole,
+            ("shared", _) => PolicyChoice::Shared,
+            ("per-role", _) => PolicyChoice::PerRole,
+            ("adapter-per-role", _) => PolicyChoice::AdapterPerRole,
             (pair, before) => {
                 if pair.contains(char::is_whitespace) {
                     return Err(usage(format!("--policies {pair}: DIR cannot have blanks in its name")));
@@ -181,11 +183,11 @@ impl Settings {
                     usage(format!("--policies {value}: not shared, adapter-per-role, per-role or AGENT=DIR"))
                 })?;
                 let mut pairs = match before {
-                    Policies::Named(pairs) => std::mem::take(pairs),
+                    PolicyChoice::Named(pairs) => std::mem::take(pairs),
                     _ => Vec::new(),
                 };
                 pairs.push((agent.to_owned(), what.to_owned()));
-                Policies::Named(pairs)
+                PolicyChoice::Named(pairs)
             }
         };
         Ok(())
@@ -211,7 +213,7 @@ impl Settings {
     /// Those that follow the kind of policy.
     fn choose_defaults(&mut self) -> Result<()> {
         self.kind = match &self.policies {
-            Policies::Named(pairs) => {
+            PolicyChoice::Named(pairs) => {
                 if self.is_given("model") {
                     return Err(Failure::usage("--model has no effect where --policies names directories")
                         .hint("leave one of them out"));
@@ -228,7 +230,7 @@ impl Settings {
                 }
             }
             _ if self.text("model") == "tiny" => PolicyKind::Tiny,
-            Policies::AdapterPerRole => PolicyKind::Adapters,
+            PolicyChoice::AdapterPerRole => PolicyKind::Adapters,
             _ => PolicyKind::Pretrained,
         };
         if !self.text("env_command").is_empty() && !self.is_given("warmup") {
@@ -274,11 +276,11 @@ mod tests {
     #[test]
     fn policies_are_a_kind_or_pairs() {
         let named = |pairs: &[(&str, &str)]| {
-            Policies::Named(pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect())
+            PolicyChoice::Named(pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect())
         };
         let both = settings("--policies shared --policies a=x --policies b=http://y/v1").unwrap();
         assert_eq!(both.policies, named(&[("a", "x"), ("b", "http://y/v1")]));
-        assert_eq!(settings("--policies a=x --policies per-role").unwrap().policies, Policies::PerRole);
+        assert_eq!(settings("--policies a=x --policies per-role").unwrap().policies, PolicyChoice::PerRole);
         for bad in ["perrole", "=x", "a="] {
             assert_eq!(settings(&format!("--policies {bad}")).unwrap_err().code, 2, "{bad}");
         }

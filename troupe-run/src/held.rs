@@ -10,7 +10,7 @@ use crate::disk;
 use crate::environment::Acting;
 use crate::file;
 use crate::flags::{self, Given, Kind, NUMBERS};
-use crate::settings::{Policies, Settings, is_server};
+use crate::settings::{PolicyChoice, Settings, is_server};
 use crate::words::quoted;
 
 /// The values that bind a run once there are policies made with them.
@@ -51,14 +51,14 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
         add("env_command", settings.text("env_command"));
     }
     match &settings.policies {
-        Policies::AdapterPerRole => drop(add("adapter", settings.text("adapter"))),
-        Policies::Named(pairs) => {
+        PolicyChoice::AdapterPerRole => drop(add("adapter", settings.text("adapter"))),
+        PolicyChoice::Named(pairs) => {
             for (agent, what) in pairs {
                 let digest = if is_server(what) { checksum([]) } else { digest(Path::new(what))? };
                 add(&format!("input {agent}={what}"), &digest.to_string());
             }
         }
-        Policies::Shared | Policies::PerRole => {}
+        PolicyChoice::Shared | PolicyChoice::PerRole => {}
     }
     add("build", build);
     Ok(values)
@@ -152,13 +152,13 @@ impl std::io::Write for Bytes {
 
 /// All that a run is made with, as the lines of a file.
 pub fn lines(settings: &Settings) -> Vec<Given> {
-    let is_handed_in = matches!(settings.policies, Policies::Named(_));
+    let is_handed_in = matches!(settings.policies, PolicyChoice::Named(_));
     let is_own = settings.text("env_command").is_empty();
     let mut lines = Vec::new();
     for flag in flags::all().filter(|flag| flag.is_of_a_run()) {
         let left_out = match flag.name {
             "env" | "set" => !is_own,
-            "adapter" => settings.policies != Policies::AdapterPerRole,
+            "adapter" => settings.policies != PolicyChoice::AdapterPerRole,
             "model" => is_handed_in,
             _ => false,
         };

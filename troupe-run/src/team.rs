@@ -8,7 +8,7 @@ use record::failure::{Failure, Result};
 use crate::checks::share_parts;
 use crate::environment::Acting;
 use crate::kind::PolicyKind;
-use crate::settings::{Policies, Settings, is_server};
+use crate::settings::{PolicyChoice, Settings, is_server};
 
 /// The policies of a run.
 #[derive(Clone, Debug, Default)]
@@ -34,13 +34,13 @@ impl Team {
         let agents = acting.agents.clone();
         let mut team = Team { agents: agents.clone(), ..Team::default() };
         match &settings.policies {
-            Policies::Shared => {
+            PolicyChoice::Shared => {
                 team.policy = agents.iter().map(|agent| (agent.clone(), "shared".to_owned())).collect();
             }
-            Policies::PerRole | Policies::AdapterPerRole => {
+            PolicyChoice::PerRole | PolicyChoice::AdapterPerRole => {
                 team.policy = agents.iter().map(|agent| (agent.clone(), agent.clone())).collect();
             }
-            Policies::Named(pairs) => {
+            PolicyChoice::Named(pairs) => {
                 pairs.iter().try_for_each(|(agent, what)| team.hand_in(agent, what, acting))?;
             }
         }
@@ -136,10 +136,10 @@ impl Team {
     pub fn references(&self, settings: &Settings, run: &Path) -> Vec<String> {
         let reference = |agent: &String| {
             let folder = match &settings.policies {
-                Policies::Named(_) => {
+                PolicyChoice::Named(_) => {
                     format!("reference/{}", self.policy.get(agent).map_or("", String::as_str))
                 }
-                Policies::AdapterPerRole
+                PolicyChoice::AdapterPerRole
                     if settings.kind != PolicyKind::Adapters || settings.number("warmup") == 0 =>
                 {
                     "policies/base".to_owned()

@@ -7,21 +7,21 @@ use crate::disk::kill;
 
 const POLICIES: [&str; 2] = ["planner", "tool"];
 
-struct World {
+struct SimulatedRun {
     folder: tempfile::TempDir,
 }
 
-impl World {
-    fn new() -> World {
-        let world = World { folder: tempfile::tempdir().unwrap() };
+impl SimulatedRun {
+    fn new() -> SimulatedRun {
+        let simulated = SimulatedRun { folder: tempfile::tempdir().unwrap() };
         for name in POLICIES {
-            world.publish(name, 0).unwrap();
+            simulated.publish(name, 0).unwrap();
         }
-        world
+        simulated
     }
 
-    fn open(&self) -> Result<(RunDirectory, u64)> {
-        let run = RunDirectory::make(&self.folder.path().join("run"))?;
+    fn open(&self) -> Result<(RunFiles, u64)> {
+        let run = RunFiles::make(&self.folder.path().join("run"))?;
         let mut run = run.with_policies(POLICIES.map(str::to_owned).to_vec());
         let step = run.go_back()?;
         Ok((run, step))
@@ -74,23 +74,23 @@ impl World {
 
 #[test]
 fn names_that_were_not_made_here_are_left_alone() {
-    let world = World::new();
-    assert_eq!(world.open().unwrap().1, 0);
+    let simulated = SimulatedRun::new();
+    assert_eq!(simulated.open().unwrap().1, 0);
     for name in
         ["000000 copy", "000000.bak", "0+BASH_VERSINFO[$(touch owned)]", "00000", "7", "-00001", "+00001"]
     {
-        disk::make(&world.at(&format!("steps/{name}"))).unwrap();
-        fs::copy(world.at("steps/000000/done"), world.at(&format!("steps/{name}/done"))).unwrap();
+        disk::make(&simulated.at(&format!("steps/{name}"))).unwrap();
+        fs::copy(simulated.at("steps/000000/done"), simulated.at(&format!("steps/{name}/done"))).unwrap();
     }
-    let (run, step) = world.open().unwrap();
+    let (run, step) = simulated.open().unwrap();
     assert_eq!((step, run.committed().unwrap()), (0, BTreeSet::from([0])));
 }
 
 #[test]
 fn a_done_that_is_not_of_this_run_moves_nothing() {
-    let world = World::new();
-    world.open().unwrap();
-    let victim = world.folder.path().join("victim/step-000009");
+    let simulated = SimulatedRun::new();
+    simulated.open().unwrap();
+    let victim = simulated.folder.path().join("victim/step-000009");
     fs::create_dir_all(&victim).unwrap();
     for policies in [
         "{\"../../victim\":\"1:abc\"}",
@@ -100,29 +100,30 @@ fn a_done_that_is_not_of_this_run_moves_nothing() {
         "{}",
         "[]",
     ] {
-        fs::write(world.at("steps/000000/done"), format!("{{\"step\":0,\"policies\":{policies}}}")).unwrap();
-        let failure = world.open().unwrap_err();
+        fs::write(simulated.at("steps/000000/done"), format!("{{\"step\":0,\"policies\":{policies}}}"))
+            .unwrap();
+        let failure = simulated.open().unwrap_err();
         assert!(failure.code == 65 && failure.message.contains("steps/000000/done: "), "{failure:?}");
         assert!(victim.is_dir());
     }
-    fs::write(world.at("steps/000000/done"), "{\"step\":0,\"policies\":{\"tool\":\"3:x\"}}").unwrap();
-    assert!(world.open().unwrap_err().message.contains("names step-000003 of tool, which is not there"));
+    fs::write(simulated.at("steps/000000/done"), "{\"step\":0,\"policies\":{\"tool\":\"3:x\"}}").unwrap();
+    assert!(simulated.open().unwrap_err().message.contains("names step-000003 of tool, which is not there"));
 }
 
 #[test]
 fn a_step_that_is_missing_below_one_that_counts_is_said() {
-    let world = World::new();
-    let (mut run, _) = world.open().unwrap();
+    let simulated = SimulatedRun::new();
+    let (mut run, _) = simulated.open().unwrap();
     for step in 1..=3 {
         disk::make(&run.step(step)).unwrap();
         for name in POLICIES {
-            world.publish(name, step).unwrap();
-            world.save(name, step).unwrap();
+            simulated.publish(name, step).unwrap();
+            simulated.save(name, step).unwrap();
         }
         run.commit(step, &run.versions().unwrap(), true).unwrap();
     }
-    fs::remove_file(world.at("steps/000002/done")).unwrap();
-    let failure = world.open().unwrap_err();
+    fs::remove_file(simulated.at("steps/000002/done")).unwrap();
+    let failure = simulated.open().unwrap_err();
     assert!(
         failure.code == 65 && failure.message.ends_with("000002/done is missing, but step 3 is committed")
     );
@@ -155,18 +156,18 @@ struct Known {
 }
 
 /// Trains as `pipeline.sh` does. A step that is answered before its state is saved counts with the next answer, or at the end.
-fn train(world: &World, stretch: &Stretch, known: &mut Known) -> Result<()> {
-    let (mut run, begun) = world.open()?;
+fn train(simulated: &SimulatedRun, stretch: &Stretch, known: &mut Known) -> Result<()> {
+    let (mut run, begun) = simulated.open()?;
     known.counts = begun;
     for step in begun + 1..=begun + stretch.steps {
         disk::make(&run.step(step))?;
         disk::write(&run.step(step).join("samples.jsonl"), "{}\n")?;
         for name in POLICIES {
-            world.publish(name, step)?;
+            simulated.publish(name, step)?;
         }
         known.trained = known.trained.max(step);
         if !stretch.resident {
-            POLICIES.iter().try_for_each(|name| world.save(name, step))?;
+            POLICIES.iter().try_for_each(|name| simulated.save(name, step))?;
         }
         // The answer to this step says that the state of those before is saved, if it was their turn.
         if stretch.resident && (step - 1).is_multiple_of(stretch.save_every) {
@@ -177,7 +178,7 @@ fn train(world: &World, stretch: &Stretch, known: &mut Known) -> Result<()> {
         if !stretch.resident {
             known.counts = step;
         } else if step.is_multiple_of(stretch.save_every) || step == begun + stretch.steps {
-            POLICIES.iter().try_for_each(|name| world.save(name, step))?;
+            POLICIES.iter().try_for_each(|name| simulated.save(name, step))?;
         }
     }
     run.settle()?;
@@ -186,27 +187,27 @@ fn train(world: &World, stretch: &Stretch, known: &mut Known) -> Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(50))]
     #[test]
     fn killed_at_any_call_no_step_that_counts_is_lost(stretches in stretches()) {
-        let world = World::new();
+        let simulated = SimulatedRun::new();
         let mut known = Known { counts: 0, trained: 0 };
         for stretch in &stretches {
             kill::after(stretch.killed_after);
-            let outcome = train(&world, stretch, &mut known);
+            let outcome = train(&simulated, stretch, &mut known);
             kill::after(None);
             if let Err(failure) = outcome {
                 prop_assert_eq!(failure.message, "killed");
             }
-            let (run, step) = world.open().unwrap();
+            let (run, step) = simulated.open().unwrap();
             prop_assert!(step >= known.counts, "{} was lost: back to {step}", known.counts);
             prop_assert!(step <= known.trained, "{step} was never trained");
             prop_assert_eq!(run.committed().unwrap(), (0..=step).collect::<BTreeSet<_>>());
             let current = format!("step-{step:06}");
-            prop_assert_eq!(world.versions(step), [current.clone(), current]);
+            prop_assert_eq!(simulated.versions(step), [current.clone(), current]);
             if step > 0 {
                 for name in POLICIES {
-                    let state = world.at(&format!("policies/{name}/step-{step:06}/trainer_state.json"));
+                    let state = simulated.at(&format!("policies/{name}/step-{step:06}/trainer_state.json"));
                     prop_assert!(state.is_file(), "{name} goes on without its state");
                 }
             }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
-use crate::directory::RunDirectory;
+use crate::directory::RunFiles;
 use crate::disk;
 use crate::evaluation::say;
 use crate::kind::PolicyKind;
-use crate::settings::{Policies, Settings};
+use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
 
@@ -16,7 +16,7 @@ use crate::stages::Plan;
 ///
 /// # Errors
 /// That of the program which makes one; `policies/done` is gone (exit 74).
-pub fn policies(plan: &Plan<'_>, run: &RunDirectory, shell: &mut Shell) -> Result<()> {
+pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
         return Ok(());
@@ -46,7 +46,7 @@ fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
 }
 
 /// Policies that were handed in, and if there is a KL, what they were.
-fn copies(plan: &Plan<'_>, run: &RunDirectory) -> Result<()> {
+fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     let reference = run.path().join("reference");
     disk::remove(&reference)?;
     for (name, source) in &plan.team.source {
@@ -60,7 +60,7 @@ fn copies(plan: &Plan<'_>, run: &RunDirectory) -> Result<()> {
 
 /// One policy that is warmed up, and copies of it. What is pretrained stays as it is under adapters: the warm-up trains one of them,
 /// and each role begins with a copy. A base is beside the adapters, so that they find it wherever the run is moved to.
-fn new(plan: &Plan<'_>, run: &RunDirectory, shell: &mut Shell) -> Result<()> {
+fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let settings = plan.settings;
     disk::make(&run.path().join("warmup"))?;
     let (seed, adapter) = (settings.text("seed"), settings.text("adapter"));
@@ -84,7 +84,7 @@ fn new(plan: &Plan<'_>, run: &RunDirectory, shell: &mut Shell) -> Result<()> {
         shell.run(WARM_UP, 0, "warm-up", command)?;
     }
     let is_tiny_under_adapters =
-        settings.policies == Policies::AdapterPerRole && settings.kind == PolicyKind::Tiny;
+        settings.policies == PolicyChoice::AdapterPerRole && settings.kind == PolicyKind::Tiny;
     if is_tiny_under_adapters {
         init(plan, &base, &["--from", &warm_path])?;
     }
