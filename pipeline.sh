@@ -1,56 +1,77 @@
 #!/usr/bin/env bash
-# pipeline.sh: the training loop. Every number of a run is in pipeline/numbers.sh or in its run.json.
+# pipeline.sh: the training loop.
 #
 # A step is one pipe; each stage is a program that can be run, read and replaced on its own:
 #
 #   envs tasks | rollout | group | advantage | update
 #
-# The run directory holds every stream of every step. A step is committed by steps/NNNNNN/done, written last and by
-# rename: kill anything at any time, and the same command repeats at most the step in flight and ends with the same
-# bytes (the `timing` objects aside). With --resident one pipe takes all steps, and leaves the same files.
-#
-# This file is the order of things; what each of them is, is in pipeline/.
-set -uo pipefail
-[ "${BASH_VERSINFO[0]}" -ge 4 ] || { printf 'pipeline.sh: bash %s is too old\nhint: bash 4.4 or newer runs it (macOS: brew install bash)\n' "$BASH_VERSION" >&2; exit 69; }
+# The run directory holds every stream of every step, and in stages/ each stage's command line. A step is committed by
+# steps/NNNNNN/done, written last and by rename: kill anything at any time, and the same command repeats at most the step
+# in flight and ends with the same bytes (the `timing` objects aside). With --resident one pipe takes all steps, and
+# leaves the same files. `troupe-run` reads the flags, keeps the run directory, and says which pipe is next.
 { # Up to its end before any of it runs: an error while this file is read must not pass for its end.
+set -uo pipefail
+die() { # CODE MESSAGE HINT
+    printf 'pipeline.sh: %s\nhint: %s\n' "$2" "$3" >&2
+    exit "$1"
+}
+[ "${BASH_VERSINFO[0]}" -ge 4 ] || die 69 "bash $BASH_VERSION is too old" 'bash 4.4 or newer runs it (macOS: brew install bash)'
 export ORT_DISABLE_TELEMETRY=1 LC_ALL=C
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-for part in processes numbers arguments programs environment run evaluation shards step resident; do
-    part_read='' # each part ends with its name in it: one that was cut, or could not be read, must not pass for nothing
-    . "$root/pipeline/$part.sh"
-    [ "$part_read" = "$part" ] || { printf 'pipeline.sh: cannot read %s\n' "$root/pipeline/$part.sh" >&2; exit 74; }
-done
 
-trap 'stop 130' INT
-read_config "$@"
-read_arguments "${arguments[@]}"
-need_python
-choose_defaults
-check_arguments
-ask_environment
-set_up
-choose_settings
-choose_method
-choose_episodes
-[ -z "$evaluate" ] || evaluate_only
+stage() { # NAME: a program, with its flags
+    local file=$STAGES/$1
+    shift
+    . "$file"
+}
 
-open_run
-heed_signals
-remember_values
-choose_policies
-choose_learner
-make_policies
-find_place
-compress_step "$run/steps/$(printf %06d "$done_steps")" # it may have been killed before
-evaluate_if_due "$done_steps"
-for ((step = done_steps + 1; step <= steps; step++)); do
-    train "$step"
-    evaluate_if_due "$step"
-    stop_if_flat "$step"
-done
-end_stages || exit $?
-settle
-[ "$eval_every" -gt 0 ] || page
-say "the run is in $run, its report in $run/report.html"
-exit
+pipe() { # NAME STEP
+    local step eval
+    printf -v step '%s/steps/%06d' "$RUN" "$2"
+    printf -v eval '%s/eval/step-%06d.jsonl.tmp' "$RUN" "$2"
+    export STEP=$2
+    case $1 in
+        warm-up)
+            stage demo | stage encode | stage warm-up >"$RUN/warmup/metrics.jsonl" ;;
+        step)
+            stage tasks | tee "$step/tasks.jsonl" | stage rollout | stage group | stage advantage |
+                tee "$step/samples.jsonl" | stage update >"$step/metrics.jsonl" ;;
+        judged-step) # --stage reward=COMMAND
+            stage tasks | tee "$step/tasks.jsonl" | stage rollout | stage reward | stage group | stage advantage |
+                tee "$step/samples.jsonl" | stage update >"$step/metrics.jsonl" ;;
+        resident) # the tasks of one step after another come, and go on when the step is committed
+            stage rollout | stage group | stage advantage | stage keep | stage update >"$STAGES/updates" ;;
+        evaluation)
+            stage test-tasks | stage test-rollout >"$eval" ;;
+        printed-evaluation)
+            stage test-tasks | stage test-rollout ;;
+    esac
+    codes=${PIPESTATUS[*]}
+}
+
+case ${1:-} in
+    loop) # until the last step: `troupe-run` names a pipe, and by its exit codes commits the step or ends the run
+        while read -r name step; do
+            pipe "$name" "$step" </dev/null
+            echo "$codes"
+        done
+        exit ;;
+    pipe)
+        pipe "$2" "$3"
+        echo "$codes" >"$STAGES/codes"
+        exit ;;
+esac
+
+TROUPE_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export TROUPE_ROOT TROUPE_CALLED=${TROUPE_CALLED:-./pipeline.sh}
+if [ -z "${TROUPE_BIN:-}" ]; then # else it names a folder with built programs: a package's, a test's, or another machine's
+    command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
+    export TROUPE_BIN=$TROUPE_ROOT/target/release TROUPE_CHECKOUT=$TROUPE_ROOT
+    [ -x "$TROUPE_BIN/troupe-run" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
+        "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TROUPE_ROOT/Cargo.toml")" >&2
+    # It says which programs it builds again after a change, and nothing where there is none.
+    (cd "$TROUPE_ROOT" && cargo build --release --workspace --bins --locked 2>&1 | sed -u '/^ *Finished /d' >&2) ||
+        die 1 'the build failed' 'see the message above'
+fi
+[ -x "$TROUPE_BIN/troupe-run" ] || die 69 "$TROUPE_BIN has no program troupe-run" 'cargo build --release --workspace --bins builds all'
+exec "$TROUPE_BIN/troupe-run" "$@"
 }

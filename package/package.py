@@ -25,7 +25,8 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ["envs", "rollout", "group", "advantage", "update", "report", "policy"]
-SHARED = ["pipeline.sh", "fetch-runtime.sh", "fetch-model.sh", "fetch-cuda.sh", "pipeline", "examples", "docs", "README.md",
+PARTS = ["troupe-run"]  # of pipeline.sh: nobody types it
+SHARED = ["pipeline.sh", "fetch-runtime.sh", "fetch-model.sh", "fetch-cuda.sh", "examples", "docs", "README.md",
           "RECORD.md", "BENCHMARKS.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
 SUMMARY = "Trains teams of language-model agents with on-policy reinforcement learning, as small programs on a pipe"
 
@@ -51,7 +52,7 @@ def stripped(program):
 
 def contents(folder):
     """(path below the installation, bytes, whether it is run) of every file."""
-    for name in PROGRAMS:
+    for name in PROGRAMS + PARTS:
         if not (folder / name).is_file():
             stop(f"{folder} has no program {name}", "cargo build --release --workspace --bins builds them all")
         yield f"bin/{name}", stripped(folder / name), True

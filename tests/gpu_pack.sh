@@ -27,7 +27,7 @@ pack() { # DIR
     cargo build --profile "$profile" --workspace --bins --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $profile in dev) target=$target/debug ;; *) target=$target/$profile ;; esac
-    for name in envs policy rollout group advantage update report; do cp "$target/$name" "$1/bin/" || exit 74; done
+    for name in envs policy rollout group advantage update report troupe-run; do cp "$target/$name" "$1/bin/" || exit 74; done
     messages=$1/messages.json
     {
         cargo build --profile "$profile" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
@@ -49,7 +49,7 @@ LIST
     if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp -r pipeline.sh pipeline fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
+    cp -r pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
         benches/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh tests/gpu_policies.sh tests/gpu_parts.sh "$1/" || exit 74
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }

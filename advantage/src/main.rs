@@ -21,6 +21,7 @@ fn main() -> ExitCode {
     record::stage::run("advantage", || {
         let arguments: Arguments = record::stage::parse();
         let method = arguments.method()?;
+        record::stage::end_if_dry_run();
         decorate::run("advantage", arguments.flags, Advantages::new(arguments, method))
     })
 }

@@ -316,6 +316,12 @@ pub trait Environment: Send + Sync {
         &[]
     }
 
+    /// Tokens of a completion at most where nobody says: a bit more than the longest right answer takes, of a tiny policy, and in
+    /// prose.
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        if settings.is_prose() { 32 } else { 8 }
+    }
+
     /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends
     /// on the selection and on i alone.
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {

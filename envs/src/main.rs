@@ -20,6 +20,7 @@ use arguments::{Arguments, Command};
 fn main() -> ExitCode {
     record::stage::run("envs", || {
         let Arguments { command, quiet } = record::stage::parse();
+        record::stage::end_if_dry_run();
         match command {
             Command::List(list) => list.run(),
             Command::Tasks(tasks) => tasks.run(),

@@ -87,6 +87,11 @@ impl Settings {
         self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
+    /// Whether language models read and write texts, and no compact code of their own.
+    pub fn is_prose(&self) -> bool {
+        self.text("encoding") == Some("full")
+    }
+
     /// The value given for `key`, if any.
     ///
     /// # Errors

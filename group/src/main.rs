@@ -19,6 +19,7 @@ use crate::stage::Grouping;
 fn main() -> ExitCode {
     record::stage::run("group", || {
         let arguments: Arguments = record::stage::parse();
+        record::stage::end_if_dry_run();
         decorate::run("group", arguments.flags, Grouping::new(arguments))
     })
 }

@@ -6,7 +6,7 @@
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use record::failure::{Failure, Result};
 use record::stage;
@@ -78,7 +78,7 @@ impl HubModel {
         if !quiet {
             stage::note("policy", format_args!("fetching {name} with huggingface_hub"));
         }
-        let mut command = Command::new("python3");
+        let mut command = stage::python();
         command.args(["-c", SCRIPT, name, self.revision.as_deref().unwrap_or_default()]).stdin(Stdio::null());
         if quiet || !io::stderr().is_terminal() {
             command.env("HF_HUB_DISABLE_PROGRESS_BARS", "1");

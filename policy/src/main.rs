@@ -10,6 +10,7 @@ use crate::arguments::{Arguments, Command};
 fn main() -> ExitCode {
     record::stage::run("policy", || {
         let Arguments { command, quiet } = record::stage::parse();
+        record::stage::end_if_dry_run();
         match command {
             Command::Init(arguments) => command::init::run(&arguments, quiet),
             Command::Encode(arguments) => command::encode::run(&arguments, quiet),

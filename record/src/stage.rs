@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -66,6 +66,13 @@ fn is_installed() -> bool {
     std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
 }
 
+/// The Python that has what this program needs of Python: the one beside it, in whose environment it was installed, or the one on
+/// `PATH`.
+pub fn python() -> Command {
+    let beside = std::env::current_exe().map(|program| program.with_file_name("python3"));
+    Command::new(beside.ok().filter(|python| python.is_file()).unwrap_or_else(|| "python3".into()))
+}
+
 /// Prints a failure and its hint on stderr, as [`run`] does.
 pub fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
@@ -118,6 +125,17 @@ pub fn parse<A: clap::Parser>() -> A {
         report(A::command().get_name(), &failure);
         std::process::exit(i32::from(failure.code));
     })
+}
+
+/// If set, a program checks its command line and exits.
+const DRY_RUN: &str = "TROUPE_DRY_RUN";
+
+/// Where a program has checked its command line, and done nothing yet: ends here if it was started for that alone, so that a script
+/// finds a mistake before it begins.
+pub fn end_if_dry_run() {
+    if std::env::var_os(DRY_RUN).is_some_and(|asked| !asked.is_empty()) {
+        std::process::exit(i32::from(failure::DONE));
+    }
 }
 
 /// The same, where an unusable command line is the caller's to report.

@@ -85,6 +85,7 @@ fn run(settings: &Settings) -> Result<()> {
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
     }
+    record::stage::end_if_dry_run();
     let mut writer = Writer::stdout();
     let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
     let reader = Arc::new(Mutex::new(Reader::stdin()));

@@ -168,7 +168,7 @@ pub fn script() -> Command {
 
 /// Every file below `directory`, by relative path, in order, without the objects called `timing`.
 ///
-/// The lock file is left out, and how the run was called last (config.toml), and so are the report and its cache, which are made of
+/// The lock file is left out, and how the run was called last (config.toml, stages), and so are the report and its cache, which are made of
 /// the rest; so are links' targets (a link is shown as the path it names).
 pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let mut found = std::collections::BTreeMap::new();
@@ -181,7 +181,7 @@ pub fn contents(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>>
                 let target = std::fs::read_link(&path).expect("a link");
                 found.insert(name, target.display().to_string().into_bytes());
             } else if path.is_dir() {
-                if name != "report.cache" {
+                if !["report.cache", "stages"].contains(&name.as_str()) {
                     folders.push(path);
                 }
             } else if name.ends_with(".jsonl") || name.ends_with(".json") {

@@ -40,6 +40,7 @@ use crate::skipped::DroppedGroups;
 pub fn run() -> Result<()> {
     let ready = stage::try_parse::<Arguments>().and_then(|arguments| {
         arguments.check()?;
+        stage::end_if_dry_run();
         Ok((ranks::start()?, arguments))
     });
     let (ranks, arguments) = ready.map_err(ranks::refused)?;

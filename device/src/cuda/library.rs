@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
@@ -196,9 +196,9 @@ fn python_folders() -> &'static [PathBuf] {
     })
 }
 
-/// `sys.path` of the Python on `PATH`, a line each. Not by `Command::output`, which panics where the pipe cannot be read.
+/// `sys.path` of the Python beside this program, in whose environment it was installed, or of the one on `PATH`; a line each. Not by `Command::output`, which panics where the pipe cannot be read.
 fn python_path() -> std::io::Result<String> {
-    let mut python = Command::new("python3");
+    let mut python = record::stage::python();
     python.args(["-c", "import sys; print('\\n'.join(sys.path))"]);
     python.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = python.spawn()?;

@@ -133,6 +133,7 @@ impl Class {
 impl JointTask for Class {
     const NAME: &'static str = "class-eval";
     const SUMMARY: &'static str = "complete a class together, each some of its methods";
+    const MAX_TOKENS: u32 = 512;
     const SETTINGS: &'static [Setting] = &[
         Setting::new(
             "data",

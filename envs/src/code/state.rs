@@ -182,6 +182,8 @@ impl Problem for Instance {
     const SETTINGS: &'static [Setting] = SETTINGS;
     const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
     const SHIPPED: &'static str = include_str!("../../problems/code.jsonl");
+    const MAX_TOKENS: u32 = 24;
+    const MAX_PROSE_TOKENS: u32 = 64;
 
     /// Program and test case are each judged by the reference.
     const JOINT: bool = false;

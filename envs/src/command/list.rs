@@ -60,12 +60,16 @@ impl List {
             match self.format {
                 Format::Text => describe(&mut text, environment, &workflows),
                 Format::Json => {
-                    text.push_str(&json(&object(environment, &workflows))?);
+                    text.push_str(&json(&object(environment, &workflows, &self.settings(environment)?))?);
                     text.push('\n');
                 }
             }
         }
         write::stdout(text.as_bytes())
+    }
+
+    fn settings(&self, environment: &dyn Environment) -> Result<Settings> {
+        Settings::parse(&self.settings, environment.name(), environment.settings())
     }
 
     /// The workflows, with the agents that the settings ask for.
@@ -85,8 +89,7 @@ impl List {
         if self.settings.is_empty() {
             return Ok(None);
         }
-        let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
-        let selection = Selection { split: Split::Train, seed: 0, settings };
+        let selection = Selection { split: Split::Train, seed: 0, settings: self.settings(environment)? };
         let first = environment.tasks(&selection)?.next();
         first.map(|task| task.map(|task| task.spec)).transpose()
     }
@@ -110,13 +113,14 @@ fn describe(text: &mut String, environment: &dyn Environment, workflows: &[Arc<W
 }
 
 /// An environment as a JSON object.
-fn object(environment: &dyn Environment, workflows: &[Arc<Workflow>]) -> Value {
+fn object(environment: &dyn Environment, workflows: &[Arc<Workflow>], settings: &Settings) -> Value {
     let workflow = |workflow: &Arc<Workflow>| json!({"name": workflow.name(), "agents": workflow.agents(), "order": workflow.describe()});
     let setting = |setting: &Setting| json!({"name": setting.name, "default": setting.default, "meaning": setting.meaning});
     json!({
         "name": environment.name(),
         "summary": environment.summary(),
         "workflows": workflows.iter().map(workflow).collect::<Vec<Value>>(),
+        "max_tokens": environment.max_tokens(settings),
         "settings": environment.settings().iter().map(setting).collect::<Vec<Value>>(),
         "demonstrators": environment.demonstrators().iter().map(|(name, share)| (name.to_string(), json!(share))).collect::<Map<_, _>>(),
     })

@@ -112,6 +112,7 @@ impl Pair {
 impl JointTask for Pair {
     const NAME: &'static str = "coop-code";
     const SUMMARY: &'static str = "write a helper function and the main function that calls it";
+    const MAX_TOKENS: u32 = 256;
     const SETTINGS: &'static [Setting] = &[
         Setting::new(
             "data",

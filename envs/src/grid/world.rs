@@ -87,6 +87,10 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     /// One of an action's steps.
     type Step: Clone;
 
+    /// Tokens of a completion at most, where it is no prose.
+    fn max_tokens(_settings: &Settings) -> u32 {
+        8
+    }
     /// # Errors
     /// Values out of range, or that contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
@@ -194,6 +198,10 @@ impl<W: GridWorld> Environment for Grid<W> {
 
     fn settings(&self) -> &'static [Setting] {
         W::SETTINGS
+    }
+
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        if settings.is_prose() { 32 } else { W::max_tokens(settings) }
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {

@@ -222,6 +222,7 @@ impl Problem for MathProblem {
     const SETTINGS: &'static [Setting] = SETTINGS;
     const DEMONSTRATORS: &'static [(&'static str, f64)] = demonstrate::KINDS;
     const SHIPPED: &'static str = include_str!("../../problems/math.jsonl");
+    const MAX_TOKENS: u32 = 24;
 
     const JOINT: bool = true;
 

@@ -31,6 +31,7 @@ pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     const DEMONSTRATORS: &'static [(&'static str, f64)] = &[];
     const SHIPPED: &'static str = "";
     const DATA: Option<&'static str> = Some("shipped");
+    const MAX_TOKENS: u32;
 
     type Rules: Clone + Send + Sync + 'static;
 
@@ -126,6 +127,7 @@ impl<J: JointTask> Problem for Together<J> {
     const DEMONSTRATORS: &'static [(&'static str, f64)] = J::DEMONSTRATORS;
     const SHIPPED: &'static str = J::SHIPPED;
     const JOINT: bool = true;
+    const MAX_TOKENS: u32 = J::MAX_TOKENS;
     const DATA: Option<&'static str> = J::DATA;
 
     type Rules = J::Rules;

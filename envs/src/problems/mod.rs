@@ -35,6 +35,9 @@ use crate::spec;
 use crate::streams;
 use crate::workflow::Workflow;
 
+/// Tokens of a completion at most where problems come from a file, whose answers nobody here knows.
+const MAX_TOKENS_OF_FILES: u32 = 512;
+
 /// A problem: a task's instance, with everything that stays the same during its episodes.
 pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
@@ -44,6 +47,9 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const DEMONSTRATORS: &'static [(&'static str, f64)];
     /// Problems of our own: a `spec` without rules on each line.
     const SHIPPED: &'static str;
+    /// Tokens of a completion at most, and of one in prose.
+    const MAX_TOKENS: u32;
+    const MAX_PROSE_TOKENS: u32 = 32;
     /// Whether an agent's success can depend on what the others of its stage do.
     const JOINT: bool;
     /// `--set data` where none is given; `None`: tasks are generated.
@@ -168,6 +174,14 @@ impl<P: Problem> Environment for Problems<P> {
 
     fn settings(&self) -> &'static [Setting] {
         P::SETTINGS
+    }
+
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        match settings.text("data") {
+            Some(_) => MAX_TOKENS_OF_FILES,
+            None if settings.is_prose() => P::MAX_PROSE_TOKENS,
+            None => P::MAX_TOKENS,
+        }
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {

@@ -112,6 +112,7 @@ impl Word {
 impl JointTask for Word {
     const NAME: &'static str = "strbuild";
     const SUMMARY: &'static str = "two builders draw a word with blocks of different kinds";
+    const MAX_TOKENS: u32 = 512;
     const SETTINGS: &'static [Setting] = &[
         Setting::new("letters", "4", "most letters of a word, 1 to 12; each number is as likely"),
         Setting::new("turns", "4", "turns in an episode, 1 to 99; discussion has at least 2"),

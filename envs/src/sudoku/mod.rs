@@ -134,6 +134,10 @@ impl GridWorld for Instance {
     type RawSituation = RawBoard;
     type Step = Placement;
 
+    fn max_tokens(settings: &Settings) -> u32 {
+        if settings.text("size") == Some("9") { 96 } else { 8 }
+    }
+
     fn rules(settings: &Settings) -> Result<Rules> {
         let size: usize = settings.value("size", "a whole number")?.unwrap_or(4);
         let shape = Shape::new(size)

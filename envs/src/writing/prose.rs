@@ -164,6 +164,7 @@ impl<K: Kind> JointTask for Prose<K> {
     const SUMMARY: &'static str = K::SUMMARY;
     const SETTINGS: &'static [Setting] = &[DATA, HITS, SHARE];
     const SHIPPED: &'static str = K::SHIPPED;
+    const MAX_TOKENS: u32 = 256;
 
     /// What counts as a connective, and which share of the greatest reward is a success.
     type Rules = (Hits, f64);

@@ -112,6 +112,7 @@ impl Post {
 impl JointTask for Post {
     const NAME: &'static str = "write";
     const SUMMARY: &'static str = "two writers summarize a post in a language of a hundred words";
+    const MAX_TOKENS: u32 = 24;
     const SETTINGS: &'static [Setting] = &[
         Setting::new("words", "6", "words in a post, 4 to 9"),
         Setting::new(

@@ -10,6 +10,7 @@ mod class_eval;
 mod code;
 mod code_judge;
 mod command_line;
+mod completion_limits;
 mod contract;
 mod coop_code;
 mod external;

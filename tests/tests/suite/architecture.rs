@@ -9,7 +9,7 @@ const FLOORS: [&[&str]; 5] = [
     &["record", "gemm", "compile-kernels"],
     &["sandbox", "functional"],
     &["device", "policy", "envs"],
-    &["rollout", "group", "advantage", "update", "report"],
+    &["rollout", "group", "advantage", "update", "report", "troupe-run"],
     &[SUPPORT],
 ];
 

@@ -35,25 +35,9 @@ const TINY: [&str; 12] = [
 /// Faults that a run may meet.
 const AT_ONCE: usize = 2;
 
-/// The only invocation of the shell that runs the others.
-const SCRIPT: &str = "pipeline.sh.1";
-
-/// The programs of a run; `pipeline.sh` is the shell that runs the others.
-const PROGRAMS: [&str; 13] = [
-    "pipeline.sh",
-    "envs",
-    "rollout",
-    "group",
-    "advantage",
-    "update",
-    "policy",
-    "report",
-    "tee",
-    "python3",
-    "sync",
-    "mv",
-    "mkdir",
-];
+/// The programs of a run; `bash` runs the pipes, and `troupe-run` the whole.
+const PROGRAMS: [&str; 10] =
+    ["troupe-run", "bash", "envs", "rollout", "group", "advantage", "update", "policy", "report", "tee"];
 
 /// System calls that fail with their file or pipe. An injected `close` would leave a pipe open, as no real one does.
 const FILES: &[&str] = &[
@@ -110,23 +94,19 @@ impl Stage {
         let stage = Stage { folder: tempfile::tempdir().expect("a folder") };
         let bin = stage.path("bin");
         fs::create_dir(&bin).expect("a folder");
-        for program in &PROGRAMS[1..] {
+        for program in &PROGRAMS {
             let own = programs().join(program);
             let real = if own.exists() { own } else { which(program) };
             let real = real.display();
             // Two that start at once take different numbers: only one of them makes the folder. None does below a program
             // whose calls of mkdir fail. Signals without --seccomp-bpf, which is faster, but with it strace 6.1 injects
             // errors only.
-            let strace = format!("exec strace -f -qq -o \"$SEEN/{program}.$n/log\"");
+            // What these start is traced by itself.
+            let below = if ["bash", "troupe-run"].contains(program) { "" } else { "-f" };
+            let strace = format!("exec strace {below} -qq -o \"$SEEN/{program}.$n/log\"");
             let inject = format!("-e trace=\"${{fault%%:*}}\" -e inject=\"$fault\" {real} \"$@\"");
-            // pipeline.sh resolves the interpreter, which must be this wrapper.
-            let here = if *program == "python3" {
-                "case \"$*\" in *sys.executable*) echo \"$0\"; exit ;; esac\n"
-            } else {
-                ""
-            };
             let wrapper = format!(
-                "#!/bin/sh\n{here}n=1\nuntil /bin/mkdir \"$SEEN/{program}.$n\" 2>/dev/null || [ $n = 200 ]; do n=$((n+1)); done\n\
+                "#!/bin/sh\nn=1\nuntil /bin/mkdir \"$SEEN/{program}.$n\" 2>/dev/null || [ $n = 200 ]; do n=$((n+1)); done\n\
                  for fault in $FAULTS; do\n  name=${{fault%%=*}} fault=${{fault#*=}}\n  case $name:$fault in\n\
                  {TRACE}:*) {strace} {real} \"$@\" ;;\n  {program}.$n:*:signal=*) {strace} {inject} ;;\n\
                  {program}.$n:*) {strace} --seccomp-bpf {inject} ;;\n  esac\ndone\nexec {real} \"$@\"\n"
@@ -141,23 +121,14 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    /// One run of pipeline.sh with faults; the first is that of [`TRACE`] or of pipeline.sh itself, if any is.
+    /// One run of pipeline.sh with faults.
     fn run(&self, run: &Path, faults: &[Fault]) -> Outcome {
         let seen = self.path("seen");
         let _ = fs::remove_dir_all(&seen);
-        fs::create_dir_all(seen.join("pipeline.sh.1")).expect("a folder");
+        fs::create_dir_all(&seen).expect("a folder");
         let script = pipeline(run, &TINY);
-        let mut command = Command::new("env");
-        if let Some((victim, fault)) =
-            faults.first().filter(|(victim, _)| [TRACE, SCRIPT].contains(&victim.as_str()))
-        {
-            command.args(["strace", "-qq", "-o"]).arg(seen.join("pipeline.sh.1/log"));
-            if victim == SCRIPT {
-                let call = fault.split(':').next().unwrap_or_default();
-                command.args(["-e", &format!("trace={call}"), "-e", &format!("inject={fault}")]);
-            }
-        }
-        command.arg(script.get_program()).args(script.get_args());
+        let mut command = Command::new(script.get_program());
+        command.args(script.get_args());
         for (name, value) in script.get_envs() {
             command.env(name, value.expect("a value"));
         }

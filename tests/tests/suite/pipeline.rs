@@ -159,33 +159,18 @@ fn a_lock_that_cannot_be_taken_says_why() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("run");
     std::fs::create_dir_all(&run).expect("a folder");
-    let refused = |stand_in: &str, more: &[&str]| {
-        let python = folder.path().join("python3");
-        let real = must("command -v python3");
-        let own = python.display();
-        let asked = format!("case $3 in *sys.executable*) echo '{own}'; exit ;; esac");
-        std::fs::write(&python, format!("#!/bin/sh\n{asked}\n{stand_in}\nexec '{}' \"$@\"\n", real.trim()))
-            .expect("a file");
-        must(&format!("chmod +x '{}'", python.display()));
-        let mut command = pipeline(&run, &SMALL);
-        let found = std::env::var("PATH").expect("a PATH");
-        command.args(more).env("PATH", format!("{}:{found}", folder.path().display()));
-        let output = command.output().expect("pipeline.sh runs");
+    let refused = || {
+        let output = pipeline(&run, &SMALL).output().expect("pipeline.sh runs");
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let held = std::fs::File::create(run.join("lock")).expect("a file");
     held.lock().expect("a lock");
-    let (code, said) = refused("", &[]);
+    let (code, said) = refused();
     assert!(code == Some(1) && said.contains("is in use by another run"), "{code:?}: {said}");
     drop(held);
-    let (code, said) = refused("case $3 in *flock*) kill -9 $$ ;; esac", &[]);
-    assert!(code == Some(74) && said.contains("cannot be locked"), "{code:?}: {said}");
-    // The settings of a language model's environment are read before anything is fetched.
-    let (code, said) = refused("case $3 in *lines*) kill -9 $$ ;; esac", &["--model", "smollm2"]);
-    assert!(code == Some(137) && !said.contains("warm-up"), "{code:?}: {said}");
     std::fs::remove_file(run.join("lock")).expect("removed");
     std::fs::create_dir(run.join("lock")).expect("a folder");
-    let (code, said) = refused("", &[]);
+    let (code, said) = refused();
     assert!(code == Some(74) && said.contains("cannot write"), "{code:?}: {said}");
 }
 
@@ -231,6 +216,40 @@ fn a_step_without_a_difference_is_skipped() {
     });
     assert!(versions[0] != versions[1] && versions[2] != versions[3], "{versions:?}");
     assert_eq!(versions[1], versions[2]);
+}
+
+/// Runs of equal cost: the step that makes the tokens is the last, and has its evaluation.
+#[test]
+fn a_run_ends_with_the_step_that_makes_its_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let small = "--warmup 30 --steps 4 --tasks 4 --branches 4 --eval-every 4 --eval-tasks 2";
+    let called = |name: &str, more: &[&str]| {
+        let run = folder.path().join(name);
+        let arguments: Vec<&str> = small.split(' ').chain(more.iter().copied()).collect();
+        let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        run
+    };
+    let whole = called("whole", &[]);
+    let generated = |step: &str| {
+        let lines = lines(&whole.join("steps").join(step).join("metrics.jsonl"));
+        let end = of_type(&lines, "end").last().expect("an end").clone();
+        end["after"][0]["after"][0]["after"][0]["counts"]["completion_tokens"].as_u64().expect("tokens")
+    };
+    let two = generated("000001") + generated("000002");
+    let (exactly, more) = (two.to_string(), (two + 1).to_string());
+    let limited = called("limited", &["--tokens", &exactly]);
+    let resident = called("resident", &["--tokens", &exactly, "--resident"]);
+    for run in [&limited, &resident] {
+        assert!(run.join("steps/000002/done").exists() && !run.join("steps/000003").exists());
+        assert!(run.join("eval/step-000002.jsonl").exists());
+    }
+    assert!(troupe_tests::differences(&limited, &resident).is_empty());
+    // As many and no more, from where it stopped.
+    called("limited", &["--tokens", &exactly]);
+    assert!(!limited.join("steps/000003").exists());
+    called("limited", &["--tokens", &more]);
+    assert!(limited.join("steps/000003/done").exists() && !limited.join("steps/000004").exists());
 }
 
 /// With `--resident` the next step goes on while the page is drawn, and may be done first.

@@ -232,38 +232,6 @@ fn a_step_whose_state_was_saved_counts_though_nothing_said_so() {
     }
 }
 
-/// Steps that waited for a state count all together, wherever it is cut off.
-#[test]
-fn a_kill_while_steps_are_made_to_count_loses_none() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let [calm, stormy, bin] = ["calm", "stormy", "bin"].map(|name| folder.path().join(name));
-    let seldom = [&SMALL[..], &["--resident", "--save-every", "100"]].concat();
-    let whole = pipeline(&calm, &seldom).output().expect("pipeline.sh runs");
-    assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
-
-    let once = folder.path().join("once");
-    let real = troupe_tests::must("command -v mv");
-    let killing = format!(
-        "#!/bin/sh\ncase $1 in */steps/00000[1-9]/done.tmp) mkdir '{0}' || [ -d '{0}/2' ] || {{ mkdir '{0}/2'; kill -9 $PPID; exit; }} ;; esac\n\
-         exec {1} \"$@\"\n",
-        once.display(),
-        real.trim()
-    );
-    std::fs::create_dir(&bin).expect("a folder");
-    std::fs::write(bin.join("mv"), killing).expect("a file");
-    troupe_tests::must(&format!("chmod +x '{}/mv'", bin.display()));
-    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
-    let killed = pipeline(&stormy, &seldom).env("PATH", &path).output().expect("pipeline.sh runs");
-    assert_eq!(killed.status.code(), None, "{}", String::from_utf8_lossy(&killed.stderr));
-
-    let resumed = pipeline(&stormy, &seldom).output().expect("pipeline.sh runs");
-    let printed = String::from_utf8_lossy(&resumed.stdout).into_owned();
-    assert!(resumed.status.success(), "{}", String::from_utf8_lossy(&resumed.stderr));
-    assert!(!printed.contains("success in training"), "nothing is repeated: {printed}");
-    let different = differences(&calm, &stormy);
-    assert!(different.is_empty(), "{different:#?}");
-}
-
 /// What a run of `pipeline.sh` with these arguments leaves, after one with `more` arguments that was killed `storms` times was
 /// resumed to the same.
 fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, Vec<u8>> {
@@ -275,8 +243,8 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
     let arguments = [arguments, more].concat();
     // Moments differ from kill to kill, and not from run to run with one seed.
     let mut random = Random::new();
-    // Of stages that stay Python writes the files.
-    let tee = if more.is_empty() { "tee" } else { "python3" };
+    // Of stages that stay `troupe-run` writes the files, too.
+    let tee = if more.is_empty() { "tee" } else { "troupe-run" };
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", tee, "pipeline.sh"];
     let mut kills = 0;
     for attempt in 0..10 * storms {
@@ -296,7 +264,8 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
             } else {
                 // The stage may not be there at this moment: wait for it, as long as the run goes on.
                 while child.try_wait().expect("its state").is_none() {
-                    if let Some(pid) = members(group, target).first() {
+                    // The first `troupe-run` is the one that holds the run.
+                    if let Some(pid) = members(group, target).last() {
                         kill(&pid.to_string());
                         kills += 1;
                         break;

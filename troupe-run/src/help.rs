@@ -1,65 +1,11 @@
-# shellcheck shell=bash disable=SC2034,SC2154
-# The flags of a run: its numbers, its choices, and the help that shows them.
+//! `--help`, from the table of flags and a paragraph for each that is no number.
 
-# Each is a flag, and a line of --config. N: a whole number. The columns are tiny policies, pretrained ones with all their weights, and adapters
-# of pretrained ones; docs/real-models.md says how the latter two were found.
-numbers='steps N 80 10 10 training steps in all
-tasks N 48 16 16 episodes a step
-branches K 8 8 8 candidates of each agent at each turn
-temperature T 1.0 0.7 0.7 logits are divided by this
-optimizer NAME adamw adamw adamw of `update`
-lr X 1e-3 1e-5 5e-4 peak learning rate
-lr_warmup N 5 2 2 optimizer steps of linear warm-up
-betas B1,B2 0.9,0.95 0.9,0.95 0.9,0.95 decay rates of its two moments
-minibatches N 2 2 2 optimizer steps a step
-clip X 0.2 0.2 0.2 clip range of a token'"'"'s ratio
-kl X 0 0 0 weight of the KL from the first version
-keep N 2 2 2 versions of each policy to keep
-save_every N 1 1 1 steps between saves with --resident
-parts N 1 1 1 parts of which `update` adds up a gradient
-eval_every N 20 10 10 steps between evaluations; 0: none
-eval_tasks N 300 300 300 tasks of an evaluation, of the test split
-warmup N 3600 0 0 optimizer steps on demonstrations
-warmup_tasks N 8 2 2 tasks demonstrated in each
-warmup_optimizer NAME muon adamw adamw its optimizer
-warmup_lr X 0.03 3e-5 5e-4 its learning rate
-warmup_lr_warmup N 50 10 2 its optimizer steps of linear warm-up
-warmup_lr_other X 4e-3 - - the same of what muon leaves to AdamW'
-# What else is a flag: its kind, as pipeline/config.py has them. Those with ! are no part of what a run is made with.
-choices='env TEXT
-env_command TEXT
-set TABLE
-workflow TEXT
-method TEXT
-model TEXT
-policies POLICIES
-adapter TEXT
-train LIST
-select TEXT
-turns N
-max_tokens N
-seed N
-device TEXT
-dtype TEXT
-flags TABLE
-stage TABLE
-keep_best YES
-resident YES
-shards N
-ranks N
-side_by_side YES
-launcher TEXT
-local TEXT
-compress YES
-tensorboard TEXT
-run TEXT!
-evaluate N!
-setup YES!
-config TEXT!
-resume TEXT!'
+use record::failure::Result;
 
-usage() {
-    cat <<'TEXT'
+use crate::flags::NUMBERS;
+use crate::processes::called;
+
+const CHOICES: &str = "\
 Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.
 
 Examples:
@@ -90,7 +36,7 @@ Examples:
 Options:
   --setup               build the programs and fetch ONNX Runtime, then stop
   --run DIR             the run directory                                    [default: runs/ENV]
-  --config FILE         a TOML file of flags: steps = 40, betas = [0.9, 0.95], resident = true, policies = "per-role"; NAME=VALUE
+  --config FILE         a TOML file of flags: steps = 40, betas = [0.9, 0.95], resident = true, policies = \"per-role\"; NAME=VALUE
                         flags are tables: [set], [flags], [stage], [policies]. The command line goes before the file. Every run
                         writes all of its flags to RUN/config.toml
   --resume RUN          go on with a run and its RUN/config.toml; --steps may grow
@@ -113,6 +59,8 @@ Options:
   --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math, code and
                         write; 96 for sudoku with size=9; in prose 32, 64 for code, 256 for tldr, arxiv and coop-code,
                         512 for class-eval, strbuild and problems of a file]
+  --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
+                        before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]
@@ -144,16 +92,39 @@ Options:
   --help                this text
 
 Numbers, and their defaults by the kind of policy:                  tiny      pretrained  adapters of one
-TEXT
-    local name kind tiny pretrained adapters meaning
-    while read -r name kind tiny pretrained adapters meaning; do
-        printf '  --%-22s%-42s%-10s%-12s%s\n' "${name//_/-} $kind" "$meaning" "$tiny" "$pretrained" "$adapters"
-    done <<<"$numbers"
-    cat <<'TEXT'
+";
+
+const END: &str = "\
 A warm-up trains all weights; of a pretrained model under adapters it trains one adapter, with a copy of which each role
 begins. With --env-command its default is 0. In prose (encoding=full) is the default where a policy is pretrained.
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
-TEXT
+";
+
+fn text() -> String {
+    let mut text = CHOICES.to_owned();
+    for flag in NUMBERS {
+        let [tiny, pretrained, adapters] = flag.defaults;
+        let name = format!("{} {}", flag.key(), flag.value);
+        text.push_str(&format!("  --{name:<22}{:<42}{tiny:<10}{pretrained:<12}{adapters}\n", flag.meaning));
+    }
+    text + END
 }
 
-part_read=numbers
+/// Prints it.
+///
+/// # Errors
+/// stdout cannot be written (exit 74).
+pub fn print() -> Result<()> {
+    record::write::stdout(text().replace("./pipeline.sh", &called()).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_flag_is_explained() {
+        let text = super::text();
+        for flag in crate::flags::all() {
+            assert!(text.contains(&format!("\n  {} ", flag.dashed())), "{}", flag.name);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! How many tokens a completion may have where nobody says: what `pipeline.sh --help` promises.
+
+use envs::{Settings, find};
+
+#[test]
+fn each_environment_declares_its_limit_by_encoding_and_settings() {
+    for (name, settings, limit) in [
+        ("plan-path", &[][..], 8),
+        ("plan-path", &["encoding=full"], 32),
+        ("sokoban", &[], 8),
+        ("tic-tac-toe", &[], 8),
+        ("sudoku", &["size=4"], 8),
+        ("sudoku", &["size=9"], 96),
+        ("sudoku", &["size=9", "encoding=full"], 32),
+        ("math", &[], 24),
+        ("math", &["encoding=full"], 32),
+        ("math", &["level=2", "data=problems.jsonl"], 512),
+        ("code", &[], 24),
+        ("code", &["encoding=full"], 64),
+        ("code", &["level=1", "encoding=full"], 64),
+        ("code", &["encoding=full", "level=2"], 64),
+        ("code", &["data=problems.jsonl", "encoding=full"], 512),
+        ("write", &[], 24),
+        ("tldr", &[], 256),
+        ("arxiv", &[], 256),
+        ("coop-code", &[], 256),
+        ("class-eval", &[], 512),
+        ("strbuild", &[], 512),
+    ] {
+        let environment = find(name).expect("an environment");
+        let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
+        let parsed = Settings::parse(&texts, name, environment.settings()).expect("settings");
+        assert_eq!(environment.max_tokens(&parsed), limit, "{name} {settings:?}");
+    }
+}

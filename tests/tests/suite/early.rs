@@ -1,0 +1,253 @@
+//! What `pipeline.sh` refuses before anything is trained, and what it needs of the machine.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use troupe_tests::{pipeline, programs, root, run, runtime};
+
+const SMALL: [&str; 10] =
+    ["--warmup", "0", "--steps", "1", "--tasks", "2", "--branches", "2", "--eval-every", "0"];
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn executable(path: &Path, text: &str) {
+    fs::write(path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("executable");
+}
+
+/// Each value is a program's to judge, and is judged before there is a policy.
+#[test]
+fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (flags, code, cause) in [
+        (&["--optimizer", "adam"][..], 2, "--optimizer adam"),
+        (&["--clip", "5"], 2, "--clip must be"),
+        (&["--betas", "2,3"], 2, "--betas must be"),
+        (&["--betas", "0.9"], 2, "--betas 0.9"),
+        (&["--parts", "3"], 2, "--parts must be"),
+        (&["--kl", "-1"], 2, "-1"),
+        (&["--lr", "-1"], 2, "-1"),
+        (&["--temperature", "0"], 2, "--temperature"),
+        (&["--flags", "rollout=--nope"], 2, "--nope"),
+        (&["--flags", "tasks=--nope"], 2, "--nope"),
+        (&["--flags", "group=--by nobody"], 2, "nobody"),
+        (&["--flags", "advantage=--estimator gpro"], 2, "gpro"),
+        (&["--flags", "update=--epochs 0"], 2, "--epochs"),
+        (&["--warmup", "5", "--warmup-lr", "-1"], 2, "-1"),
+        (&["--policies", "adapter-per-role", "--adapter", "r=8"], 2, "r=8"),
+        (&["--device", "cuda:99"], 69, ""),
+    ] {
+        for more in [&[][..], &["--resident"]] {
+            let at = folder.path().join("run");
+            let output = pipeline(&at, &[&SMALL[..], flags, more].concat()).output().expect("it runs");
+            let said = said(&output);
+            assert_eq!(output.status.code(), Some(code), "{flags:?} {more:?}: {said}");
+            assert!(said.contains(cause) && said.contains("hint: "), "{flags:?}: {said}");
+            assert!(!said.contains("tee") && !at.exists(), "{flags:?}: {said}");
+        }
+    }
+}
+
+/// `COMMAND` finds the programs of whoever called before those of this project.
+#[test]
+fn the_python_of_an_environment_is_the_callers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).expect("a folder");
+    for entry in fs::read_dir(programs()).expect("the programs") {
+        let path = entry.expect("an entry").path();
+        if path.is_file() {
+            symlink(&path, bin.join(path.file_name().expect("a name"))).expect("a link");
+        }
+    }
+    executable(&bin.join("python3"), "#!/bin/sh\necho 'a Python without the packages' >&2; exit 9\n");
+    let command = format!("python3 {}", root().join("examples/guess_number.py").display());
+    let arguments = [&SMALL[..], &["--env-command", &command]].concat();
+    let output = pipeline(&folder.path().join("run"), &arguments).env("TROUPE_BIN", &bin).output();
+    let output = output.expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn an_environment_that_never_ends_is_ended() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (command, cause) in [
+        ("yes;:", "printed more than 16 MiB"),
+        ("true;:", "printed nothing and ended with exit code 0"),
+        ("echo x;:", "did not answer as expected: not JSON"),
+        ("echo '{}';:", "no line is a task"),
+        (r#"echo '{"type":"task","env":"../x","agents":[]}';:"#, "no folder can have it"),
+    ] {
+        let at = folder.path().join("run");
+        let output = pipeline(&at, &[&SMALL[..], &["--env-command", command]].concat()).output();
+        let output = output.expect("pipeline.sh runs");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{command}: {said}");
+        assert!(said.contains(cause) && said.lines().count() == 2 && !at.exists(), "{command}: {said}");
+    }
+}
+
+#[test]
+fn resident_stages_do_not_wait_for_tasks_that_never_come() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (number, tasks) in [
+        "tasks=true",
+        "tasks=envs tasks plan-path | grep -v end",
+        "tasks=envs tasks plan-path; envs tasks plan-path",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let arguments = [&SMALL[..], &["--resident", "--stage", tasks]].concat();
+        let output = pipeline(&folder.path().join(number.to_string()), &arguments).output();
+        let output = output.expect("pipeline.sh runs");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(65), "{tasks}: {said}");
+        assert!(said.contains("step 1: the stream of tasks does not end with its only `end` line"), "{said}");
+    }
+}
+
+/// Whoever writes the streams of a step says which of them, and ends with 74.
+#[test]
+fn a_full_disk_is_74_whatever_writes_the_stream() {
+    for (file, more) in [
+        ("samples.jsonl", &[][..]),
+        ("samples.jsonl", &["--resident"]),
+        ("tasks.jsonl", &[]),
+        ("metrics.jsonl", &["--resident"]),
+        ("metrics.jsonl", &[]),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let step = folder.path().join("run/steps/000001");
+        fs::create_dir_all(&step).expect("a folder");
+        symlink("/dev/full", step.join(file)).expect("a link");
+        let output = pipeline(&folder.path().join("run"), &[&SMALL[..], more].concat()).output();
+        let output = output.expect("pipeline.sh runs");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(74), "{file} {more:?}: {said}");
+        assert!(!said.contains("panicked") && said.contains("hint: "), "{file} {more:?}: {said}");
+        assert!(file == "metrics.jsonl" || said.contains(file), "{file} {more:?}: {said}");
+        assert!(!step.join("done").exists());
+    }
+}
+
+/// A copy of a step, a folder with code for a name, and a `done` that leads out of the run.
+#[test]
+fn names_in_a_run_directory_are_data() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("run");
+    let call = |steps: &str| {
+        let mut command = pipeline(&at, &[&SMALL[..], &["--steps", steps]].concat());
+        command.output().expect("pipeline.sh runs")
+    };
+    assert!(call("1").status.success());
+    let steps = at.join("steps");
+    let owned = folder.path().join("owned");
+    for name in [
+        "000001 copy",
+        "000002.bak",
+        "000001~",
+        &format!("0+BASH_VERSINFO[$(touch {})]", owned.display().to_string().replace('/', "${HOME:0:1}")),
+    ] {
+        fs::create_dir(steps.join(name)).expect("a folder");
+        fs::copy(steps.join("000001/done"), steps.join(name).join("done")).expect("a copy");
+    }
+    let output = call("2");
+    assert!(output.status.success() && !owned.exists(), "{}", said(&output));
+    assert!(steps.join("000002/done").is_file());
+
+    let victim = folder.path().join("victim/step-000009");
+    fs::create_dir_all(&victim).expect("a folder");
+    fs::create_dir_all(folder.path().join("victim/step-000001")).expect("a folder");
+    fs::write(steps.join("000002/done"), r#"{"step":2,"policies":{"../../victim":"1:abc"}}"#)
+        .expect("written");
+    let output = call("3");
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(65), "{told}");
+    assert!(
+        told.contains("steps/000002/done: it names ../../victim, which is no policy of this run"),
+        "{told}"
+    );
+    assert!(victim.is_dir());
+
+    for damaged in ["", "{\"a\":", "[1,2]"] {
+        fs::write(at.join("run.json"), damaged).expect("written");
+        let output = call("3");
+        let told = said(&output);
+        assert_eq!(output.status.code(), Some(65), "{told}");
+        assert!(told.contains("run.json: not the values of a run") && told.lines().count() == 2, "{told}");
+    }
+}
+
+/// Everything but Python that a machine has, and a whole run.
+#[test]
+fn a_run_needs_no_python() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bin = folder.path().join("bin");
+    fs::create_dir(&bin).expect("a folder");
+    for program in ["bash", "sh", "tee", "dirname", "env"] {
+        let (code, path, _) = run(&format!("command -v {program}"));
+        assert_eq!(code, 0, "{program}");
+        symlink(path.trim(), bin.join(program)).expect("a link");
+    }
+    for (name, more) in [("plain", &[][..]), ("resident", &["--resident", "--keep-best", "--compress"])] {
+        let at = folder.path().join(name);
+        let small = [
+            "--warmup",
+            "2",
+            "--steps",
+            "2",
+            "--tasks",
+            "2",
+            "--branches",
+            "2",
+            "--eval-every",
+            "1",
+            "--eval-tasks",
+            "2",
+        ];
+        let script = pipeline(&at, &[&small[..], more].concat());
+        let mut command = Command::new(script.get_program());
+        command.args(script.get_args()).env_clear().env("PATH", &bin).env("TROUPE_BIN", programs());
+        let output = command.env("ORT_DYLIB_PATH", runtime()).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(at.join("report.html").is_file() && at.join("steps/000002/done").is_file());
+    }
+}
+
+/// A checkout that was changed is built again: it says so, and nothing where there is nothing to build.
+#[test]
+fn a_build_says_what_it_builds() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (checkout, bin) = (folder.path().join("checkout"), folder.path().join("bin"));
+    fs::create_dir_all(checkout.join("target/release")).expect("a folder");
+    fs::create_dir(&bin).expect("a folder");
+    fs::copy(root().join("pipeline.sh"), checkout.join("pipeline.sh")).expect("a copy");
+    executable(&checkout.join("target/release/troupe-run"), "#!/bin/sh\necho \"it runs $*\"\n");
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
+    for (cargo, code, told) in [
+        (
+            "printf '   Compiling rollout v0.1.0\\n    Finished dev\\n' >&2",
+            0,
+            "   Compiling rollout v0.1.0\n",
+        ),
+        ("printf '    Finished dev\\n' >&2", 0, ""),
+        (
+            "echo 'error: no' >&2; exit 101",
+            1,
+            "error: no\npipeline.sh: the build failed\nhint: see the message above\n",
+        ),
+    ] {
+        executable(&bin.join("cargo"), &format!("#!/bin/sh\n{cargo}\n"));
+        let mut script = Command::new(checkout.join("pipeline.sh"));
+        script.args(["--steps", "3"]).env("PATH", &path).env_remove("TROUPE_BIN");
+        let output = script.output().expect("pipeline.sh runs");
+        assert_eq!((output.status.code(), said(&output).as_str()), (Some(code), told), "{cargo}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(printed, if code == 0 { "it runs --steps 3\n" } else { "" });
+    }
+}

@@ -1,0 +1,292 @@
+//! The run directory: which steps count, and what makes one more count. A step counts once `steps/NNNNNN/done` is there, which names
+//! the version of every policy; it is written last and by rename. Names that were not made here are left alone.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use record::failure::{Failure, Result};
+use serde_json::{Map, Value};
+
+use crate::disk;
+
+/// The versions of all policies, by name.
+pub type Versions = Vec<(String, String)>;
+
+/// A run directory, and the steps that wait until the optimizers' states are saved.
+#[derive(Debug)]
+pub struct RunFiles {
+    path: PathBuf,
+    /// The names of the policies below `policies/` that `done` speaks of, in order.
+    policies: Vec<String>,
+    committing: Vec<u64>,
+}
+
+impl RunFiles {
+    /// Makes a run directory, or opens one that is there.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn make(path: &Path) -> Result<RunFiles> {
+        for folder in ["steps", "eval", "policies"] {
+            disk::make(&path.join(folder))?;
+        }
+        let path = path.canonicalize().map_err(|error| disk::failed("read", path, &error))?;
+        Ok(RunFiles { path, policies: Vec::new(), committing: Vec::new() })
+    }
+
+    /// The same with the policies that its steps name.
+    pub fn with_policies(self, mut policies: Vec<String>) -> RunFiles {
+        policies.sort();
+        policies.dedup();
+        RunFiles { policies, ..self }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The names of the policies that its steps name.
+    pub fn policies(&self) -> &[String] {
+        &self.policies
+    }
+
+    /// The directory of a policy.
+    pub fn policy(&self, name: &str) -> PathBuf {
+        self.path.join("policies").join(name)
+    }
+
+    /// The folder of a step.
+    pub fn step(&self, step: u64) -> PathBuf {
+        self.path.join("steps").join(format!("{step:06}"))
+    }
+
+    fn done(&self, step: u64) -> PathBuf {
+        self.step(step).join("done")
+    }
+
+    fn not_yet_done(&self, step: u64) -> PathBuf {
+        self.step(step).join("done.tmp")
+    }
+
+    /// Takes the lock of the run, which belongs to the open file: a process that inherits it and outlives this one keeps it.
+    ///
+    /// # Errors
+    /// Somebody else has it (exit 1); it cannot be taken (exit 74).
+    pub fn lock(&self) -> Result<File> {
+        let path = self.path.join("lock");
+        let file = File::options().append(true).create(true).open(&path);
+        let file = file.map_err(|error| disk::failed("write", &path, &error))?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(Failure::work(format!("{} is in use by another run", self.path.display()))
+                    .hint("wait for it, or choose another --run"))
+            }
+            Err(fs::TryLockError::Error(error)) => {
+                Err(Failure::io(format!("{} cannot be locked: {error}", path.display()))
+                    .hint("a run directory needs a disk that has locks: choose another --run"))
+            }
+        }
+    }
+
+    /// The steps that have a folder of their own.
+    fn steps(&self) -> Result<BTreeSet<u64>> {
+        let names = disk::names(&self.path.join("steps"))?;
+        let number = |name: &String| name.parse().ok().filter(|step: &u64| format!("{step:06}") == *name);
+        Ok(names.iter().filter_map(number).collect())
+    }
+
+    /// The steps that count.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn committed(&self) -> Result<BTreeSet<u64>> {
+        Ok(self.steps()?.into_iter().filter(|step| self.done(*step).is_file()).collect())
+    }
+
+    /// Which version of each policy is the newest.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn versions(&self) -> Result<Versions> {
+        let version = |name: &String| {
+            let file = self.policy(name).join("current/version.json");
+            let version = version_in(&file).ok_or_else(|| {
+                Failure::io(format!("cannot read {}", file.display()))
+                    .hint("policy check says what is wrong with that policy")
+            });
+            Ok((name.clone(), version?))
+        };
+        self.policies.iter().map(version).collect()
+    }
+
+    /// Makes a step count, at once or with the next [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn commit(&mut self, step: u64, versions: &Versions, settles: bool) -> Result<()> {
+        let folder = self.step(step);
+        // Empty until the streams are on the disk: after a power cut, what counts by its states must have them.
+        disk::write(&self.not_yet_done(step), "")?;
+        for name in disk::names(&folder)?.iter().filter(|name| name.contains('.')) {
+            let file = folder.join(name);
+            match disk::sync(&file) {
+                Err(_) if !file.exists() => {} // somebody has compressed it meanwhile
+                synced => synced?,
+            }
+        }
+        disk::sync(&folder)?;
+        disk::sync(&self.path.join("steps"))?;
+        disk::write(&self.not_yet_done(step), &written(step, versions))?;
+        self.committing.push(step);
+        if settles { self.settle() } else { Ok(()) }
+    }
+
+    /// Makes all steps count that wait for it: the last first, the only one with its states.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn settle(&mut self) -> Result<()> {
+        for step in &self.committing {
+            disk::sync(&self.not_yet_done(*step))?;
+        }
+        while let Some(step) = self.committing.last() {
+            disk::rename(&self.not_yet_done(*step), &self.done(*step))?;
+            disk::sync(&self.step(*step))?;
+            self.committing.pop();
+        }
+        Ok(())
+    }
+
+    /// What waits does not count: no state was saved for it.
+    pub fn forget(&mut self) {
+        self.committing.clear();
+    }
+
+    /// Goes back to the last step that counts, which is returned: versions after it are removed, so that their steps are repeated.
+    ///
+    /// # Errors
+    /// I/O (exit 74); a step that counts, but cannot be gone back to (exit 65).
+    pub fn go_back(&mut self) -> Result<u64> {
+        if self.committed()?.is_empty() {
+            disk::make(&self.step(0))?;
+            self.commit(0, &self.versions()?, true)?;
+        }
+        let last = self.committed()?.last().copied().unwrap_or_default();
+        // With --resident a step counts once the next is answered; of a run that was killed before, if its states are on the disk.
+        let mut newest = last;
+        for step in last + 1.. {
+            let file = self.not_yet_done(step);
+            if !file.is_file() {
+                break;
+            }
+            if self.named_in(&file).is_ok_and(|versions| self.has_states(&versions)) {
+                newest = step;
+            }
+        }
+        for step in self.steps()?.into_iter().filter(|step| *step > newest) {
+            disk::remove(&self.not_yet_done(step))?;
+        }
+        let waiting: Vec<u64> = (1..=newest).filter(|step| !self.done(*step).is_file()).collect();
+        for step in waiting {
+            if !self.not_yet_done(step).is_file() {
+                let (missing, last) = (self.done(step), last.max(newest));
+                return Err(Failure::data(format!(
+                    "{} is missing, but step {last} is committed",
+                    missing.display()
+                ))
+                .hint("restore that file (its versions are long gone), or choose another --run"));
+            }
+            self.committing.push(step);
+        }
+        self.settle()?;
+        let done = self.done(newest);
+        for (name, version) in self.named_in(&done)? {
+            self.take_back(&name, &version, &done)?;
+        }
+        Ok(newest)
+    }
+
+    /// Makes `version` the newest of a policy.
+    fn take_back(&self, name: &str, version: &str, done: &Path) -> Result<()> {
+        let (policy, folder) = (self.policy(name), folder_of(version));
+        if !policy.join(&folder).is_dir() {
+            return Err(Failure::data(format!(
+                "{} names {folder} of {name}, which is not there",
+                done.display()
+            ))
+            .hint("choose another --run"));
+        }
+        let current = policy.join("current");
+        if fs::read_link(&current).ok().as_deref() != Some(Path::new(&folder)) {
+            disk::link(&folder, &current)?;
+        }
+        // `update` would go on from a later one that has its state, and remove this one (--save-every).
+        for later in disk::names(&policy)?.iter().filter(|name| name.starts_with("step-") && **name > folder)
+        {
+            let removed = policy.join(format!(".removed-{later}"));
+            disk::remove(&removed)?;
+            disk::rename(&policy.join(later), &removed)?;
+            disk::remove(&removed)?;
+        }
+        Ok(())
+    }
+
+    /// The versions that a `done` names, of policies of this run.
+    fn named_in(&self, done: &Path) -> Result<Versions> {
+        let text = fs::read_to_string(done).map_err(|error| disk::failed("read", done, &error))?;
+        let broken = |cause: &str| {
+            Failure::data(format!("{}: {cause}", done.display()))
+                .hint("restore that file, or choose another --run")
+        };
+        let line: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|_| broken("not a line of JSON"))?;
+        let policies = line.get("policies").and_then(Value::as_object);
+        let policies = policies.ok_or_else(|| broken("it names no policies"))?;
+        let version = |(name, version): (&String, &Value)| {
+            if !self.policies.contains(name) {
+                return Err(broken(&format!("it names {name}, which is no policy of this run")));
+            }
+            let version = version.as_str().filter(|version| number_of(version).is_some());
+            let version = version.ok_or_else(|| broken(&format!("it names no version of {name}")))?;
+            Ok((name.clone(), version.to_owned()))
+        };
+        let versions: Versions = policies.iter().map(version).collect::<Result<_>>()?;
+        if versions.is_empty() { Err(broken("it names no policies")) } else { Ok(versions) }
+    }
+
+    /// Whether all versions are there with their optimizers' states, which version 0 has none of.
+    fn has_states(&self, versions: &Versions) -> bool {
+        versions.iter().all(|(name, version)| {
+            let folder = self.policy(name).join(folder_of(version));
+            let has_state = number_of(version) == Some(0) || folder.join("trainer_state.json").is_file();
+            has_state && version_in(&folder.join("version.json")).as_ref() == Some(version)
+        })
+    }
+}
+
+fn written(step: u64, versions: &Versions) -> String {
+    let policies: Vec<String> =
+        versions.iter().map(|(name, version)| format!("\"{name}\":\"{version}\"")).collect();
+    format!("{{\"step\":{step},\"policies\":{{{}}}}}\n", policies.join(","))
+}
+
+/// The number of a version, as in `12:9f2c41d0`.
+fn number_of(version: &str) -> Option<u64> {
+    version.split_once(':')?.0.parse().ok()
+}
+
+fn folder_of(version: &str) -> String {
+    format!("step-{:06}", number_of(version).unwrap_or_default())
+}
+
+fn version_in(file: &Path) -> Option<String> {
+    let value: Value = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+    Some(value["version"].as_str()?.to_owned())
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

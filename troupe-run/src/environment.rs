@@ -1,0 +1,173 @@
+//! The environment of a run: its name, who acts there, and how long a completion may be.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use record::failure::{Failure, Result};
+use serde_json::{Value, json};
+
+use crate::kind::PolicyKind;
+use crate::processes;
+use crate::programs::{Programs, cannot_start, code_of};
+use crate::settings::Settings;
+
+/// Who acts in which environment.
+#[derive(Clone, Debug, Default)]
+pub struct Acting {
+    /// The environment's name.
+    pub env: String,
+    /// The workflow's; empty: the program's own.
+    pub workflow: String,
+    /// The agents, in order.
+    pub agents: Vec<String>,
+    /// Tokens of a completion at most, where `--max-tokens` says nothing.
+    pub max_tokens: u64,
+}
+
+/// How long a program of `--env-command` may be silent.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How much it may answer: one task, or who acts in it.
+const LARGEST: u64 = 16 << 20;
+/// Tokens of a completion in an environment that does not say.
+const SHORT: u64 = 8;
+
+/// Asks an environment who acts in it. Settings that follow from the kind of policy are added to those of the run.
+///
+/// # Errors
+/// There is no such environment, workflow, setting or agent (exit 2).
+pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
+    let acting = if settings.text("env_command").is_empty() {
+        ask_own(programs, settings)?
+    } else {
+        let workflow =
+            if settings.is_given("workflow") { settings.text("workflow").to_owned() } else { String::new() };
+        settings.set_text("workflow", workflow);
+        ask_program(programs, settings.text("env_command"), settings.text("workflow"))?
+    };
+    let (env, workflow) = (&acting.env, &acting.workflow);
+    if let Some(agent) = settings.train.iter().find(|agent| !acting.agents.contains(agent)) {
+        return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
+            .hint(format!("agents: {}", acting.agents.join(" "))));
+    }
+    Ok(acting)
+}
+
+fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
+    let (env, workflow) = (settings.text("env").to_owned(), settings.text("workflow").to_owned());
+    let list = |set: &[String]| -> Result<Value> {
+        let mut arguments = vec!["list", &env, "--format", "json"];
+        set.iter().for_each(|setting| arguments.extend(["--set", setting]));
+        let text = programs.printed("envs", &arguments)?; // it names the nearest
+        serde_json::from_str(&text)
+            .map_err(|error| Failure::work(format!("envs list {env} --format json: {error}")))
+    };
+    if settings.kind != PolicyKind::Tiny && !settings.set.iter().any(|set| set.starts_with("encoding=")) {
+        let known = list(&[])?;
+        let mut names = known["settings"].as_array().into_iter().flatten();
+        if names.any(|setting| setting["name"] == "encoding") {
+            settings.set.push("encoding=full".to_owned());
+        }
+    }
+    let known = list(&settings.set)?;
+    let mut workflows = known["workflows"].as_array().into_iter().flatten();
+    let found = workflows.find(|known| known["name"] == workflow.as_str());
+    let agents = found.and_then(|found| found["agents"].as_array()).ok_or_else(|| {
+        Failure::usage(format!("there is no workflow {workflow} of an environment {env}"))
+            .hint("envs list names them all")
+    })?;
+    let agents = agents.iter().filter_map(|agent| Some(agent.as_str()?.to_owned())).collect();
+    let max_tokens = known["max_tokens"].as_u64().unwrap_or(SHORT);
+    Ok(Acting { env, workflow, agents, max_tokens })
+}
+
+/// Its first task names it, and the answer to that task names who acts.
+fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Acting> {
+    let asked = " tasks --split train --count 1 --seed 1";
+    let unexpected = |asked: &str, cause: &str| {
+        refused(&format!("`{command}{asked}` did not answer as expected: {cause}"))
+    };
+    let lines = answer(programs, command, asked, "")?;
+    let task = lines.iter().find(|line| line["type"] == "task");
+    let task = task.ok_or_else(|| unexpected(asked, "no line is a task"))?;
+    let env = task["env"].as_str().ok_or_else(|| unexpected(asked, "its task has no `env`"))?;
+    let mut request = json!({"request": 1, "task": task});
+    if !workflow.is_empty() {
+        request["workflow"] = workflow.into();
+    }
+    let lines = answer(programs, command, "", &format!("{request}\n"))?;
+    let agents = lines[0]["agents"].as_array().ok_or_else(|| unexpected("", "its answer has no `agents`"))?;
+    let agents: Option<Vec<String>> = agents.iter().map(|agent| Some(agent.as_str()?.to_owned())).collect();
+    let agents = agents.ok_or_else(|| unexpected("", "an agent is no string"))?;
+    if let Some(strange) = agents.iter().chain([&env.to_owned()]).find(|name| !is_name(name)) {
+        return Err(refused(&format!("`{command}` has the name {strange:?}, and no folder can have it")));
+    }
+    let listed = programs.printed("envs", &["list", "--format", "json"])?;
+    let mut listed = listed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let max_tokens = listed.find(|known| known["name"] == env).and_then(|known| known["max_tokens"].as_u64());
+    Ok(Acting {
+        env: env.to_owned(),
+        workflow: workflow.to_owned(),
+        agents,
+        max_tokens: max_tokens.unwrap_or(SHORT),
+    })
+}
+
+/// Whether this can be the name of a folder.
+fn is_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn refused(cause: &str) -> Failure {
+    Failure::usage(format!("--env-command: {cause}"))
+        .hint("RECORD.md shows the lines, examples/ has whole programs")
+}
+
+/// What a program answers when it is started with these arguments and told this.
+fn answer(programs: &Programs, command: &str, arguments: &str, told: &str) -> Result<Vec<Value>> {
+    let shown = format!("{command}{arguments}");
+    let mut shell = programs.command("sh");
+    shell.args(["-c", &shown]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = shell.spawn().map_err(|error| cannot_start("sh", &error))?;
+    if let Some(mut stdin) = child.stdin.take() {
+        let told = told.to_owned();
+        // What it does not read it need not know.
+        std::thread::spawn(move || stdin.write_all(told.as_bytes()));
+    }
+    let (sender, receiver) = mpsc::channel();
+    if let Some(stdout) = child.stdout.take() {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let read = stdout.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| bytes);
+            // Nobody may wait for it any more.
+            let _ = sender.send(read);
+        });
+    }
+    let said = receiver.recv_timeout(PATIENCE);
+    let whole =
+        said.as_ref().is_ok_and(|read| read.as_ref().is_ok_and(|bytes| bytes.len() as u64 <= LARGEST));
+    if !whole {
+        processes::kill_with_descendants(child.id());
+    }
+    let status = child.wait().map_err(|error| refused(&format!("`{shown}`: {error}")))?;
+    let bytes = match said {
+        Err(_) => return Err(refused(&format!("`{shown}` was silent for {} s", PATIENCE.as_secs()))),
+        Ok(Err(error)) => return Err(refused(&format!("`{shown}` cannot be read: {error}"))),
+        Ok(Ok(_)) if !whole => {
+            return Err(refused(&format!("`{shown}` printed more than {} MiB", LARGEST >> 20)));
+        }
+        Ok(Ok(bytes)) => bytes,
+    };
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let lines: std::result::Result<Vec<Value>, _> = lines.map(serde_json::from_slice).collect();
+    let lines = lines
+        .map_err(|error| refused(&format!("`{shown}` did not answer as expected: not JSON: {error}")))?;
+    match lines.is_empty() {
+        true => {
+            Err(refused(&format!("`{shown}` printed nothing and ended with exit code {}", code_of(status))))
+        }
+        false => Ok(lines),
+    }
+}

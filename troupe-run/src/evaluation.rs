@@ -1,0 +1,252 @@
+//! Success on the test tasks: evaluations, the best policies, and the page that shows the run.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::directory::RunFiles;
+use crate::disk;
+use crate::programs::{Programs, cannot_start, code_of};
+use crate::settings::Settings;
+use crate::shell::{EVALUATION, Shell};
+
+/// Prints a line. A stage that stays may have begun one on the terminal.
+///
+/// # Errors
+/// stdout cannot be written (exit 74).
+pub fn say(line: &str) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    let clear = output.is_terminal() && std::io::stderr().is_terminal();
+    let line = format!("{}{line}\n", if clear { "\r\u{1b}[K" } else { "" });
+    match output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(record::stage::unwritten(&error)),
+        _ => Ok(()), // nobody listens: the run is in its directory
+    }
+}
+
+/// Plays the test tasks after a step, if that has not been done, and says how many succeed.
+///
+/// # Errors
+/// That of the pipe.
+pub fn evaluate(
+    run: &RunFiles,
+    (programs, settings): (&Programs, &Settings),
+    shell: &mut Shell,
+    step: u64,
+) -> Result<()> {
+    let file = run.path().join(format!("eval/step-{step:06}.jsonl"));
+    if !file.is_file() {
+        let command = match settings.text("env_command") {
+            "" => "envs",
+            command => command,
+        };
+        shell.run(EVALUATION, step, &format!("evaluation after step {step}"), command)?;
+        let new = run.path().join(format!("eval/step-{step:06}.jsonl.tmp"));
+        disk::sync(&new)?;
+        disk::rename(&new, &file)?;
+        disk::sync(&run.path().join("eval"))?;
+    }
+    let path = file.display().to_string();
+    let rate = programs.printed("report", &["evaluate", "--format", "line", "--quiet", &path]);
+    let rate = rate.map_err(|mut failure| {
+        failure.message = format!("{path} is no whole evaluation");
+        failure.hint("remove it, and the same command plays it again")
+    })?;
+    say(&format!("step {step}: success on {} test tasks {}", settings.text("eval_tasks"), rate.trim_end()))?;
+    if settings.is_on("keep_best") { keep_if_best(run, programs, step, &path) } else { Ok(()) }
+}
+
+/// `best` is a link that moves once its policies are there; of equals the first stays.
+fn keep_if_best(run: &RunFiles, programs: &Programs, step: u64, file: &str) -> Result<()> {
+    let told = programs.printed("report", &["evaluate", "--format", "json", "--quiet", file])?;
+    let rates = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["success"].as_f64());
+    let rates: Vec<f64> = rates.collect();
+    if rates.is_empty() {
+        return Ok(());
+    }
+    let now = rates.iter().sum::<f64>() / rates.len() as f64;
+    let before = fs::read_to_string(run.path().join("best/success")).ok();
+    let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
+    if now <= before {
+        return Ok(());
+    }
+    let name = format!("best-{step:06}");
+    let new = run.path().join(&name);
+    disk::remove(&new)?;
+    for policy in run.policies() {
+        let (to, from) = (new.join(policy).display().to_string(), run.policy(policy).display().to_string());
+        programs.printed("policy", &["init", &to, "--from", &from, "--quiet"])?;
+    }
+    disk::write(&new.join("success"), &format!("{now:?}\n"))?;
+    disk::link(&name, &run.path().join("best"))?;
+    for other in disk::names(run.path())? {
+        if other.starts_with("best-") && other != name {
+            disk::remove(&run.path().join(other))?;
+        }
+    }
+    Ok(())
+}
+
+/// Successes over episodes of a step's samples, from the `episode` lines alone: samples are most of the file.
+pub fn rate(programs: &Programs, samples: &std::path::Path) -> String {
+    let counted = || -> Option<String> {
+        let text = fs::read(samples).ok()?;
+        let is_episode = |line: &&[u8]| {
+            let has = |what: &str| memchr::memmem::find(line, what.as_bytes()).is_some();
+            has("\"type\":\"episode\"") || has("\"type\": \"episode\"")
+        };
+        let lines: Vec<u8> =
+            text.split_inclusive(|byte| *byte == b'\n').filter(is_episode).flatten().copied().collect();
+        let mut report = programs.command("report");
+        report.args(["evaluate", "--format", "line", "--allow-incomplete", "--quiet"]);
+        let mut child =
+            report.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let mut input = child.stdin.take()?;
+        std::thread::spawn(move || input.write_all(&lines));
+        let output = child.wait_with_output().ok().filter(|output| output.status.success())?;
+        let line = String::from_utf8(output.stdout).ok()?;
+        Some(line.split(',').next()?.trim_end().to_owned())
+    };
+    counted().filter(|rate| !rate.is_empty()).unwrap_or_else(|| "none".to_owned())
+}
+
+/// The page of a run, made from its files: if it fails, nothing is lost.
+#[derive(Debug)]
+pub struct Page {
+    drawing: Option<Child>,
+    drawn: Instant,
+}
+
+impl Page {
+    /// None is drawn.
+    pub fn new() -> Page {
+        Page { drawing: None, drawn: Instant::now() }
+    }
+
+    /// How long ago the last one was begun.
+    pub fn age(&self) -> Duration {
+        self.drawn.elapsed()
+    }
+
+    fn command(run: &RunFiles, programs: &Programs, settings: &Settings) -> Command {
+        let mut report = programs.command("report");
+        report.arg(run.path()).arg("--html").arg(run.path().join("report.html"));
+        if !settings.text("tensorboard").is_empty() {
+            report.args(["--tensorboard", settings.text("tensorboard")]);
+        }
+        report.arg("--quiet");
+        report
+    }
+
+    /// Draws one, and waits for it.
+    ///
+    /// # Errors
+    /// stdout cannot be written (exit 74).
+    pub fn draw(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
+        self.finish(run)?;
+        self.begin(run, programs, settings)?;
+        self.finish(run)
+    }
+
+    /// Draws one in the background, one at a time.
+    ///
+    /// # Errors
+    /// stdout cannot be written (exit 74).
+    pub fn draw_beside(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
+        if self.drawing.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+            return Ok(());
+        }
+        self.finish(run)?;
+        self.begin(run, programs, settings)
+    }
+
+    fn begin(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
+        self.drawn = Instant::now();
+        let child = Page::command(run, programs, settings).spawn();
+        self.drawing = Some(child.map_err(|error| cannot_start("report", &error))?);
+        Ok(())
+    }
+
+    /// Waits for the one in the background.
+    ///
+    /// # Errors
+    /// stdout cannot be written (exit 74).
+    pub fn finish(&mut self, run: &RunFiles) -> Result<()> {
+        let Some(mut child) = self.drawing.take() else { return Ok(()) };
+        if child.wait().map_or(1, code_of) == 0 {
+            return Ok(());
+        }
+        disk::remove(&run.path().join("report.html.tmp"))?;
+        say(&format!("{}/report.html was not written, see above", run.path().display()))
+    }
+}
+
+/// How many groups of a step had nothing to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flat {
+    /// Those without anything to compare.
+    pub flat: u64,
+    /// All.
+    pub groups: u64,
+    /// Whether a policy keeps its version, because nothing was left to train it on.
+    pub is_skipped: bool,
+}
+
+impl Flat {
+    /// Of a step's metrics.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn count(metrics: &std::path::Path) -> Result<Flat> {
+        let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
+        let mut counts = Flat { flat: 0, groups: 0, is_skipped: false };
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        for line in lines.filter(|line| line["type"] == "metrics") {
+            counts.flat += line["flat_groups"].as_u64().unwrap_or_default();
+            counts.is_skipped |= line["skipped"] == true;
+            counts.groups += line["groups"].as_u64().unwrap_or_default();
+        }
+        Ok(counts)
+    }
+
+    /// Whether there was nothing to learn from.
+    pub fn is_flat(self) -> bool {
+        self.groups > 0 && self.flat == self.groups
+    }
+}
+
+/// How many tokens `rollout` generated in a step, by the `end` line of its metrics.
+///
+/// # Errors
+/// I/O (exit 74).
+pub fn tokens(metrics: &std::path::Path) -> Result<u64> {
+    let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
+    let ends = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut stages: Vec<Value> = ends.filter(|line| line["type"] == "end").collect();
+    let mut tokens = 0;
+    while let Some(mut stage) = stages.pop() {
+        if stage["stage"] == "rollout" {
+            tokens += stage["counts"]["completion_tokens"].as_u64().unwrap_or_default();
+        }
+        if let Value::Array(before) = stage["after"].take() {
+            stages.extend(before);
+        }
+    }
+    Ok(tokens)
+}
+
+/// All groups of several steps are flat.
+pub fn all_flat(step: u64) -> Failure {
+    Failure::work(format!(
+        "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
+        step - 2
+    ))
+    .hint(
+        "where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; \
+         where all succeed, a harder task",
+    )
+}

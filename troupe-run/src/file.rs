@@ -1,0 +1,330 @@
+//! `--config FILE` and `--resume RUN`: flags as lines of a TOML file. A number stays as it was written there.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+use record::stage;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::flags::{self, Flag, Given, Kind};
+
+/// The largest file that is read, in bytes: each flag is a line.
+const LARGEST: u64 = 1 << 18;
+
+/// What the command line takes the place of, besides the flag itself.
+const INSTEAD: [(&str, &[&str]); 3] =
+    [("policies", &["model", "adapter"]), ("env_command", &["env", "set"]), ("env", &["env_command"])];
+
+/// The flags of a command line, after those of the file that it names, if it names one. What the command line has of them is left out.
+///
+/// # Errors
+/// A file that cannot be read, or a line that is no flag.
+pub fn merge(given: Vec<Given>) -> Result<Vec<Given>> {
+    let (files, mut given): (Vec<Given>, Vec<Given>) =
+        given.into_iter().partition(|given| ["config", "resume"].contains(&given.name));
+    let path = match &files[..] {
+        [] => return Ok(given),
+        [Given { name: "config", value }] => value.clone(),
+        [Given { value: run, .. }] => {
+            if given.iter().any(|given| given.name == "run") {
+                return Err(Failure::usage("--resume names the run, so --run has no effect")
+                    .hint("leave one of them out"));
+            }
+            let path = format!("{run}/config.toml");
+            if !Path::new(&path).exists() {
+                let known = Path::new(run).join("run.json").exists();
+                return Err(Failure::usage(format!("--resume {run}: there is no {path}")).hint(
+                    match known {
+                        true => format!("repeat the command that began it, with --run {run}"),
+                        false => "a run directory is what ./pipeline.sh --run DIR makes".to_owned(),
+                    },
+                ));
+            }
+            given.push(Given { name: "run", value: run.clone() });
+            path
+        }
+        _ => {
+            return Err(Failure::usage("--config and --resume can be given once, and not together")
+                .hint("--resume RUN reads RUN/config.toml"));
+        }
+    };
+    let text = read(&path)?;
+    let has = |name: &str, key: &str| {
+        given.iter().any(|given| {
+            let of_table = flags::find(name).is_some_and(|flag| flag.kind == Kind::Table);
+            let whole = INSTEAD.iter().any(|(of, instead)| *of == given.name && instead.contains(&name));
+            let same = given.name == name && (!of_table || given.value.split('=').next() == Some(key));
+            whole || same
+        })
+    };
+    let mut all = parse(&path, &text)?;
+    all.retain(|line| !has(line.name, line.value.split('=').next().unwrap_or_default()));
+    all.append(&mut given);
+    Ok(all)
+}
+
+fn read(path: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    if let Err(error) = read {
+        return Err(match error.kind() {
+            io::ErrorKind::NotFound => Failure::usage(format!("--config {path}: no such file"))
+                .hint("a run's own is RUN/config.toml"),
+            _ => Failure::io(format!("--config {path}: {error}")).hint("a configuration is a file"),
+        });
+    }
+    if bytes.len() as u64 > LARGEST {
+        return Err(Failure::usage(format!("--config {path}: larger than {} KiB", LARGEST >> 10))
+            .hint("a configuration has a line for each flag"));
+    }
+    String::from_utf8(bytes).map_err(|_| {
+        Failure::usage(format!("--config {path}: not UTF-8"))
+            .hint("save it as UTF-8: a configuration is text")
+    })
+}
+
+/// The flags of a file, in its order.
+fn parse(path: &str, text: &str) -> Result<Vec<Given>> {
+    let place = |at: usize| format!("{path}:{}", 1 + text[..at.min(text.len())].matches('\n').count());
+    let table = DeTable::parse(text).map_err(|error| {
+        // At the end of a file, the last line is meant.
+        let at = error.span().map_or(0, |span| span.start.min(text.trim_end().len()));
+        let message = error.message().replace('\n', ", ");
+        Failure::usage(format!("{}: {message}", place(at))).hint(if message.contains("duplicate") {
+            "leave one of them out"
+        } else {
+            "write a line as: lr = 1e-3; strings are quoted, true and false, numbers and brackets are not"
+        })
+    })?;
+    let mut lines = Vec::new();
+    for (written, value) in in_order(table.get_ref()) {
+        let (at, written) = (written.span().start, written.get_ref().as_ref());
+        let flag = flags::find(written);
+        let Some(flag) = flag.filter(|flag| flag.is_of_a_run()) else {
+            return Err(match flag {
+                Some(flag) => Failure::usage(format!("{}: {written} has no place in a file", place(at)))
+                    .hint(format!("give it on the command line: {}", flag.dashed())),
+                None => Failure::usage(format!("{}: there is no {written}", place(at))).hint(
+                    flags::nearest(written, flags::all().filter(|flag| flag.is_of_a_run())).map_or_else(
+                        || "./pipeline.sh --help lists all".to_owned(),
+                        |near| format!("did you mean {near}?"),
+                    ),
+                ),
+            });
+        };
+        let Some(values) = values(flag, value, text) else {
+            let line = text[at..].lines().next().unwrap_or_default().trim();
+            return Err(Failure::usage(format!("{}: {line}: not {}", place(at), flag.kind.described()))
+                .hint(format!("./pipeline.sh --help says what {} is", flag.dashed())));
+        };
+        lines.extend(values.into_iter().map(|value| Given { name: flag.name, value }));
+    }
+    Ok(lines)
+}
+
+type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
+
+/// The entries of a table as they stand in the text.
+fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
+    let mut entries: Vec<Entry<'a, 'i>> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+/// The values of a line for the command line, if it is of the flag's kind.
+fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<String>> {
+    let number = |value: &Spanned<DeValue<'_>>| -> Option<String> {
+        let is_number = match value.get_ref() {
+            DeValue::Integer(integer) => integer.radix() == 10,
+            DeValue::Float(_) => true,
+            _ => false,
+        };
+        let written = text.get(value.span())?.replace('_', "");
+        let written = written.strip_prefix('+').unwrap_or(&written);
+        (is_number && flags::is_number(written)).then(|| written.to_owned())
+    };
+    let string = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
+    let plain = |value: &Spanned<DeValue<'_>>| {
+        string(value).or_else(|| number(value)).or_else(|| value.get_ref().as_bool().map(|on| on.to_string()))
+    };
+    let pairs = |table: &DeTable<'_>| -> Option<Vec<String>> {
+        let one = |(key, value): Entry<'_, '_>| {
+            let value = if flag.name == "set" { plain(value) } else { string(value) };
+            Some(format!("{}={}", key.get_ref(), value?))
+        };
+        in_order(table).into_iter().map(one).collect()
+    };
+    match (flag.kind, value.get_ref()) {
+        (Kind::Whole(_), DeValue::Integer(_)) => Some(vec![number(value)?]),
+        (Kind::Number, _) => Some(vec![number(value)?]),
+        (Kind::Betas, DeValue::Array(two)) if two.len() == 2 => {
+            Some(vec![two.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
+        }
+        (Kind::List, DeValue::Array(several)) => several.iter().map(string).collect(),
+        (Kind::Text | Kind::List | Kind::Policies, DeValue::String(_)) => Some(vec![string(value)?]),
+        (Kind::Table | Kind::Policies, DeValue::Table(table)) => pairs(table),
+        (Kind::Switch, DeValue::Boolean(on)) => Some(vec![if *on { "yes" } else { "no" }.to_owned()]),
+        _ => None,
+    }
+}
+
+const ABOUT: &str = "\
+# What this run is made with. pipeline.sh --resume RUN goes on with it, pipeline.sh --config RUN/config.toml --run DIR makes
+# it again in DIR. Relative paths are as they were given.
+";
+
+/// A file that gives these flags, the order of which is that of the table of flags.
+pub fn written(lines: &[Given]) -> String {
+    let mut text = ABOUT.to_owned();
+    let of = |flag: &Flag| -> Vec<&str> {
+        let same = lines.iter().filter(|line| line.name == flag.name);
+        same.map(|line| line.value.as_str()).collect()
+    };
+    let is_table = |flag: &Flag| {
+        matches!(flag.kind, Kind::Table | Kind::Policies) && of(flag).iter().all(|value| value.contains('='))
+    };
+    for flag in flags::all().filter(|flag| !is_table(flag)) {
+        let values = of(flag);
+        if let Some(last) = values.last() {
+            let shown = match flag.kind {
+                Kind::Whole(_) => (*last).to_owned(),
+                Kind::Number => number(last),
+                Kind::Betas => format!("[{}]", last.split(',').map(number).collect::<Vec<_>>().join(", ")),
+                Kind::List => {
+                    format!("[{}]", values.iter().map(|text| string(text)).collect::<Vec<_>>().join(", "))
+                }
+                Kind::Switch => (*last == "yes").to_string(),
+                Kind::Text | Kind::Policies | Kind::Table => string(last),
+            };
+            let line = format!("{} = {shown}", flag.key());
+            let comment = if flag.meaning.is_empty() { String::new() } else { format!("# {}", flag.meaning) };
+            text.push_str(format!("{line:<40}{comment}").trim_end());
+            text.push('\n');
+        }
+    }
+    for flag in flags::all().filter(|flag| is_table(flag)) {
+        let values = of(flag);
+        if !values.is_empty() {
+            text.push_str(&format!("\n[{}]\n", flag.key()));
+        }
+        for (key, value) in values.into_iter().filter_map(|value| value.split_once('=')) {
+            let bare =
+                !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+            let key = if bare { key.to_owned() } else { string(key) };
+            text.push_str(&format!("{key} = {}\n", string(value)));
+        }
+    }
+    text
+}
+
+/// A number as TOML has it: digits on both sides of a point, no zeros before it.
+fn number(text: &str) -> String {
+    let is_toml = DeValue::parse(text).is_ok_and(|value| {
+        value.get_ref().is_float()
+            || value.get_ref().as_integer().is_some_and(|integer| integer.radix() == 10)
+    });
+    if is_toml {
+        text.to_owned()
+    } else {
+        text.parse::<f64>().map_or_else(|_| string(text), |x| format!("{x:?}"))
+    }
+}
+
+/// A string as TOML has it.
+fn string(text: &str) -> String {
+    let escaped = |c: char| match c {
+        '"' => "\\\"".to_owned(),
+        '\\' => "\\\\".to_owned(),
+        '\n' => "\\n".to_owned(),
+        '\r' => "\\r".to_owned(),
+        '\t' => "\\t".to_owned(),
+        c if c.is_control() || stage::printable(&c.to_string()) != c.to_string() => {
+            format!("\\U{:08x}", u32::from(c))
+        }
+        c => c.to_string(),
+    };
+    format!("\"{}\"", text.chars().map(escaped).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lines(text: &str) -> Result<Vec<(&'static str, String)>> {
+        Ok(parse("run.toml", text)?.into_iter().map(|given| (given.name, given.value)).collect())
+    }
+
+    #[test]
+    fn lines_are_flags_with_numbers_as_they_were_written() {
+        let text = "steps = 1_2\nlr = 2e-3\nbetas = [0.9,\n 0.99, # and the other\n]\nkeep-best = true\n\
+                    set.size = 5\nset.free = false\ntrain = [\"tool\"]\n[stage]\ngroup = '''a\nb'''\n";
+        let expected = [
+            ("steps", "12"),
+            ("lr", "2e-3"),
+            ("betas", "0.9,0.99"),
+            ("keep_best", "yes"),
+            ("set", "size=5"),
+            ("set", "free=false"),
+            ("train", "tool"),
+            ("stage", "group=a\nb"),
+        ];
+        assert_eq!(lines(text).unwrap(), expected.map(|(name, value)| (name, value.to_owned())));
+    }
+
+    #[test]
+    fn what_is_hostile_is_refused_in_its_line() {
+        let deep = format!("set = {}", "[".repeat(100_000));
+        for text in [
+            "env = \"\\ud800\"",
+            "env = \"\\UFFFFFFFF\"",
+            &deep,
+            "lr = inf",
+            "steps = 0x10",
+            "lr = 1979-05-27",
+            "set.a.b = 1",
+            "set = 3",
+        ] {
+            let failure = lines(&format!("\n{text}")).unwrap_err();
+            assert!(failure.message.starts_with("run.toml:2: "), "{}", failure.message);
+            assert!(failure.code == 2 && failure.hint.is_some());
+        }
+    }
+
+    #[test]
+    fn the_command_line_goes_before_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.toml").display().to_string();
+        std::fs::write(&path, "model = \"smollm2\"\nsteps = 3\n[set]\na = 1\nb = 2\n").unwrap();
+        let given = |name, value: &str| Given { name, value: value.to_owned() };
+        let merged = merge(vec![given("config", &path), given("set", "a=9"), given("policies", "x=y")]);
+        let expected =
+            [given("steps", "3"), given("set", "b=2"), given("set", "a=9"), given("policies", "x=y")];
+        assert_eq!(merged.unwrap(), expected);
+        std::fs::write(&path, "#".repeat(300_000)).unwrap();
+        assert!(merge(vec![given("config", &path)]).unwrap_err().message.contains("larger than 256 KiB"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(command in "\\PC*|[\\x00-\\xff]*", lr in "[0-9]{1,3}(\\.[0-9]*)?|\\.[0-9]{1,3}", key in "[a-z.\" ]{1,5}") {
+            let given = |name, value: String| Given { name, value };
+            let all = vec![
+                given("lr", lr.clone()),
+                given("env_command", command.clone()),
+                given("train", "a b".to_owned()),
+                given("train", command.clone()),
+                given("set", format!("{key}={command}")),
+            ];
+            let mut read = parse("written", &written(&all)).unwrap();
+            let at = read.iter().position(|line| line.name == "lr").unwrap();
+            prop_assert_eq!(read[at].value.parse::<f64>().unwrap(), lr.parse::<f64>().unwrap());
+            read[at].value = lr;
+            prop_assert_eq!(read, all);
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Every flag of a run, once: name, kind, defaults by the kind of policy, meaning. The command line, a TOML file, `run.json`, and
+//! `--help` are read and written by this table.
+
+use record::failure::{Failure, Result};
+
+/// What a flag takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number, at least this.
+    Whole(u64),
+    /// A number as it was written: `1e-3` stays `1e-3`.
+    Number,
+    /// Two numbers with a comma between them.
+    Betas,
+    /// Text.
+    Text,
+    /// `NAME=VALUE`, repeatable; a table in a file.
+    Table,
+    /// A name, or `AGENT=DIR`, repeatable.
+    Policies,
+    /// Text, repeatable.
+    List,
+    /// Nothing, `yes` or `no`.
+    Switch,
+}
+
+impl Kind {
+    /// How a file writes it, for an error.
+    pub fn described(self) -> &'static str {
+        match self {
+            Kind::Whole(_) => "a whole number",
+            Kind::Number => "a number",
+            Kind::Betas => "two numbers in brackets",
+            Kind::Text => "a string",
+            Kind::Table => "a table",
+            Kind::Policies => "a string, or a table of strings",
+            Kind::List => "a string, or strings in brackets",
+            Kind::Switch => "true or false",
+        }
+    }
+}
+
+/// One flag.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag {
+    /// Its name, as Rust would write it: `lr_warmup` is `--lr-warmup`.
+    pub name: &'static str,
+    /// What it takes.
+    pub kind: Kind,
+    /// Its value where none is given, for tiny policies, pretrained ones and adapters; empty: the program's own.
+    pub defaults: [&'static str; 3],
+    /// How `--help` shows its value.
+    pub value: &'static str,
+    /// What it is; only of [`NUMBERS`], the others have a paragraph in `--help`.
+    pub meaning: &'static str,
+}
+
+impl Flag {
+    /// As on the command line.
+    pub fn dashed(&self) -> String {
+        format!("--{}", self.key())
+    }
+
+    /// As in a file.
+    pub fn key(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// Whether it has a place in a file: it is a part of what a run is made with.
+    pub fn is_of_a_run(&self) -> bool {
+        !["run", "evaluate", "setup", "config", "resume"].contains(&self.name)
+    }
+}
+
+const fn number(
+    name: &'static str,
+    kind: Kind,
+    value: &'static str,
+    defaults: [&'static str; 3],
+    meaning: &'static str,
+) -> Flag {
+    Flag { name, kind, defaults, value, meaning }
+}
+
+const fn choice(name: &'static str, kind: Kind, default: &'static str) -> Flag {
+    Flag { name, kind, defaults: [default; 3], value: "", meaning: "" }
+}
+
+use Kind::{Betas, List, Number, Policies, Switch, Table, Text, Whole};
+
+/// The numbers of a run. docs/real-models.md says how those of pretrained policies were found.
+pub const NUMBERS: &[Flag] = &[
+    number("steps", Whole(0), "N", ["80", "10", "10"], "training steps in all"),
+    number("tasks", Whole(1), "N", ["48", "16", "16"], "episodes a step"),
+    number("branches", Whole(1), "K", ["8", "8", "8"], "candidates of each agent at each turn"),
+    number("temperature", Number, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
+    number("optimizer", Text, "NAME", ["adamw", "adamw", "adamw"], "of `update`"),
+    number("lr", Number, "X", ["1e-3", "1e-5", "5e-4"], "peak learning rate"),
+    number("lr_warmup", Whole(0), "N", ["5", "2", "2"], "optimizer steps of linear warm-up"),
+    number("betas", Betas, "B1,B2", ["0.9,0.95", "0.9,0.95", "0.9,0.95"], "decay rates of its two moments"),
+    number("minibatches", Whole(1), "N", ["2", "2", "2"], "optimizer steps a step"),
+    number("clip", Number, "X", ["0.2", "0.2", "0.2"], "clip range of a token's ratio"),
+    number("kl", Number, "X", ["0", "0", "0"], "weight of the KL from the first version"),
+    number("keep", Whole(1), "N", ["2", "2", "2"], "versions of each policy to keep"),
+    number("save_every", Whole(1), "N", ["1", "1", "1"], "steps between saves with --resident"),
+    number("parts", Whole(1), "N", ["1", "1", "1"], "parts of which `update` adds up a gradient"),
+    number("eval_every", Whole(0), "N", ["20", "10", "10"], "steps between evaluations; 0: none"),
+    number("eval_tasks", Whole(1), "N", ["300", "300", "300"], "tasks of an evaluation, of the test split"),
+    number("warmup", Whole(0), "N", ["3600", "0", "0"], "optimizer steps on demonstrations"),
+    number("warmup_tasks", Whole(0), "N", ["8", "2", "2"], "tasks demonstrated in each"),
+    number("warmup_optimizer", Text, "NAME", ["muon", "adamw", "adamw"], "its optimizer"),
+    number("warmup_lr", Number, "X", ["0.03", "3e-5", "5e-4"], "its learning rate"),
+    number("warmup_lr_warmup", Whole(0), "N", ["50", "10", "2"], "its optimizer steps of linear warm-up"),
+    number("warmup_lr_other", Number, "X", ["4e-3", "-", "-"], "the same of what muon leaves to AdamW"),
+];
+
+/// What else is a flag.
+pub const CHOICES: &[Flag] = &[
+    choice("env", Text, "plan-path"),
+    choice("env_command", Text, ""),
+    choice("set", Table, ""),
+    choice("workflow", Text, "team"),
+    choice("method", Text, "at-grpo"),
+    choice("model", Text, "tiny"),
+    choice("policies", Policies, "shared"),
+    choice("adapter", Text, "rank=16,alpha=32"),
+    choice("train", List, ""),
+    choice("select", Text, "random"),
+    choice("turns", Whole(1), ""),
+    choice("max_tokens", Whole(1), ""),
+    choice("tokens", Whole(1), ""),
+    choice("seed", Whole(0), "1"),
+    choice("device", Text, "cpu"),
+    choice("dtype", Text, ""),
+    choice("flags", Table, ""),
+    choice("stage", Table, ""),
+    choice("keep_best", Switch, "no"),
+    choice("resident", Switch, "no"),
+    choice("shards", Whole(1), "1"),
+    choice("ranks", Whole(1), "1"),
+    choice("side_by_side", Switch, "no"),
+    choice("launcher", Text, "auto"),
+    choice("local", Text, ""),
+    choice("compress", Switch, "no"),
+    choice("tensorboard", Text, ""),
+    choice("run", Text, ""),
+    choice("evaluate", Whole(0), ""),
+    choice("setup", Switch, "no"),
+    choice("config", Text, ""),
+    choice("resume", Text, ""),
+];
+
+/// All flags.
+pub fn all() -> impl Iterator<Item = &'static Flag> {
+    NUMBERS.iter().chain(CHOICES)
+}
+
+/// The flag with this name, dashes or not.
+pub fn find(name: &str) -> Option<&'static Flag> {
+    let name = name.replace('-', "_");
+    all().find(|flag| flag.name == name)
+}
+
+/// Names that other trainers have for a flag.
+const ALIASES: [(&str, &str); 9] = [
+    ("learning-rate", "lr"),
+    ("batch-size", "tasks"),
+    ("num-generations", "branches"),
+    ("max-steps", "steps"),
+    ("max-new-tokens", "max-tokens"),
+    ("max-completion-length", "max-tokens"),
+    ("kl-coef", "kl"),
+    ("output-dir", "run"),
+    ("environment", "env"),
+];
+
+/// The name that is most like this one, as a command line has it without its dashes, if one is.
+pub fn nearest(name: &str, known: impl Iterator<Item = &'static Flag>) -> Option<String> {
+    let name = name.replace('_', "-");
+    let known: Vec<String> = known.map(Flag::key).collect();
+    let alias = ALIASES.iter().find(|(alias, of)| *alias == name && known.iter().any(|known| known == of));
+    if let Some((_, of)) = alias {
+        return Some((*of).to_owned());
+    }
+    let likeness = |known: &String| strsim::normalized_damerau_levenshtein(&name, known);
+    known
+        .into_iter()
+        .map(|known| (likeness(&known), known))
+        .filter(|(likeness, _)| *likeness >= 0.5)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, known)| known)
+}
+
+/// Whether this is a number as flags have it: decimal, perhaps with an exponent.
+pub fn is_number(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+        && text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b))
+        && text.parse::<f64>().is_ok()
+}
+
+/// One flag with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The flag's name.
+    pub name: &'static str,
+    /// Its value, `yes` or `no` of a switch.
+    pub value: String,
+}
+
+/// What a command line says: its flags in order. `None`: it asks for help.
+///
+/// # Errors
+/// An unknown flag, or one without its value.
+pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
+    let mut given = Vec::new();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        if argument == "--help" || argument == "-h" {
+            return Ok(None);
+        }
+        let (dashed, inline) = match argument.split_once('=') {
+            Some((dashed, value)) if argument.starts_with("--") => (dashed, Some(value.to_owned())),
+            _ => (argument.as_str(), None),
+        };
+        let name = dashed.strip_prefix("--").filter(|name| !name.is_empty()).unwrap_or_default();
+        let Some(flag) = find(name) else {
+            let near = nearest(dashed.trim_start_matches('-'), all());
+            let near = near.map_or(String::new(), |near| format!("did you mean --{near}? "));
+            return Err(Failure::usage(format!("unknown argument {dashed}"))
+                .hint(format!("{near}run ./pipeline.sh --help for the list")));
+        };
+        let value = match (flag.kind, inline) {
+            (Switch, None) => "yes".to_owned(),
+            (Switch, Some(value)) if !["yes", "no"].contains(&value.as_str()) => {
+                return Err(Failure::usage(format!("{dashed} {value}: not yes or no"))
+                    .hint(format!("{dashed} alone is yes")));
+            }
+            (_, Some(value)) => value,
+            (_, None) => rest.next().cloned().ok_or_else(|| {
+                Failure::usage(format!("{dashed} needs a value"))
+                    .hint("run ./pipeline.sh --help for the list")
+            })?,
+        };
+        given.push(Given { name: flag.name, value });
+    }
+    Ok(Some(given))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Option<Vec<Given>>> {
+        parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_command_line_is_flags_in_order() {
+        let given = parsed(&["--steps", "3", "--lr=1e-3", "--resident", "--keep-best=no", "--set", "a=b=c"]);
+        let given = given.unwrap().unwrap();
+        let pairs: Vec<_> = given.iter().map(|given| (given.name, given.value.as_str())).collect();
+        let expected =
+            [("steps", "3"), ("lr", "1e-3"), ("resident", "yes"), ("keep_best", "no"), ("set", "a=b=c")];
+        assert_eq!(pairs, expected);
+        assert_eq!(parsed(&["--steps", "3", "-h"]), Ok(None));
+    }
+
+    #[test]
+    fn what_is_no_flag_names_the_nearest() {
+        for (word, near) in [
+            ("--stpes", "--steps"),
+            ("--steppes", "--steps"),
+            ("--learning_rate", "--lr"),
+            ("--warmup-lr-othr", "--warmup-lr-other"),
+        ] {
+            let failure = parsed(&[word, "3"]).unwrap_err();
+            assert_eq!((failure.code, failure.message), (2, format!("unknown argument {word}")));
+            assert!(failure.hint.unwrap().contains(&format!("did you mean {near}?")), "{word}");
+        }
+        for words in [&["--nonsense"][..], &["steps"], &["--"], &["--steps"], &["--resident=maybe"]] {
+            assert_eq!(parsed(words).unwrap_err().code, 2, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_has_one_flag_and_a_number_its_three_defaults() {
+        let mut names: Vec<_> = all().map(|flag| flag.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        for flag in NUMBERS {
+            assert!(flag.defaults.iter().all(|default| !default.is_empty()), "{}", flag.name);
+        }
+    }
+
+    #[test]
+    fn numbers_are_decimal() {
+        for good in ["1", "1e-3", "-.5", "+2.", "0.7", "1E5"] {
+            assert!(is_number(good), "{good}");
+        }
+        for bad in ["", "many", "1,5", "0x1", "inf", "nan", ".", "e3", "1e", "--1", " 1"] {
+            assert!(!is_number(bad), "{bad}");
+        }
+    }
+}

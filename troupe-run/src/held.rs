@@ -1,0 +1,310 @@
+//! `run.json` and `config.toml`: what a run is held to, and what it was called with last.
+
+use std::fs;
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+use serde_json::{Map, Value};
+
+use crate::disk;
+use crate::environment::Acting;
+use crate::file;
+use crate::flags::{self, Given, Kind, NUMBERS};
+use crate::settings::{PolicyChoice, Settings, is_server};
+use crate::words::quoted;
+
+/// The values that bind a run once there are policies made with them.
+///
+/// # Errors
+/// A policy that was handed in cannot be read (exit 74).
+pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<String, Value>> {
+    let mut values = Map::new();
+    let mut add = |name: &str, value: &str| values.insert(name.to_owned(), value.into());
+    add("env", &acting.env);
+    add("settings", &settings.set.join(" "));
+    add("workflow", &acting.workflow);
+    add("policies", &settings.policies.words().join(" "));
+    for name in ["turns", "seed", "device", "dtype", "select", "max_tokens"] {
+        add(name, settings.text(name));
+    }
+    add("stages", &stages(settings));
+    for flag in NUMBERS {
+        match (flag.name, settings.text(flag.name)) {
+            // They change no sample, or nothing where nobody asked for it.
+            ("steps" | "keep" | "save_every", _) | ("clip", "0.2") | ("kl", "0") | ("parts", "1") => {}
+            (name, value) => drop(add(name, value)),
+        }
+    }
+    if settings.text("model") != "tiny" {
+        add("model", settings.text("model"));
+    }
+    for (stage, words) in &settings.flags {
+        add(&format!("flags of {stage}"), words);
+    }
+    if settings.text("method") != "at-grpo" {
+        add("method", settings.text("method"));
+    }
+    if !settings.train.is_empty() {
+        add("train", &settings.train.join(" "));
+    }
+    if !settings.text("env_command").is_empty() {
+        add("env_command", settings.text("env_command"));
+    }
+    match &settings.policies {
+        PolicyChoice::AdapterPerRole => drop(add("adapter", settings.text("adapter"))),
+        PolicyChoice::Named(pairs) => {
+            for (agent, what) in pairs {
+                let digest = if is_server(what) { checksum([]) } else { digest(Path::new(what))? };
+                add(&format!("input {agent}={what}"), &digest.to_string());
+            }
+        }
+        PolicyChoice::Shared | PolicyChoice::PerRole => {}
+    }
+    add("build", build);
+    Ok(values)
+}
+
+/// The commands in place of stages, in an order of their own.
+fn stages(settings: &Settings) -> String {
+    let joined: String =
+        settings.stage.iter().map(|(stage, command)| format!("{stage}={command};")).collect();
+    let mut parts: Vec<&str> = joined.split([';', '\n']).filter(|part| !part.is_empty()).collect();
+    parts.sort_unstable();
+    parts.iter().map(|part| format!("{part};")).collect()
+}
+
+/// The identity of a policy that was handed in: its weights' bytes.
+fn digest(directory: &Path) -> Result<u32> {
+    let mut files = Vec::new();
+    for folder in [directory.join("current"), directory.to_path_buf()] {
+        let names = if folder.is_dir() { disk::names(&folder)? } else { Vec::new() };
+        let weights =
+            names.into_iter().filter(|name| name.ends_with(".safetensors") && !name.starts_with('.'));
+        files.extend(weights.map(|name| folder.join(name)));
+    }
+    let mut bytes = Bytes::default();
+    for file in files {
+        let mut reader = fs::File::open(&file).map_err(|error| disk::failed("read", &file, &error))?;
+        std::io::copy(&mut reader, &mut bytes).map_err(|error| disk::failed("read", &file, &error))?;
+    }
+    Ok(bytes.checksum())
+}
+
+/// The checksum of these bytes, as POSIX's `cksum` has it.
+fn checksum(bytes: impl AsRef<[u8]>) -> u32 {
+    let mut all = Bytes::default();
+    all.add(bytes.as_ref());
+    all.checksum()
+}
+
+/// Bytes whose checksum is taken.
+#[derive(Default)]
+struct Bytes {
+    state: u32,
+    count: u64,
+}
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut state, mut bit) = ((byte as u32) << 24, 0);
+        while bit < 8 {
+            state = if state >> 31 == 1 { (state << 1) ^ 0x04c1_1db7 } else { state << 1 };
+            bit += 1;
+        }
+        table[byte] = state;
+        byte += 1;
+    }
+    table
+};
+
+impl Bytes {
+    fn push(&mut self, byte: u8) {
+        self.state = (self.state << 8) ^ TABLE[usize::from((self.state >> 24) as u8 ^ byte)];
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.push(*byte));
+        self.count += bytes.len() as u64;
+    }
+
+    fn checksum(mut self) -> u32 {
+        let mut count = self.count;
+        while count > 0 {
+            self.push(count as u8);
+            count >>= 8;
+        }
+        !self.state
+    }
+}
+
+impl std::io::Write for Bytes {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.add(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// All that a run is made with, as the lines of a file.
+pub fn lines(settings: &Settings) -> Vec<Given> {
+    let is_handed_in = matches!(settings.policies, PolicyChoice::Named(_));
+    let is_own = settings.text("env_command").is_empty();
+    let mut lines = Vec::new();
+    for flag in flags::all().filter(|flag| flag.is_of_a_run()) {
+        let left_out = match flag.name {
+            "env" | "set" => !is_own,
+            "adapter" => settings.policies != PolicyChoice::AdapterPerRole,
+            "model" => is_handed_in,
+            _ => false,
+        };
+        let of_stages = |of: &std::collections::BTreeMap<String, String>| {
+            of.iter().map(|(stage, text)| format!("{stage}={text}")).collect()
+        };
+        let values: Vec<String> = match (flag.kind, flag.name) {
+            (Kind::Table, "set") => settings.set.clone(),
+            (Kind::Table, "flags") => of_stages(&settings.flags),
+            (Kind::Table, _) => of_stages(&settings.stage),
+            (Kind::Policies, _) => settings.policies.words(),
+            (Kind::List, _) => settings.train.clone(),
+            _ => match settings.text(flag.name) {
+                "" | "-" => Vec::new(), // the program's own, or without effect
+                text => vec![text.to_owned()],
+            },
+        };
+        if !left_out {
+            lines.extend(values.into_iter().map(|value| Given { name: flag.name, value }));
+        }
+    }
+    lines
+}
+
+/// Holds a run to the values that its policies were made with, and writes both files. A mistake in the first command is mended by the
+/// second. What differs is said as flags, all of it at once.
+///
+/// # Errors
+/// Other values (exit 2), or a damaged `run.json` (exit 65).
+pub fn hold(run: &Path, values: &Map<String, Value>, lines: &[Given]) -> Result<()> {
+    let path = run.join("run.json");
+    if run.join("policies/done").is_file() && path.is_file() {
+        let bytes = fs::read(&path).map_err(|error| disk::failed("read", &path, &error))?;
+        let before = serde_json::from_slice::<Map<String, Value>>(&bytes).map_err(|error| {
+            Failure::data(format!("{}: not the values of a run: {error}", path.display()))
+                .hint("restore that file, or choose another --run")
+        })?;
+        let names: Vec<&String> =
+            before.keys().chain(values.keys().filter(|name| !before.contains_key(*name))).collect();
+        let differ = |name: &&&String| !is_same(before.get(**name), values.get(**name));
+        let differing: Vec<&String> = names.iter().filter(differ).copied().collect();
+        if !differing.is_empty() {
+            let side = |of: &Map<String, Value>| {
+                differing.iter().map(|name| said(name, of.get(*name))).collect::<Vec<_>>().join(" ")
+            };
+            return Err(Failure::usage(format!(
+                "{} was started with {}, not with {}",
+                run.display(),
+                side(&before),
+                side(values)
+            ))
+            .hint(format!(
+                "./pipeline.sh --resume {} goes on as it was started (--steps may grow); or choose another --run",
+                quoted(&run.display().to_string())
+            )));
+        }
+    } else {
+        let text = serde_json::to_string_pretty(values)
+            .map_err(|error| Failure::work(format!("run.json: {error}")))?;
+        disk::replace(&path, &format!("{text}\n"))?;
+    }
+    disk::replace(&run.join("config.toml"), &file::written(lines))
+}
+
+fn text(value: Option<&Value>) -> Option<String> {
+    value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+}
+
+/// Whether two values are one: 1e-3 is 0.001.
+fn is_same(old: Option<&Value>, new: Option<&Value>) -> bool {
+    let (old, new) = (text(old), text(new));
+    let number = |text: &Option<String>| text.as_ref()?.parse::<f64>().ok();
+    old == new || number(&old).is_some_and(|old| number(&new) == Some(old))
+}
+
+/// What of a command line is this value of run.json; a missing one is the program's own.
+fn said(name: &str, value: Option<&Value>) -> String {
+    let value = text(value);
+    let shown = value.clone().unwrap_or_else(|| "None".to_owned());
+    if name == "build" {
+        return format!("the build {shown}");
+    }
+    if let Some(input) = name.strip_prefix("input ") {
+        return format!("the weights {shown} of {input}");
+    }
+    let value = value.unwrap_or_default();
+    let (flag, values): (String, Vec<String>) = match name.strip_prefix("flags of ") {
+        Some(_) if value.is_empty() => ("--flags".to_owned(), Vec::new()),
+        Some(stage) => ("--flags".to_owned(), vec![format!("{stage}={value}")]),
+        None => match name {
+            "stages" => ("--stage".to_owned(), value.split_terminator(';').map(str::to_owned).collect()),
+            "settings" => ("--set".to_owned(), value.split_whitespace().map(str::to_owned).collect()),
+            "train" | "policies" => {
+                (format!("--{name}"), value.split_whitespace().map(str::to_owned).collect())
+            }
+            _ => (format!("--{}", name.replace('_', "-")), vec![value]),
+        },
+    };
+    if values.iter().all(String::is_empty) {
+        return format!("no {flag}");
+    }
+    values.iter().map(|value| format!("{flag} {}", quoted(value))).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(pairs: &[(&str, &str)]) -> Map<String, Value> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).into())).collect()
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_cksum() {
+        assert_eq!(checksum(""), 4_294_967_295);
+        assert_eq!(checksum("123456789"), 930_766_865);
+    }
+
+    #[test]
+    fn values_bind_once_there_are_policies() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path();
+        hold(run, &values(&[("seed", "1")]), &[]).unwrap();
+        hold(run, &values(&[("seed", "2"), ("lr", "1e-3")]), &[]).unwrap();
+        fs::create_dir(run.join("policies")).unwrap();
+        fs::write(run.join("policies/done"), "").unwrap();
+        hold(run, &values(&[("seed", "2"), ("lr", "0.001")]), &[]).unwrap();
+        let other = [("seed", "3"), ("lr", "1e-3"), ("flags of update", "--epochs 2"), ("settings", "")];
+        let failure = hold(run, &values(&other), &[]).unwrap_err();
+        let expected = "was started with --seed 2 no --flags no --set, not with --seed 3 --flags 'update=--epochs 2' no --set";
+        assert!(failure.code == 2 && failure.message.ends_with(expected), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_damaged_file_is_said_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path();
+        fs::create_dir(run.join("policies")).unwrap();
+        fs::write(run.join("policies/done"), "").unwrap();
+        for damaged in [&b""[..], b"{\"a\":", b"[1,2]", b"\xff", b"3"] {
+            fs::write(run.join("run.json"), damaged).unwrap();
+            let failure = hold(run, &values(&[("seed", "1")]), &[]).unwrap_err();
+            assert!(failure.code == 65 && failure.hint.is_some() && !failure.message.contains('\n'));
+            assert!(!run.join("config.toml").exists());
+        }
+        fs::write(run.join("run.json"), "{\"seed\": null, \"other\": [1]}").unwrap();
+        assert_eq!(hold(run, &values(&[("seed", "1")]), &[]).unwrap_err().code, 2);
+    }
+}

@@ -1,0 +1,104 @@
+//! The first policies of a run, and their warm-up.
+
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+
+use crate::directory::RunFiles;
+use crate::disk;
+use crate::evaluation::say;
+use crate::kind::PolicyKind;
+use crate::settings::{PolicyChoice, Settings};
+use crate::shell::{Shell, WARM_UP};
+use crate::stages::Plan;
+
+/// Makes the policies of a run, anew only where no step rests on them: what cannot be seen need not be missing.
+///
+/// # Errors
+/// That of the program which makes one; `policies/done` is gone (exit 74).
+pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
+    let done = run.path().join("policies/done");
+    if done.is_file() {
+        return Ok(());
+    }
+    if !run.committed()?.is_empty() {
+        return Err(Failure::io(format!("{} cannot be read, and there are committed steps", done.display()))
+            .hint("if the file is gone, restore it: it is empty"));
+    }
+    for name in disk::names(&run.path().join("policies"))? {
+        disk::remove(&run.policy(&name))?;
+    }
+    disk::remove(&run.path().join("warmup"))?;
+    if plan.team.source.is_empty() {
+        new(plan, run, shell)?;
+    } else {
+        copies(plan, run)?;
+    }
+    disk::replace(&done, "")?;
+    disk::sync(&run.path().join("policies"))?;
+    disk::sync(run.path())
+}
+
+/// Runs `policy init`, which prints what it made.
+fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
+    let directory = directory.display().to_string();
+    plan.programs.run("policy", &[&["init", directory.as_str()], from].concat())
+}
+
+/// Policies that were handed in, and if there is a KL, what they were.
+fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
+    let reference = run.path().join("reference");
+    disk::remove(&reference)?;
+    for (name, source) in &plan.team.source {
+        init(plan, &run.policy(name), &["--from", source])?;
+        if plan.settings.text("kl") != "0" {
+            init(plan, &reference.join(name), &["--from", source])?;
+        }
+    }
+    Ok(())
+}
+
+/// One policy that is warmed up, and copies of it. What is pretrained stays as it is under adapters: the warm-up trains one of them,
+/// and each role begins with a copy. A base is beside the adapters, so that they find it wherever the run is moved to.
+fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
+    let settings = plan.settings;
+    disk::make(&run.path().join("warmup"))?;
+    let (seed, adapter) = (settings.text("seed"), settings.text("adapter"));
+    let (base, warm) = (run.policy("base"), run.path().join("warmup/policy"));
+    let (base_path, warm_path) = (base.display().to_string(), warm.display().to_string());
+    let begin = beginning(settings);
+    let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
+    let of_base = ["--from", &base_path, "--adapter", adapter, "--seed", seed];
+    if settings.kind == PolicyKind::Adapters {
+        init(plan, &base, &begin)?;
+        init(plan, &warm, &of_base)?;
+    } else {
+        init(plan, &warm, &begin)?;
+    }
+    if plan.warms_up() {
+        say(&format!("warm-up: {} optimizer steps on imperfect demonstrations", settings.text("warmup")))?;
+        let command = match settings.text("env_command") {
+            "" => "envs",
+            command => command,
+        };
+        shell.run(WARM_UP, 0, "warm-up", command)?;
+    }
+    let is_tiny_under_adapters =
+        settings.policies == PolicyChoice::AdapterPerRole && settings.kind == PolicyKind::Tiny;
+    if is_tiny_under_adapters {
+        init(plan, &base, &["--from", &warm_path])?;
+    }
+    let from = if is_tiny_under_adapters { &of_base[..] } else { &["--from", &warm_path] };
+    run.policies().iter().try_for_each(|name| init(plan, &run.policy(name), from))
+}
+
+/// What `--model` is to `policy init`.
+fn beginning(settings: &Settings) -> Vec<String> {
+    let model = settings.text("model");
+    let words = match model {
+        "tiny" => vec!["--preset", "tiny", "--seed", settings.text("seed")],
+        model if model.contains('/') || model.starts_with('.') => vec!["--from", model],
+        model => vec!["--preset", model],
+    };
+    words.into_iter().map(str::to_owned).collect()
+}

@@ -1,0 +1,210 @@
+//! Signals, and the processes that end with this one. A signal ends all descendants, whatever they do with theirs.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use record::failure::{Failure, Result};
+use record::stage::printable;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::words::quoted;
+
+/// How long descendants have after SIGTERM.
+const PATIENCE: Duration = Duration::from_millis(800);
+
+static STOPPING: AtomicBool = AtomicBool::new(false);
+
+/// What is said when a signal stops the run.
+#[derive(Debug)]
+struct StopMessage {
+    step: Option<u64>,
+    resumable: Option<String>,
+}
+
+static SAID: Mutex<StopMessage> = Mutex::new(StopMessage { step: None, resumable: None });
+
+fn said() -> std::sync::MutexGuard<'static, StopMessage> {
+    SAID.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which step is being trained.
+pub fn in_step(step: u64) {
+    said().step = Some(step);
+}
+
+/// Which run can be resumed.
+pub fn is_resumable(run: &std::path::Path) {
+    said().resumable = Some(run.display().to_string());
+}
+
+/// What a user types to start this.
+pub fn called() -> String {
+    std::env::var("TROUPE_CALLED").unwrap_or_else(|_| "./pipeline.sh".to_owned())
+}
+
+/// From now on a signal stops all processes of the run, and then this one.
+///
+/// # Errors
+/// Signals cannot be watched (exit 69).
+pub fn heed_signals() -> Result<()> {
+    let unavailable = |error| Failure::unavailable(format!("signals cannot be watched: {error}"));
+    // A file at its size limit is an error of the write, like a full disk.
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map_err(unavailable)?;
+    let heeded = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
+    let mut signals = Signals::new(heeded).map_err(unavailable)?;
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            STOPPING.store(true, Ordering::SeqCst);
+            stop(signal);
+        }
+    });
+    Ok(())
+}
+
+/// Whether whoever started this ignores a signal, as `nohup` does.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: it writes one action, for which there is room, and changes none.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Returns unless a signal is stopping the run: what fails now fails because of it. A process that got the signal with this one may
+/// have ended before this one noticed it.
+pub fn wait_if_stopping() {
+    for _ in 0..10 {
+        if STOPPING.load(Ordering::SeqCst) {
+            loop {
+                std::thread::park();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn stop(signal: i32) -> ! {
+    end_descendants(std::process::id());
+    let said = said();
+    let step = said.step.map_or(String::new(), |step| format!(" in step {step}"));
+    let resume = said
+        .resumable
+        .as_ref()
+        .map_or(String::new(), |run| format!(", and so does {} --resume {}", called(), quoted(run)));
+    let text = format!(
+        "pipeline.sh: stopped{step}\nhint: the same command goes on from there{}\n",
+        printable(&resume)
+    );
+    // A closed stderr leaves nobody to tell.
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+    std::process::exit(128 + signal)
+}
+
+/// Ends a process and all that it started.
+pub fn kill_with_descendants(process: u32) {
+    send("STOP", &[process]); // it starts no more
+    end_descendants(process);
+    send("KILL", &[process]);
+}
+
+fn end_descendants(process: u32) {
+    let mut all = Vec::new();
+    loop {
+        // What is stopped starts no more processes: it is over once there are no new ones.
+        let found: Vec<u32> = descendants(process).into_iter().filter(|pid| !all.contains(pid)).collect();
+        if found.is_empty() {
+            break;
+        }
+        send("STOP", &found);
+        all.extend(found);
+    }
+    send("TERM", &all);
+    send("CONT", &all);
+    let asked = Instant::now();
+    while asked.elapsed() < PATIENCE && all.iter().any(|pid| is_running(*pid)) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    send("KILL", &all);
+}
+
+fn send(signal: &str, processes: &[u32]) {
+    let number = match signal {
+        "STOP" => libc::SIGSTOP,
+        "CONT" => libc::SIGCONT,
+        "TERM" => libc::SIGTERM,
+        _ => libc::SIGKILL,
+    };
+    for process in processes.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
+        // SAFETY: a signal to a process that may be gone already.
+        unsafe { libc::kill(process, number) };
+    }
+}
+
+/// The processes that a process started, and those that they did.
+fn descendants(process: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut next = vec![process];
+    while let Some(parent) = next.pop() {
+        let children = children(parent);
+        found.extend(&children);
+        next.extend(children);
+    }
+    found
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let numbers =
+        |text: &str| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>();
+    let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else {
+        if std::path::Path::new("/proc/self/task").exists() {
+            return Vec::new();
+        }
+        let listed = Command::new("pgrep").args(["-P", &process.to_string()]).output();
+        return listed.map(|output| numbers(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default();
+    };
+    tasks
+        .flatten()
+        .flat_map(|task| numbers(&fs::read_to_string(task.path().join("children")).unwrap_or_default()))
+        .collect()
+}
+
+/// Whether a process has not ended: one that has has no command line, also where nobody has waited for it.
+fn is_running(process: u32) -> bool {
+    match fs::read(format!("/proc/{process}/cmdline")) {
+        Ok(line) => !line.is_empty(),
+        Err(_) if std::path::Path::new("/proc/self/cmdline").exists() => false,
+        // SAFETY: no signal is sent.
+        Err(_) => i32::try_from(process).is_ok_and(|pid| unsafe { libc::kill(pid, 0) } == 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Stdio;
+
+    use super::*;
+
+    #[test]
+    fn what_a_process_started_ends_with_it() {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", "bash -c 'trap \"\" TERM; sleep 1000 & echo; wait' & wait"]).stdout(Stdio::piped());
+        let mut child = shell.spawn().unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let below = descendants(child.id());
+        assert!(below.len() >= 2, "{below:?}");
+        kill_with_descendants(child.id());
+        child.wait().unwrap();
+        // Those whose parent is gone are waited for by init, or by nobody.
+        let asked = Instant::now();
+        while below.iter().any(|pid| is_running(*pid)) {
+            assert!(asked.elapsed() < Duration::from_secs(60), "{below:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

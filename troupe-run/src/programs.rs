@@ -1,0 +1,238 @@
+//! The programs of a run: where they are, what their environment is, and the libraries that they need.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::settings::{PolicyChoice, Settings};
+
+/// Where the programs and scripts are, and what their environment has.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    /// The folder of the programs.
+    bin: PathBuf,
+    /// The folder of `pipeline.sh`.
+    root: PathBuf,
+    /// What they find: the caller's programs before those of this project, so that `python3` is the caller's.
+    path: OsString,
+    variables: Vec<(&'static str, OsString)>,
+}
+
+/// The failure of a program that has said why.
+pub fn silent(code: u8) -> Failure {
+    Failure { code, ..Failure::work("") }
+}
+
+impl Programs {
+    /// Those of `pipeline.sh`, which names both folders.
+    ///
+    /// # Errors
+    /// It was not `pipeline.sh` that started this.
+    pub fn find() -> Result<Programs> {
+        let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let (Some(bin), Some(root)) = (named("TROUPE_BIN"), named("TROUPE_ROOT")) else {
+            return Err(Failure::usage("troupe-run is a part of pipeline.sh, which starts it")
+                .hint("run ./pipeline.sh --help"));
+        };
+        let bin = std::path::absolute(&bin).map_err(|error| {
+            Failure::io(format!("TROUPE_BIN: {error}"))
+                .hint("name the folder of the programs with its whole path")
+        })?;
+        let mut path = named("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        path.push(":");
+        path.push(&bin);
+        Ok(Programs { bin, root: root.into(), path, variables: Vec::new() })
+    }
+
+    /// The path of a program.
+    pub fn path_of(&self, program: &str) -> String {
+        self.bin.join(program).display().to_string()
+    }
+
+    /// `pipeline.sh`.
+    pub fn script(&self) -> PathBuf {
+        self.root.join("pipeline.sh")
+    }
+
+    /// Adds to what all programs find in their environment.
+    pub fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
+        self.variables.push((name, value.into()));
+    }
+
+    /// A program of this project, or another by its path, ready to start.
+    pub fn command(&self, program: &str) -> Command {
+        let own = self.bin.join(program);
+        let mut command = Command::new(if own.is_file() { own } else { program.into() });
+        command.env("PATH", &self.path).envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a program to its end.
+    ///
+    /// # Errors
+    /// That of the program, which has said why.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+        let status = self.command(program).args(arguments).status();
+        let status = status.map_err(|error| cannot_start(program, &error))?;
+        match code_of(status) {
+            0 => Ok(()),
+            code => Err(silent(code)),
+        }
+    }
+
+    /// What a program prints.
+    ///
+    /// # Errors
+    /// That of the program, which has said why.
+    pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
+        let output = output.map_err(|error| cannot_start(program, &error))?;
+        match code_of(output.status) {
+            0 => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            code => Err(silent(code)),
+        }
+    }
+
+    /// Builds what a run needs and not all runs do, fetches the libraries that are missing, and checks that the programs are there.
+    ///
+    /// # Errors
+    /// What cannot be built or fetched.
+    pub fn set_up(&mut self, settings: &Settings) -> Result<()> {
+        let ranks = settings.number("ranks") > 1;
+        if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT") {
+            let speaks_https = match &settings.policies {
+                PolicyChoice::Named(pairs) => pairs.iter().any(|(_, what)| what.starts_with("https://")),
+                _ => false,
+            };
+            if speaks_https {
+                build(Path::new(&checkout), &["--bins", "--features", "rollout/https"])?;
+            }
+            if ranks {
+                build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
+                    |failure| {
+                        Failure { message: "update-mpi cannot be built".to_owned(), ..failure }.hint(
+                            "it needs an MPI with mpicc: libopenmpi-dev, mpich, or a module of the cluster",
+                        )
+                    },
+                )?;
+            }
+        }
+        let of_ranks = if ranks { &["update-mpi"][..] } else { &[] };
+        for program in
+            ["envs", "policy", "rollout", "group", "advantage", "update", "report"].iter().chain(of_ranks)
+        {
+            if !self.bin.join(program).is_file() {
+                return Err(Failure::unavailable(format!("{} has no program {program}", self.bin.display()))
+                    .hint("cargo build --release --workspace --bins builds them, and with --features update/mpi update-mpi"));
+            }
+        }
+        let named = std::env::var_os("ORT_DYLIB_PATH").is_some_and(|path| !path.is_empty());
+        match (named, settings.text("device").starts_with("cuda")) {
+            (true, _) => Ok(()),
+            (false, false) => self.fetch_runtime(),
+            (false, true) => self.fetch_cuda(),
+        }
+    }
+
+    fn fetch_runtime(&mut self) -> Result<()> {
+        let fetch = self.root.join("fetch-runtime.sh").display().to_string();
+        let path = self.printed(&fetch, &[])?.trim_end().to_owned();
+        if path.is_empty() {
+            return Err(Failure::unavailable("ONNX Runtime could not be fetched")
+                .hint("see the message above, or set ORT_DYLIB_PATH to libonnxruntime.so"));
+        }
+        self.set("ORT_DYLIB_PATH", path);
+        Ok(())
+    }
+
+    /// The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the plain one would
+    /// keep `rollout` off the GPU. Only what they do not find is fetched.
+    fn fetch_cuda(&self) -> Result<()> {
+        let told = self.printed("rollout", &["--version", "--format", "json"])?;
+        let told: Value = serde_json::from_str(&told)
+            .map_err(|error| Failure::work(format!("rollout --version --format json: {error}")))?;
+        let parts = [
+            ("libcudart", "runtime"),
+            ("libcurand", "runtime"),
+            ("libcublas", "cublas"),
+            ("libcublasLt", "cublas"),
+            ("libnvrtc", "nvrtc"),
+        ];
+        let missing = |library: &Value| {
+            let name = library["file"].as_str()?.split('.').next()?;
+            let part = parts.iter().find(|(of, _)| *of == name)?.1;
+            library["path"].is_null().then_some(part)
+        };
+        let mut needed: Vec<&str> =
+            told["libraries"].as_array().into_iter().flatten().filter_map(missing).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        if told["onnxruntime_cuda"]["path"].is_null() {
+            needed.insert(0, "onnxruntime");
+        }
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let fetch = self.root.join("fetch-cuda.sh").display().to_string();
+        self.printed(&fetch, &needed).map(drop)
+    }
+
+    /// The build of `rollout` and its ONNX Runtime, without the path where that is found, or why it is not.
+    ///
+    /// # Errors
+    /// It is another program; or the library that was just there cannot be opened.
+    pub fn build(&self, device: &str) -> Result<String> {
+        let child = self.command("rollout").arg("--version").stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| cannot_start("rollout", &error))?;
+        // It goes on to look for CUDA's libraries, which nobody waits for.
+        let mut lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+        let mut line = || lines.as_mut().and_then(|lines| lines.next()?.ok()).unwrap_or_default();
+        let (version, runtime) = (line(), line());
+        drop(lines);
+        std::thread::spawn(move || child.wait());
+        if !version.starts_with("rollout ") || !runtime.contains("ONNX Runtime") {
+            return Err(Failure::work(format!("rollout --version says {version}"))
+                .hint("is that rollout of another build?"));
+        }
+        let runtime = runtime.split(" (").next().unwrap_or_default();
+        let runtime = runtime.split(':').next().unwrap_or_default();
+        if runtime.ends_with("no ONNX Runtime") && !device.starts_with("cuda") {
+            let named = self.variables.iter().find(|(name, _)| *name == "ORT_DYLIB_PATH");
+            let named = named.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("ORT_DYLIB_PATH"));
+            let named = named.map_or("not named".to_owned(), |path| Path::new(&path).display().to_string());
+            return Err(Failure::unavailable(format!("rollout cannot open ONNX Runtime, {named}"))
+                .hint("rollout --version says more"));
+        }
+        Ok(format!("{version}\n{runtime}"))
+    }
+}
+
+fn build(checkout: &Path, what: &[&str]) -> Result<()> {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--workspace", "--locked"]).args(what).current_dir(checkout);
+    // stdout is the run's.
+    let status = cargo.stdout(Stdio::null()).status().map_err(|error| cannot_start("cargo", &error))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::work("the build failed").hint("see the message above"))
+    }
+}
+
+/// A program that does not start.
+pub fn cannot_start(program: &str, error: &std::io::Error) -> Failure {
+    Failure::unavailable(format!("{program} cannot be started: {error}"))
+        .hint("see that it is there and may be run, and that there is memory for one more process")
+}
+
+/// The exit code of a process, as shells have it.
+pub fn code_of(status: std::process::ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    u8::try_from(code).unwrap_or(1)
+}

@@ -1,0 +1,310 @@
+//! What a run is asked to be: the values of all flags, checked one by one and against each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use record::failure::{Failure, Result};
+
+use crate::flags::{self, Given, Kind, NUMBERS, is_number};
+use crate::kind::{self, PolicyKind};
+
+/// The stages of the pipe that take flags, in its order.
+pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
+
+/// Who plays with which policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PolicyChoice {
+    /// All agents with one.
+    Shared,
+    /// Each agent with its own.
+    PerRole,
+    /// Each agent with its own adapter of one base.
+    AdapterPerRole,
+    /// As it was handed in: agents, and directories or URLs.
+    Named(Vec<(String, String)>),
+}
+
+impl PolicyChoice {
+    /// The words of the command line.
+    pub fn words(&self) -> Vec<String> {
+        match self {
+            PolicyChoice::Shared => vec!["shared".to_owned()],
+            PolicyChoice::PerRole => vec!["per-role".to_owned()],
+            PolicyChoice::AdapterPerRole => vec!["adapter-per-role".to_owned()],
+            PolicyChoice::Named(pairs) => {
+                pairs.iter().map(|(agent, what)| format!("{agent}={what}")).collect()
+            }
+        }
+    }
+}
+
+/// All values of a run, and which of them were given.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    texts: BTreeMap<&'static str, String>,
+    given: BTreeSet<&'static str>,
+    /// Who plays with which policy.
+    pub policies: PolicyChoice,
+    /// Settings of the environment, `NAME=VALUE`.
+    pub set: Vec<String>,
+    /// Agents that are trained; empty: all that are not played by a server.
+    pub train: Vec<String>,
+    /// More flags of stages, by stage: the words of `--flags`.
+    pub flags: BTreeMap<String, String>,
+    /// Commands in place of stages.
+    pub stage: BTreeMap<String, String>,
+    /// By which of the three columns the numbers default.
+    pub kind: PolicyKind,
+}
+
+/// Whether what plays an agent is a server, of which nothing is trained.
+pub fn is_server(what: &str) -> bool {
+    what.starts_with("http://") || what.starts_with("https://")
+}
+
+const HELP: &str = "./pipeline.sh --help says what the flags take";
+
+fn usage(message: impl std::fmt::Display) -> Failure {
+    Failure::usage(message).hint(HELP)
+}
+
+impl Settings {
+    /// The values of flags, the later before the earlier, and the defaults of all others.
+    ///
+    /// # Errors
+    /// A value that is none of its flag's.
+    pub fn new(given: &[Given]) -> Result<Settings> {
+        let texts = flags::all().map(|flag| (flag.name, flag.defaults[0].to_owned())).collect();
+        let mut settings = Settings {
+            texts,
+            given: BTreeSet::new(),
+            policies: PolicyChoice::Shared,
+            set: Vec::new(),
+            train: Vec::new(),
+            flags: BTreeMap::new(),
+            stage: BTreeMap::new(),
+            kind: PolicyKind::Tiny,
+        };
+        given.iter().try_for_each(|given| settings.take(given))?;
+        settings.choose_defaults()?;
+        Ok(settings)
+    }
+
+    /// A value as it is written; empty: the program's own.
+    pub fn text(&self, name: &str) -> &str {
+        debug_assert!(flags::find(name).is_some(), "{name}");
+        self.texts.get(name).map_or("", String::as_str)
+    }
+
+    /// A whole number; 1 where it is the program's own.
+    pub fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or(1)
+    }
+
+    /// Whether a switch is on.
+    pub fn is_on(&self, name: &str) -> bool {
+        self.text(name) == "yes"
+    }
+
+    /// Whether a flag was given.
+    pub fn is_given(&self, name: &str) -> bool {
+        self.given.contains(name)
+    }
+
+    /// Says what follows from others.
+    pub fn set_text(&mut self, name: &'static str, value: impl Into<String>) {
+        self.texts.insert(name, value.into());
+    }
+
+    /// Whether more flags of a stage name this one.
+    pub fn has_flag(&self, stage: &str, flag: &str) -> bool {
+        self.flags.get(stage).is_some_and(|words| {
+            words
+                .split_whitespace()
+                .any(|word| word == flag || word.strip_prefix(flag).is_some_and(|rest| rest.starts_with('=')))
+        })
+    }
+
+    /// Whether the tasks are this project's own, which depend on nothing but the step.
+    pub fn has_own_tasks(&self) -> bool {
+        !self.stage.contains_key("tasks") && self.text("env_command").is_empty()
+    }
+
+    fn take(&mut self, Given { name, value }: &Given) -> Result<()> {
+        let Some(flag) = flags::find(name) else { return Ok(()) };
+        let dashed = flag.dashed();
+        self.given.insert(flag.name);
+        let mut text = value.clone();
+        match flag.kind {
+            Kind::Whole(least) => {
+                let digits = (1..=12).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
+                let number = value.parse::<u64>().ok().filter(|_| digits);
+                let number = number.ok_or_else(|| {
+                    usage(format!("{dashed} {value}: not a whole number of at most 12 digits"))
+                })?;
+                if number < least {
+                    return Err(usage(format!("{dashed} must be at least {least}")));
+                }
+                text = number.to_string(); // 010 is ten
+            }
+            Kind::Number if !is_number(value) => {
+                return Err(usage(format!("{dashed} {value}: not a number")));
+            }
+            Kind::Betas if value.split(',').count() != 2 || !value.split(',').all(is_number) => {
+                return Err(usage(format!("{dashed} {value}: not two numbers with a comma between them")));
+            }
+            Kind::Policies => return self.take_policies(value),
+            Kind::Table if *name == "set" => {
+                let whole = value.split_once('=').is_some_and(|(key, _)| !key.is_empty());
+                if !whole || value.contains(char::is_whitespace) {
+                    return Err(Failure::usage(format!("{dashed} {value}: not NAME=VALUE"))
+                        .hint("envs list names the settings"));
+                }
+                self.set.push(value.clone());
+            }
+            Kind::Table => return self.take_of_stage(flag.name, value),
+            Kind::List => self.train.push(value.clone()),
+            Kind::Number | Kind::Betas | Kind::Text | Kind::Switch => {}
+        }
+        self.texts.insert(flag.name, text);
+        Ok(())
+    }
+
+    fn take_policies(&mut self, value: &str) -> Result<()> {
+        self.policies = match (value, &mut self.policies) {
+            ("shared", _) => PolicyChoice::Shared,
+            ("per-role", _) => PolicyChoice::PerRole,
+            ("adapter-per-role", _) => PolicyChoice::AdapterPerRole,
+            (pair, before) => {
+                if pair.contains(char::is_whitespace) {
+                    return Err(usage(format!("--policies {pair}: DIR cannot have blanks in its name")));
+                }
+                let pair = pair.split_once('=').filter(|(agent, what)| !agent.is_empty() && !what.is_empty());
+                let (agent, what) = pair.ok_or_else(|| {
+                    usage(format!("--policies {value}: not shared, adapter-per-role, per-role or AGENT=DIR"))
+                })?;
+                let mut pairs = match before {
+                    PolicyChoice::Named(pairs) => std::mem::take(pairs),
+                    _ => Vec::new(),
+                };
+                pairs.push((agent.to_owned(), what.to_owned()));
+                PolicyChoice::Named(pairs)
+            }
+        };
+        Ok(())
+    }
+
+    fn take_of_stage(&mut self, flag: &'static str, value: &str) -> Result<()> {
+        let (stage, text) = value.split_once('=').map_or((value, None), |(stage, text)| (stage, Some(text)));
+        if !STAGES.contains(&stage) && (flag, stage) != ("stage", "reward") {
+            return Err(Failure::usage(format!("--{flag} {stage}: no such stage"))
+                .hint("stages: tasks rollout group advantage update, and with --stage reward"));
+        }
+        let text = text.ok_or_else(|| usage(format!("--{flag} {value}: not NAME=VALUE")))?;
+        if flag == "stage" {
+            self.stage.insert(stage.to_owned(), text.to_owned());
+        } else {
+            let words = self.flags.entry(stage.to_owned()).or_default();
+            words.push_str(if words.is_empty() { "" } else { " " });
+            words.push_str(text);
+        }
+        Ok(())
+    }
+
+    /// Those that follow the kind of policy.
+    fn choose_defaults(&mut self) -> Result<()> {
+        self.kind = match &self.policies {
+            PolicyChoice::Named(pairs) => {
+                if self.is_given("model") {
+                    return Err(Failure::usage("--model has no effect where --policies names directories")
+                        .hint("leave one of them out"));
+                }
+                match pairs.iter().find(|(_, what)| !is_server(what)) {
+                    Some((_, directory)) => kind::of(directory.as_ref()), // the first decides
+                    None if self.is_given("evaluate") => PolicyKind::Pretrained,
+                    None => {
+                        return Err(Failure::usage(
+                            "--policies: servers play all agents, so that nobody is trained",
+                        )
+                        .hint("add --policies AGENT=DIR"));
+                    }
+                }
+            }
+            _ if self.text("model") == "tiny" => PolicyKind::Tiny,
+            PolicyChoice::AdapterPerRole => PolicyKind::Adapters,
+            _ => PolicyKind::Pretrained,
+        };
+        if !self.text("env_command").is_empty() && !self.is_given("warmup") {
+            self.set_text("warmup", "0");
+            self.given.insert("warmup");
+        }
+        for flag in NUMBERS {
+            if !self.is_given(flag.name) {
+                self.set_text(flag.name, flag.defaults[self.kind as usize]);
+            }
+        }
+        if self.text("kl").parse() == Ok(0.0) {
+            self.set_text("kl", "0"); // 0.0 is none either
+        }
+        if self.text("dtype").is_empty() && self.text("device") == "cpu" {
+            self.set_text("dtype", "float32");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(words: &str) -> Result<Settings> {
+        let words: Vec<String> = words.split(' ').filter(|word| !word.is_empty()).map(Into::into).collect();
+        Settings::new(&flags::parse(&words)?.expect("no help"))
+    }
+
+    #[test]
+    fn numbers_follow_the_kind_of_policy_and_what_is_given_stays() {
+        let tiny = settings("--tasks 010 --kl 0.00").unwrap();
+        assert_eq!((tiny.number("tasks"), tiny.text("lr"), tiny.text("kl")), (10, "1e-3", "0"));
+        let model = settings("--model smollm2 --lr 2e-5").unwrap();
+        assert_eq!((model.text("lr"), model.text("temperature"), model.number("warmup")), ("2e-5", "0.7", 0));
+        let adapters = settings("--model smollm2 --policies adapter-per-role").unwrap();
+        assert_eq!((adapters.text("lr"), adapters.kind), ("5e-4", PolicyKind::Adapters));
+        assert_eq!(settings("--env-command x").unwrap().number("warmup"), 0);
+        assert_eq!(settings("--env-command x --warmup 5").unwrap().number("warmup"), 5);
+    }
+
+    #[test]
+    fn policies_are_a_kind_or_pairs() {
+        let named = |pairs: &[(&str, &str)]| {
+            PolicyChoice::Named(pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect())
+        };
+        let both = settings("--policies shared --policies a=x --policies b=http://y/v1").unwrap();
+        assert_eq!(both.policies, named(&[("a", "x"), ("b", "http://y/v1")]));
+        assert_eq!(settings("--policies a=x --policies per-role").unwrap().policies, PolicyChoice::PerRole);
+        for bad in ["perrole", "=x", "a="] {
+            assert_eq!(settings(&format!("--policies {bad}")).unwrap_err().code, 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked_by_kind() {
+        for bad in [
+            "--steps 1.5",
+            "--steps 1234567890123",
+            "--branches 0",
+            "--lr many",
+            "--betas 0.9",
+            "--betas 0.9,x",
+            "--set x",
+            "--stage nobody=x",
+            "--flags reward=x",
+            "--flags update",
+        ] {
+            let failure = settings(bad).unwrap_err();
+            assert!(failure.code == 2 && failure.hint.is_some(), "{bad}: {failure:?}");
+        }
+        let flags = settings("--flags update=--epochs --flags update=2 --stage reward=x").unwrap();
+        assert_eq!((flags.flags["update"].as_str(), flags.stage["reward"].as_str()), ("--epochs 2", "x"));
+        assert!(flags.has_flag("update", "--epochs") && !flags.has_flag("update", "--epoch"));
+    }
+}

@@ -1,0 +1,203 @@
+//! The pipes of `pipeline.sh`: which of them is run next is told to a shell that stays, and it answers with exit codes.
+
+use std::fs;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use record::failure::{Failure, Result};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::processes;
+use crate::programs::{Programs, cannot_start};
+
+/// A pipe of `pipeline.sh`, with the names of what is in it, from left to right.
+#[derive(Clone, Copy, Debug)]
+pub struct Pipe {
+    name: &'static str,
+    parts: &'static [&'static str],
+}
+
+/// Demonstrations, and the update on them.
+pub const WARM_UP: Pipe = Pipe { name: "warm-up", parts: &["demo", "policy encode", "update"] };
+/// The test tasks, and how they are played.
+pub const EVALUATION: Pipe = Pipe { name: "evaluation", parts: &["tasks", "rollout"] };
+/// The same on stdout.
+pub const PRINTED: Pipe = Pipe { name: "printed-evaluation", parts: &["tasks", "rollout"] };
+/// A training step.
+pub const STEP: Pipe = Pipe {
+    name: "step",
+    parts: &["tasks", TASKS_FILE, "rollout", "group", "advantage", SAMPLES_FILE, "update"],
+};
+/// A training step with a judge.
+pub const JUDGED_STEP: Pipe = Pipe {
+    name: "judged-step",
+    parts: &["tasks", TASKS_FILE, "rollout", "reward", "group", "advantage", SAMPLES_FILE, "update"],
+};
+/// All steps, by stages that stay.
+pub const RESIDENT: Pipe =
+    Pipe { name: "resident", parts: &["rollout", "group", "advantage", SAMPLES_FILE, "update"] };
+
+const TASKS_FILE: &str = "tee tasks.jsonl";
+const SAMPLES_FILE: &str = "tee samples.jsonl";
+/// The exit code of what wrote to a pipe that nobody reads any more.
+const BROKEN_PIPE: u8 = 141;
+
+impl Pipe {
+    /// Whether all of it succeeded.
+    ///
+    /// # Errors
+    /// The leftmost that failed, but for those that only lost their reader.
+    pub fn outcome(self, codes: &[u8], context: &str, demo: &str) -> Result<()> {
+        let failed: Vec<(&str, u8)> =
+            self.parts.iter().copied().zip(codes.iter().copied()).filter(|(_, code)| *code != 0).collect();
+        let first = failed.iter().find(|(_, code)| *code != BROKEN_PIPE).or_else(|| failed.first());
+        let Some((part, code)) = first else { return Ok(()) };
+        let program = if self.name == STEP.name || self.name == JUDGED_STEP.name { "" } else { demo };
+        let part = match *part {
+            "demo" | "tasks" if !program.is_empty() => format!("{program} {part}"),
+            part => part.to_owned(),
+        };
+        if let Some(file) = part.strip_prefix("tee ").filter(|_| *code != BROKEN_PIPE) {
+            let failure = Failure::io(format!("{context}: {file} cannot be written"));
+            return Err(
+                failure.hint("see that there is room on that disk (df -h), and who may write there (ls -l)")
+            );
+        }
+        let mut failure = Failure::work(format!("{context}: {part} failed with exit code {code}"));
+        failure.code = *code;
+        Err(match code {
+            2 => failure.hint("./pipeline.sh --help says what the flags take"),
+            74 => {
+                failure.hint("see that there is room on that disk (df -h), and who may write there (ls -l)")
+            }
+            _ => failure,
+        })
+    }
+}
+
+/// Where the pipes are run: what the shells find in their environment.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// The programs.
+    pub programs: &'a Programs,
+    /// The run directory.
+    pub run: &'a Path,
+    /// The folder of the stages' command lines.
+    pub stages: PathBuf,
+    /// The lock of the run, which stages inherit.
+    pub lock: Option<File>,
+}
+
+impl Place<'_> {
+    /// Starts a command that keeps the lock of the run if it outlives this process.
+    ///
+    /// # Errors
+    /// It does not start (exit 69).
+    pub fn start(&self, command: &mut Command) -> Result<Child> {
+        let inherit = |flags: FdFlags| match &self.lock {
+            Some(lock) => fcntl_setfd(lock.as_fd(), flags).map_err(std::io::Error::from),
+            None => Ok(()),
+        };
+        let child = inherit(FdFlags::empty()).and_then(|()| command.spawn());
+        inherit(FdFlags::CLOEXEC)?;
+        child.map_err(|error| cannot_start("bash", &error))
+    }
+
+    /// A shell for a file of this project.
+    pub fn bash(&self, file: &Path) -> Command {
+        let mut bash = self.programs.command("bash");
+        bash.arg(file).env("RUN", self.run).env("STAGES", &self.stages);
+        bash
+    }
+
+    /// A shell that runs one pipe, with the stdin and stdout that it is given.
+    pub fn one_pipe(&self, pipe: Pipe, step: u64) -> Command {
+        let mut bash = self.bash(&self.programs.script());
+        bash.args(["pipe", pipe.name, &step.to_string()]);
+        bash
+    }
+
+    /// The exit codes of the pipe that a shell for one has run.
+    pub fn codes(&self) -> Vec<u8> {
+        let text = fs::read_to_string(self.stages.join("codes")).unwrap_or_default();
+        numbers(&text)
+    }
+}
+
+fn numbers(text: &str) -> Vec<u8> {
+    text.split_whitespace().filter_map(|code| code.parse().ok()).collect()
+}
+
+/// A shell that runs the pipes.
+#[derive(Debug)]
+pub struct Shell {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    /// Starts one.
+    ///
+    /// # Errors
+    /// It does not start (exit 69).
+    pub fn start(place: &Place<'_>) -> Result<Shell> {
+        let mut bash = place.bash(&place.programs.script());
+        bash.arg("loop").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = place.start(&mut bash)?;
+        let (orders, answers) = (child.stdin.take(), child.stdout.take());
+        let answers = answers.ok_or_else(|| Failure::work("the shell has no output"))?;
+        Ok(Shell { child, orders, answers: BufReader::new(answers) })
+    }
+
+    /// Runs a pipe to its end.
+    ///
+    /// # Errors
+    /// That of the pipe; or the shell ended.
+    pub fn run(&mut self, pipe: Pipe, step: u64, context: &str, program: &str) -> Result<()> {
+        let told = self.orders.as_mut().map(|orders| writeln!(orders, "{} {step}", pipe.name));
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line);
+        let codes = numbers(&line);
+        if told.is_none_or(|told| told.is_err()) || read.is_err() || codes.len() != pipe.parts.len() {
+            processes::wait_if_stopping();
+            return Err(Failure::work(format!("{context}: the shell that runs the stages ended"))
+                .hint("the same command goes on from there"));
+        }
+        let outcome = pipe.outcome(&codes, context, program);
+        if outcome.is_err() {
+            processes::wait_if_stopping();
+        }
+        outcome
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.orders = None; // nothing more comes
+        // It ends with its input.
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_that_failed_is_named_and_not_those_that_lost_their_reader() {
+        let failed = |codes: &[u8]| STEP.outcome(codes, "step 1", "envs").err().map(|f| (f.code, f.message));
+        let named = |part: &str, code| Some((code, format!("step 1: {part} failed with exit code {code}")));
+        assert_eq!(failed(&[0; 7]), None);
+        assert_eq!(failed(&[0, 0, 0, 0, 0, 141, 2]), named("update", 2));
+        assert_eq!(failed(&[0, 0, 65, 65, 65, 0, 65]), named("rollout", 65));
+        assert_eq!(failed(&[141, 141, 0, 0, 0, 0, 0]), named("tasks", 141));
+        let full = Some((74, "step 1: samples.jsonl cannot be written".to_owned()));
+        assert_eq!(failed(&[0, 0, 0, 0, 0, 1, 65]), full);
+        let evaluation = EVALUATION.outcome(&[3, 65], "evaluation after step 0", "envs").unwrap_err();
+        assert_eq!(evaluation.message, "evaluation after step 0: envs tasks failed with exit code 3");
+    }
+}

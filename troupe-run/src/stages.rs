@@ -1,0 +1,339 @@
+//! The command line of each stage, written to a file of its own, which people can read, copy and run.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::Stdio;
+
+use record::failure::{Failure, Result};
+
+use crate::checks::{Launcher, is_installed};
+use crate::disk;
+use crate::environment::Acting;
+use crate::programs::{Programs, cannot_start, code_of, silent};
+use crate::settings::{PolicyChoice, STAGES, Settings};
+use crate::team::Team;
+use crate::words::ShellLine;
+
+/// All that the stages' command lines follow from.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    /// The programs.
+    pub programs: &'a Programs,
+    /// The values of all flags.
+    pub settings: &'a Settings,
+    /// The environment.
+    pub acting: &'a Acting,
+    /// Who plays.
+    pub team: &'a Team,
+    /// The run directory, absolute.
+    pub run: &'a Path,
+    /// What starts shards and ranks.
+    pub launcher: Launcher,
+}
+
+/// The flags of a stage that a method stands for, unless `--flags` has them.
+fn of_method(settings: &Settings, stage: &str) -> Vec<&'static str> {
+    let method = settings.text("method");
+    let mut flags = Vec::new();
+    if method != "at-grpo" {
+        // arXiv 2508.04652: the sum over tokens, one step a rollout, so that no ratio matters
+        flags.extend([
+            ("update", "--aggregate", "constant"),
+            ("update", "--max-tokens", "1"),
+            ("advantage", "--estimator", "dr-grpo"),
+        ]);
+    }
+    match method {
+        "magrpo" => flags.extend([
+            ("rollout", "--joint", "aligned"),
+            ("rollout", "--sampling", "parallel"),
+            ("advantage", "--credit", "tree"),
+        ]),
+        "magrpo-cross" => flags.push(("rollout", "--joint", "cross")),
+        _ => {}
+    }
+    let asked = flags.into_iter().filter(|(of, flag, _)| *of == stage && !settings.has_flag(stage, flag));
+    asked.flat_map(|(_, flag, value)| [flag, value]).collect()
+}
+
+/// Processes on this machine take each core once.
+pub fn share_of_cores(processes: u64) -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    cores.div_ceil(processes)
+}
+
+impl Plan<'_> {
+    fn program(&self, name: &str) -> ShellLine {
+        ShellLine::new(self.programs.path_of(name))
+    }
+
+    /// With `--quiet`, unless somebody watches. On a terminal stages say how far they are, one at a time: `update` begins where
+    /// `rollout` ends.
+    fn watched(line: ShellLine) -> ShellLine {
+        if std::io::stderr().is_terminal() { line } else { line.word("--quiet") }
+    }
+
+    /// `envs tasks` or `envs demo`.
+    fn environment_program(&self, what: &str) -> ShellLine {
+        let line = self.program("envs").word(what);
+        match self.settings.text("env_command") {
+            "" => {
+                let line = line.word(&self.acting.env);
+                self.settings.set.iter().fold(line, |line, setting| line.flag("--set", setting))
+            }
+            command => line.flag("--env-command", command),
+        }
+    }
+
+    /// What all of `rollout`'s command lines have in common.
+    fn player(&self, line: ShellLine) -> ShellLine {
+        let players = self.team.players(self.run);
+        let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
+        line.flag_if_any("--local", self.settings.text("local"))
+            .flag_if_any("--env-command", self.settings.text("env_command"))
+            .flag_if_any("--workflow", &self.acting.workflow)
+            .flag_if_any("--turns", self.settings.text("turns"))
+            .flag("--max-tokens", self.settings.text("max_tokens"))
+            .computed("--step", "\"$STEP\"")
+            .flag("--device", self.settings.text("device"))
+            .flag_if_any("--dtype", self.settings.text("dtype"))
+    }
+
+    fn rollout(&self, line: ShellLine) -> ShellLine {
+        let line = self
+            .player(line)
+            .flag("--branches", self.settings.text("branches"))
+            .flag("--select", self.settings.text("select"))
+            .flag("--temperature", self.settings.text("temperature"))
+            .flag("--seed", self.settings.text("seed"));
+        self.more("rollout", Self::watched(line))
+    }
+
+    /// With the flags of the method and of `--flags`, a flag a word.
+    fn more(&self, stage: &str, line: ShellLine) -> ShellLine {
+        let given = self.settings.flags.get(stage).map_or("", String::as_str);
+        line.words(of_method(self.settings, stage)).words(given.split_whitespace())
+    }
+
+    fn update(&self, line: ShellLine) -> ShellLine {
+        let text = |name: &str| self.settings.text(name);
+        let learners = self.team.learners(self.run);
+        let line = learners.iter().fold(line, |line, learner| line.flag("--policy", learner));
+        let mut line = line
+            .flag("--optimizer", text("optimizer"))
+            .flag("--lr", text("lr"))
+            .flag("--warmup", text("lr_warmup"))
+            .flag("--betas", text("betas"))
+            .flag("--weight-decay", 0)
+            .flag("--minibatches", text("minibatches"));
+        for (name, of_its_own) in [("clip", "0.2"), ("parts", "1"), ("keep", "2")] {
+            if text(name) != of_its_own {
+                line = line.flag(&format!("--{name}"), text(name));
+            }
+        }
+        if text("kl") != "0" {
+            line = line.flag("--kl", text("kl"));
+            let references = self.team.references(self.settings, self.run);
+            line = references.iter().fold(line, |line, reference| line.flag("--reference", reference));
+        }
+        if self.settings.is_on("side_by_side") {
+            line = line.word("--side-by-side");
+        }
+        line = line
+            .flag("--seed", text("seed"))
+            .flag("--device", text("device"))
+            .flag_if_any("--dtype", text("dtype"));
+        self.more("update", Self::watched(line))
+    }
+
+    /// `update`, and what starts several of it.
+    fn learner(&self) -> Result<ShellLine> {
+        let ranks = self.settings.number("ranks");
+        if ranks == 1 {
+            return Ok(self.program("update"));
+        }
+        let program = if self.launcher == Launcher::Srun { "srun" } else { "mpirun" };
+        if !is_installed(program) {
+            return Err(Failure::unavailable(format!("{program} is not installed"))
+                .hint("packages such as openmpi-bin and mpich have mpirun, slurm-client has srun"));
+        }
+        let update = self.programs.path_of("update-mpi");
+        let line = ShellLine::new(program);
+        Ok(match self.launcher {
+            Launcher::Srun => {
+                let kind = std::env::var("SLURM_MPI_TYPE").unwrap_or_else(|_| "pmix".to_owned());
+                line.word(format!("--ntasks={ranks}"))
+                    .words(["--input=0", "--kill-on-bad-exit=1"])
+                    .word(format!("--mpi={kind}"))
+                    .word("--quiet")
+                    .word(update)
+            }
+            Launcher::Mpirun => line.word("-n").word(ranks).word(update),
+            Launcher::Local => {
+                let line = line.word("--bind-to").word("none").word("-n").word(ranks).word(update);
+                if self.settings.has_flag("update", "--threads") {
+                    line
+                } else {
+                    line.flag("--threads", share_of_cores(ranks))
+                }
+            }
+        })
+    }
+
+    /// `rollout`, and with `--shards` what deals the tasks to several of it.
+    fn dealer(&self) -> ShellLine {
+        let shards = self.settings.number("shards");
+        if shards == 1 {
+            return self.program("rollout");
+        }
+        let line = self.program("troupe-run").word("shards").word(shards);
+        let line = line.word(if self.launcher == Launcher::Srun { "srun" } else { "local" });
+        let threads = if self.launcher == Launcher::Srun || self.settings.has_flag("rollout", "--threads") {
+            0
+        } else {
+            share_of_cores(shards)
+        };
+        line.word(threads).word(self.programs.path_of("rollout"))
+    }
+
+    fn training(&self, learner: ShellLine, dealer: ShellLine) -> BTreeMap<&'static str, ShellLine> {
+        let settings = self.settings;
+        let seed = format!("$(({} * 1000000 + STEP))", settings.number("seed"));
+        let tasks = self
+            .environment_program("tasks")
+            .flag("--split", "train")
+            .flag("--count", settings.text("tasks"))
+            .computed("--seed", &seed);
+        let quiet = |name: &str| self.more(name, self.program(name).word("--quiet"));
+        let mut lines = BTreeMap::from([
+            ("tasks", self.more("tasks", tasks)),
+            ("rollout", self.rollout(dealer)),
+            ("group", quiet("group")),
+            ("advantage", quiet("advantage")),
+            ("update", self.update(learner)),
+        ]);
+        for (name, command) in &settings.stage {
+            let known = STAGES.iter().chain(&["reward"]).find(|known| *known == name);
+            if let Some(name) = known {
+                lines.insert(name, ShellLine::new("bash").word("-c").word(command));
+            }
+        }
+        lines
+    }
+
+    /// Tasks of the test split, played greedily.
+    fn evaluation(&self) -> [(&'static str, ShellLine); 2] {
+        let tasks = self
+            .environment_program("tasks")
+            .flag("--split", "test")
+            .flag("--count", self.settings.text("eval_tasks"));
+        let play = self.player(self.program("rollout")).word("--greedy");
+        [("test-tasks", tasks), ("test-rollout", Self::watched(play))]
+    }
+
+    /// Demonstrations that know the action format and have a bad habit to lose.
+    fn warm_up(&self) -> [(&'static str, ShellLine); 3] {
+        let text = |name: &str| self.settings.text(name);
+        let policy = self.run.join("warmup/policy").display().to_string();
+        let count = self.settings.number("warmup") * self.settings.number("warmup_tasks");
+        let demo = self
+            .environment_program("demo")
+            .flag_if_any("--workflow", &self.acting.workflow)
+            .flag("--count", count)
+            .flag("--seed", text("seed"));
+        let encode = self.program("policy").word("encode").flag("--policy", &policy);
+        let update = self
+            .program("update")
+            .flag("--policy", &policy)
+            .flag("--objective", "nll")
+            .flag("--optimizer", text("warmup_optimizer"))
+            .flag("--lr", text("warmup_lr"));
+        let update = if text("warmup_optimizer") == "muon" {
+            update.flag("--lr-other", text("warmup_lr_other"))
+        } else {
+            update
+        };
+        let update = update
+            .flag("--schedule", "cosine")
+            .flag("--warmup", text("warmup_lr_warmup"))
+            .flag("--minibatches", text("warmup"))
+            .flag("--seed", text("seed")); // on the CPU: Muon has no kernels
+        [("demo", demo), ("encode", encode), ("warm-up", update)]
+    }
+
+    /// Whether there is a warm-up.
+    pub fn warms_up(&self) -> bool {
+        self.team.source.is_empty() && self.settings.number("warmup") > 0
+    }
+
+    /// Writes all command lines.
+    ///
+    /// # Errors
+    /// I/O (exit 74); what starts ranks is not installed (exit 69).
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        disk::make(folder)?;
+        for name in disk::names(folder)? {
+            disk::remove(&folder.join(name))?; // a judge that is gone
+        }
+        let mut lines = self.training(self.learner()?, self.dealer());
+        lines.extend(self.evaluation());
+        if self.warms_up() {
+            lines.extend(self.warm_up());
+        }
+        let mut update = lines.remove("update").unwrap_or_default();
+        if self.settings.is_on("resident") {
+            update = update.word("--resident").flag("--save-every", self.settings.text("save_every"));
+            let keep = self.program("troupe-run").word("keep").word(self.run.display());
+            lines.insert("keep", keep.computed("samples.jsonl", "\"$STEP\""));
+            for name in ["rollout", "group", "advantage"] {
+                let line = lines.remove(name).unwrap_or_default();
+                lines.insert(name, line.word("--resident"));
+            }
+        }
+        lines.insert("update", update);
+        for (name, line) in lines {
+            disk::write(&folder.join(name), &line.script())?;
+        }
+        Ok(())
+    }
+
+    /// Has all programs read their command lines, and do nothing else: a mistake is found before anything is trained.
+    ///
+    /// # Errors
+    /// That of the first stage which refuses, which has said why.
+    pub fn check(&self) -> Result<()> {
+        let mut lines = self.training(self.program("update"), self.program("rollout"));
+        for name in self.settings.stage.keys() {
+            lines.remove(name.as_str());
+        }
+        lines.extend(self.evaluation());
+        if self.warms_up() {
+            lines.extend(self.warm_up());
+        }
+        if self.settings.policies == PolicyChoice::AdapterPerRole {
+            let base = self.run.join("policies/base").display().to_string();
+            let adapter = self.program("policy").word("init").word(self.run.join("warmup/policy").display());
+            let adapter = adapter.flag("--from", base).flag("--adapter", self.settings.text("adapter"));
+            lines.insert("adapter", adapter);
+        }
+        let start = |line: &ShellLine| {
+            let mut shell = self.programs.command("bash");
+            shell.args(["-c", &line.script(), "bash"]).env("STEP", "1").env("TROUPE_DRY_RUN", "1");
+            shell.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
+        };
+        let started: Vec<_> = lines.values().map(start).collect();
+        let mut refused = None;
+        for child in started {
+            let output = child.and_then(std::process::Child::wait_with_output);
+            let output = output.map_err(|error| cannot_start("bash", &error))?;
+            let code = code_of(output.status);
+            if code != 0 && refused.is_none() {
+                // What it said: the others may have the same mistake.
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), &output.stderr);
+                refused = Some(silent(code));
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}

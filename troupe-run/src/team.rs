@@ -1,0 +1,153 @@
+//! Who acts in the environment, and which policy plays whom.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+
+use crate::checks::share_parts;
+use crate::environment::Acting;
+use crate::kind::PolicyKind;
+use crate::settings::{PolicyChoice, Settings, is_server};
+
+/// The policies of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Team {
+    /// All agents, in the order of the workflow.
+    pub agents: Vec<String>,
+    /// The name of the policy that plays an agent.
+    pub policy: BTreeMap<String, String>,
+    /// The URL of the server that plays an agent.
+    pub served: BTreeMap<String, String>,
+    /// What a policy that was handed in is made from, by its name.
+    pub source: Vec<(String, String)>,
+    /// The agents that are trained.
+    pub trained: Vec<String>,
+}
+
+impl Team {
+    /// The team of a run.
+    ///
+    /// # Errors
+    /// Usage (exit 2).
+    pub fn new(settings: &Settings, acting: &Acting) -> Result<Team> {
+        let agents = acting.agents.clone();
+        let mut team = Team { agents: agents.clone(), ..Team::default() };
+        match &settings.policies {
+            PolicyChoice::Shared => {
+                team.policy = agents.iter().map(|agent| (agent.clone(), "shared".to_owned())).collect();
+            }
+            PolicyChoice::PerRole | PolicyChoice::AdapterPerRole => {
+                team.policy = agents.iter().map(|agent| (agent.clone(), agent.clone())).collect();
+            }
+            PolicyChoice::Named(pairs) => {
+                pairs.iter().try_for_each(|(agent, what)| team.hand_in(agent, what, acting))?;
+            }
+        }
+        let unplayed =
+            |agent: &&String| !team.policy.contains_key(*agent) && !team.served.contains_key(*agent);
+        if let Some(agent) = agents.iter().find(unplayed) {
+            return Err(Failure::usage(format!("--policies: nobody plays {agent}"))
+                .hint(format!("add --policies {agent}=DIR")));
+        }
+        if let Some(agent) = settings.train.iter().find(|agent| team.served.contains_key(*agent)) {
+            return Err(Failure::usage(format!("--train {agent}: a server plays it"))
+                .hint("name an agent with a policy directory"));
+        }
+        team.trained = match &settings.train[..] {
+            [] => agents.into_iter().filter(|agent| team.policy.contains_key(agent)).collect(),
+            named => named.to_vec(),
+        };
+        if settings.is_on("side_by_side") {
+            team.check_side_by_side(settings)?;
+        }
+        Ok(team)
+    }
+
+    fn hand_in(&mut self, agent: &str, what: &str, acting: &Acting) -> Result<()> {
+        if !self.agents.iter().any(|known| known == agent) {
+            return Err(Failure::usage(format!(
+                "--policies {agent}={what}: {}/{} has no agent {agent}",
+                acting.env, acting.workflow
+            ))
+            .hint(format!("agents: {}", self.agents.join(" "))));
+        }
+        if is_server(what) {
+            self.served.insert(agent.to_owned(), what.to_owned());
+            return Ok(());
+        }
+        // Agents that name one directory share one policy.
+        let shared = self.source.iter().find(|(_, from)| from == what).map(|(name, _)| name.clone());
+        let name = shared.unwrap_or_else(|| {
+            self.source.push((agent.to_owned(), what.to_owned()));
+            agent.to_owned()
+        });
+        self.policy.insert(agent.to_owned(), name);
+        Ok(())
+    }
+
+    fn check_side_by_side(&self, settings: &Settings) -> Result<()> {
+        let mut trained: Vec<&String> =
+            self.trained.iter().filter_map(|agent| self.policy.get(agent)).collect();
+        trained.sort();
+        trained.dedup();
+        let (policies, ranks) = (trained.len() as u64, settings.number("ranks"));
+        if policies < 2 {
+            return Err(Failure::usage("--side-by-side has no effect where one policy is trained")
+                .hint("leave it out, or add --policies per-role"));
+        }
+        if !ranks.is_multiple_of(policies) {
+            return Err(Failure::usage(format!(
+                "--side-by-side: {policies} policies cannot have as many of {ranks} ranks each"
+            ))
+            .hint(format!("--ranks {policies}, or a multiple")));
+        }
+        share_parts(settings, policies)
+    }
+
+    /// The names of all policies, in order.
+    pub fn policies(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.policy.values().cloned().collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// `AGENT=DIR`, or `AGENT=URL`, of all agents.
+    pub fn players(&self, run: &Path) -> Vec<String> {
+        let plays = |agent: &String| match self.served.get(agent) {
+            Some(url) => format!("{agent}={url}"),
+            None => self.of(agent, run),
+        };
+        self.agents.iter().map(plays).collect()
+    }
+
+    /// `AGENT=DIR` of the agents that are trained.
+    pub fn learners(&self, run: &Path) -> Vec<String> {
+        self.trained.iter().map(|agent| self.of(agent, run)).collect()
+    }
+
+    fn of(&self, agent: &str, run: &Path) -> String {
+        let name = self.policy.get(agent).map_or("", String::as_str);
+        format!("{agent}={}", run.join("policies").join(name).display())
+    }
+
+    /// `AGENT=DIR` of what each trained policy was before the first step.
+    pub fn references(&self, settings: &Settings, run: &Path) -> Vec<String> {
+        let reference = |agent: &String| {
+            let folder = match &settings.policies {
+                PolicyChoice::Named(_) => {
+                    format!("reference/{}", self.policy.get(agent).map_or("", String::as_str))
+                }
+                PolicyChoice::AdapterPerRole
+                    if settings.kind != PolicyKind::Adapters || settings.number("warmup") == 0 =>
+                {
+                    "policies/base".to_owned()
+                }
+                _ => "warmup/policy".to_owned(),
+            };
+            format!("{agent}={}", run.join(folder).display())
+        };
+        self.trained.iter().map(reference).collect()
+    }
+}

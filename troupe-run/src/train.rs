@@ -1,0 +1,263 @@
+//! The loop: what is next, and what makes a step count.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use record::failure::{Failure, Result};
+
+use crate::directory::{RunFiles, Versions};
+use crate::disk;
+use crate::evaluation::{self, Flat, Page, say};
+use crate::processes;
+use crate::shards;
+use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
+use crate::stages::Plan;
+use crate::staying::{self, StayingStages};
+
+/// So many steps without anything to learn end a run.
+const FLAT_STEPS: u64 = 3;
+/// How old the page is when the next is drawn.
+const PAGE_AGE: Duration = Duration::from_secs(10);
+
+/// A run in progress.
+pub struct Training<'a> {
+    /// What it is made with.
+    pub plan: Plan<'a>,
+    /// Where it is.
+    pub place: Place<'a>,
+    /// Its files.
+    pub run: RunFiles,
+    /// What runs the pipes.
+    pub shell: Shell,
+    /// Its page.
+    pub page: Page,
+    /// The stages that stay.
+    resident: Option<StayingStages>,
+    /// Whether the tasks of the next step are drawn.
+    has_drawn: bool,
+    /// The end of the next step's tasks, if those are in the pipe already.
+    end: Option<Vec<u8>>,
+    versions: Versions,
+    flat_steps: u64,
+    /// Tokens that were generated until now, where they are limited.
+    tokens: u64,
+    step: u64,
+}
+
+impl<'a> Training<'a> {
+    /// A run that goes on after `step`.
+    pub fn new(plan: Plan<'a>, place: Place<'a>, run: RunFiles, shell: Shell, step: u64) -> Training<'a> {
+        Training {
+            plan,
+            place,
+            run,
+            shell,
+            page: Page::new(),
+            resident: None,
+            has_drawn: false,
+            end: None,
+            versions: Versions::new(),
+            flat_steps: 0,
+            tokens: 0,
+            step,
+        }
+    }
+
+    /// Trains to the last step.
+    ///
+    /// # Errors
+    /// That of the stage which failed. What can count counts.
+    pub fn run(&mut self) -> Result<()> {
+        let trained = self.steps();
+        let ended = self.end_stages();
+        let settled = if ended.is_ok() { self.run.settle() } else { Ok(()) };
+        let settled = settled.and_then(|()| disk::remove(&staying::drawn(self.run.path())));
+        let outcome = trained.and(ended).and(settled);
+        let evaluates = self.plan.settings.number("eval_every") > 0;
+        let drawn =
+            if outcome.is_err() || evaluates { self.page.finish(&self.run) } else { self.draw_page() };
+        outcome.and(drawn)
+    }
+
+    fn steps(&mut self) -> Result<()> {
+        let last = self.plan.settings.number("steps");
+        self.compress(self.step)?; // it may have been killed before
+        (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
+        self.evaluate_if_due(self.step)?;
+        for step in self.step + 1..=last {
+            if self.are_tokens_used() {
+                break;
+            }
+            self.step = step;
+            processes::in_step(step);
+            self.train(step)?;
+            self.evaluate_if_due(step)?;
+            if self.flat_steps >= FLAT_STEPS {
+                return Err(evaluation::all_flat(step));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
+    fn is_due(&self, step: u64) -> bool {
+        let every = self.plan.settings.number("eval_every");
+        let is_last = step == self.plan.settings.number("steps")
+            || self.flat_steps >= FLAT_STEPS
+            || self.are_tokens_used();
+        every > 0 && (step.is_multiple_of(every) || is_last)
+    }
+
+    fn count_tokens(&mut self, step: u64) -> Result<()> {
+        if self.plan.settings.is_given("tokens") {
+            self.tokens += evaluation::tokens(&self.run.step(step).join("metrics.jsonl"))?;
+        }
+        Ok(())
+    }
+
+    fn are_tokens_used(&self) -> bool {
+        self.plan.settings.is_given("tokens") && self.tokens >= self.plan.settings.number("tokens")
+    }
+
+    fn evaluate_if_due(&mut self, step: u64) -> Result<()> {
+        if !self.is_due(step) {
+            return Ok(());
+        }
+        let programs = (self.plan.programs, self.plan.settings);
+        evaluation::evaluate(&self.run, programs, &mut self.shell, step)?;
+        self.draw_page()
+    }
+
+    fn draw_page(&mut self) -> Result<()> {
+        self.page.draw(&self.run, self.plan.programs, self.plan.settings)
+    }
+
+    fn train(&mut self, step: u64) -> Result<()> {
+        let folder = self.run.step(step);
+        disk::make(&folder)?;
+        let is_resident = self.plan.settings.is_on("resident");
+        if self.end.is_none() {
+            self.versions = self.run.versions()?; // a step that went ahead may be done by now
+        }
+        if is_resident {
+            self.pass_on(step)?
+        } else {
+            self.play_and_update(step)?
+        }
+        let before = std::mem::replace(&mut self.versions, self.run.versions()?);
+        let flat = Flat::count(&folder.join("metrics.jsonl"))?;
+        if self.versions == before && !flat.is_skipped {
+            return Err(Failure::work(format!("step {step}: no policy has a new version"))
+                .hint("update ended well and published nothing: see the command of --stage update"));
+        }
+        self.flat_steps = if flat.is_flat() { self.flat_steps + 1 } else { 0 };
+        // `update` answers before it saves: the answer to a step says that the states of those before are on the disk.
+        let save_every = self.plan.settings.number("save_every");
+        if is_resident && (step - 1).is_multiple_of(save_every) {
+            self.run.settle()?;
+        }
+        self.run.commit(step, &self.versions, !is_resident)?;
+        if let (Some(end), Some(resident)) = (self.end.as_ref(), &mut self.resident) {
+            resident.pass(end); // of the next step, now that this one is accounted for
+        }
+        let rate = evaluation::rate(self.plan.programs, &folder.join("samples.jsonl"));
+        say(&format!(
+            "step {step}: success in training {rate}, {} of {} groups flat",
+            flat.flat, flat.groups
+        ))?;
+        self.compress(step)?;
+        // Events are appended: by one process at a time, and for each step. One is drawn beside the last step, so that the last page has
+        // little to read.
+        let settings = self.plan.settings;
+        if !settings.text("tensorboard").is_empty() {
+            self.draw_page()
+        } else if self.page.age() >= PAGE_AGE || step + 1 == settings.number("steps") {
+            self.page.draw_beside(&self.run, self.plan.programs, settings)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn play_and_update(&mut self, step: u64) -> Result<()> {
+        let folder = self.run.step(step);
+        shards::forget(&folder, self.plan.settings.number("shards"))?;
+        let pipe = if self.plan.settings.stage.contains_key("reward") { JUDGED_STEP } else { STEP };
+        self.shell.run(pipe, step, &format!("step {step}"), "")?;
+        self.count_tokens(step)?;
+        shards::forget(&folder, 1)
+    }
+
+    /// Has the stages that stay take a step, and draws the tasks of the next meanwhile.
+    fn pass_on(&mut self, step: u64) -> Result<()> {
+        if self.resident.is_none() {
+            self.resident = Some(StayingStages::start(&self.place, step)?);
+        }
+        let is_own = self.plan.settings.has_own_tasks();
+        let drawn = staying::drawn(self.run.path());
+        let tasks = self.run.step(step).join("tasks.jsonl");
+        if self.end.take().is_none() {
+            if !std::mem::take(&mut self.has_drawn) {
+                staying::draw(&self.place, step, is_own, &drawn)?;
+            }
+            disk::rename(&drawn, &tasks)?;
+            let tasks = fs::read(&tasks).map_err(|error| disk::failed("read", &tasks, &error))?;
+            self.pass(&tasks);
+        }
+        self.has_drawn = is_own && step < self.plan.settings.number("steps");
+        if self.has_drawn {
+            staying::draw(&self.place, step + 1, is_own, &drawn)?;
+        }
+        let Some(resident) = &mut self.resident else { return Ok(()) };
+        if !resident.wait_for_step()? {
+            self.end_stages()?;
+            return Err(Failure::work(format!("step {step}: the stages ended before it was done"))
+                .hint("the same command goes on from there"));
+        }
+        self.count_tokens(step)?;
+        // An evaluation is of the versions that are there; so is the advice after three flat steps.
+        if self.has_drawn && !self.are_tokens_used() && !self.is_due(step) && self.flat_steps + 1 < FLAT_STEPS
+        {
+            self.has_drawn = false;
+            disk::make(&self.run.step(step + 1))?;
+            let tasks = self.run.step(step + 1).join("tasks.jsonl");
+            disk::rename(&drawn, &tasks)?;
+            let tasks = fs::read(&tasks).map_err(|error| disk::failed("read", &tasks, &error))?;
+            let (tasks, end) = staying::without_end(&tasks);
+            self.pass(tasks);
+            self.end = Some(end.to_vec());
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, tasks: &[u8]) {
+        if let Some(resident) = &mut self.resident {
+            resident.pass(tasks);
+        }
+    }
+
+    /// Where a stage failed, no state was saved: what waits for it does not count, and is repeated.
+    fn end_stages(&mut self) -> Result<()> {
+        let Some(resident) = self.resident.take() else { return Ok(()) };
+        let ended = resident.end(&self.place, &format!("step {}", self.step));
+        if ended.is_err() {
+            self.run.forget();
+        }
+        ended
+    }
+
+    /// Compresses what nobody reads from step to step.
+    fn compress(&self, step: u64) -> Result<()> {
+        let files = ["samples", "tasks"].map(|name| self.run.step(step).join(format!("{name}.jsonl")));
+        let files: Vec<String> =
+            files.iter().filter(|file| file.is_file()).map(|file| file.display().to_string()).collect();
+        if files.is_empty() || !self.plan.settings.is_on("compress") {
+            return Ok(());
+        }
+        let words: Vec<&str> = files.iter().map(String::as_str).collect();
+        match self.plan.programs.run("report", &[&["compress", "--quiet"], &words[..]].concat()) {
+            Err(_) if files.iter().all(|file| !Path::new(file).exists()) => Ok(()), // somebody else has
+            compressed => compressed,
+        }
+    }
+}
