@@ -110,6 +110,7 @@ impl Drop for Slurm {
 }
 
 #[test]
+#[ignore = "storm"]
 fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
     let Some(slurm) = slurm() else { return };
     let folder = tempfile::tempdir().expect("a folder");
@@ -149,6 +150,7 @@ fn the_batch_file_of_the_page_leaves_the_bytes_of_one_process() {
 }
 
 #[test]
+#[ignore = "storm"]
 fn two_policies_train_side_by_side_with_the_bytes_of_one_process() {
     let Some(slurm) = slurm() else { return };
     let folder = tempfile::tempdir().expect("a folder");
