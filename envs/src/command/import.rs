@@ -108,7 +108,7 @@ fn records(file: &Path) -> Result<Vec<Value>> {
         true => std::io::stdin()
             .read_to_string(&mut text)
             .map_err(|error| Failure::io(format!("reading stdin: {error}")))?,
-        false => std::fs::File::open(file)
+        false => record::file::open(file)
             .and_then(|mut file| file.read_to_string(&mut text))
             .map_err(|error| Failure::named_file(file, &error))?,
     };

@@ -6,8 +6,8 @@
 //! each once before any comes again.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
@@ -90,7 +90,8 @@ fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
 
 /// The problems of `file`, each once.
 fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
-    let opened = File::open(file).and_then(|opened| Ok((opened.metadata()?.len(), opened)));
+    let path = Path::new(file);
+    let opened = record::file::open(path).and_then(|opened| Ok((path.metadata()?.len(), opened)));
     let (length, opened) = opened.map_err(|error| {
         Failure::usage(format!("--set data={file}: {error}"))
             .hint("`envs import` writes such a file; shipped is a small one of our own")
