@@ -219,6 +219,15 @@ impl RunFiles {
             ))
             .hint("choose another --run"));
         }
+        let found = version_in(&policy.join(&folder).join("version.json"));
+        if found.as_deref() != Some(version) {
+            return Err(Failure::data(format!(
+                "{} names version {version} of {name}, and {folder} is version {}",
+                done.display(),
+                found.as_deref().unwrap_or("unknown")
+            ))
+            .hint("that folder was replaced, or `done` is another run's: choose another --run"));
+        }
         let current = policy.join("current");
         if fs::read_link(&current).ok().as_deref() != Some(Path::new(&folder)) {
             disk::link(&folder, &current)?;

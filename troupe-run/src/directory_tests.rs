@@ -108,6 +108,9 @@ fn a_done_that_is_not_of_this_run_moves_nothing() {
     }
     fs::write(simulated.at("steps/000000/done"), "{\"step\":0,\"policies\":{\"tool\":\"3:x\"}}").unwrap();
     assert!(simulated.open().unwrap_err().message.contains("names step-000003 of tool, which is not there"));
+    fs::write(simulated.at("steps/000000/done"), "{\"step\":0,\"policies\":{\"tool\":\"0:x\"}}").unwrap();
+    let failure = simulated.open().unwrap_err();
+    assert!(failure.code == 65 && failure.message.contains("step-000000 is version 0:tool0"), "{failure:?}");
 }
 
 #[test]

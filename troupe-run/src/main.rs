@@ -84,6 +84,10 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         "" => format!("runs/{}", acting.env),
         run => run.to_owned(),
     };
+    if run.contains(char::is_control) {
+        return Err(Failure::usage(format!("--run {run:?} has a control character"))
+            .hint("a run is named in messages and in files of one line: choose a printable name"));
+    }
     let path = absolute(Path::new(&run))?;
     let team = Team::new(&settings, &acting)?;
     let plan =

@@ -251,3 +251,12 @@ fn a_build_says_what_it_builds() {
         assert_eq!(printed, if code == 0 { "it runs --steps 3\n" } else { "" });
     }
 }
+
+#[test]
+fn a_run_has_a_printable_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().join("a\nb");
+    let output = pipeline(&at, &SMALL).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("has a control character") && !at.exists(), "{}", said(&output));
+}
