@@ -3,7 +3,7 @@
 //! rounding to bf16. The micro-kernel is chosen at run time. A right operand used many times can be [`Packed`] once.
 //!
 //! Each element is one sum over the inner dimension in ascending order, in blocks that depend on the inner dimension
-//! alone, so a row's result does not depend on the other rows: a product can be [`cut`] into smaller ones, for several
+//! alone, so a row's result does not depend on the other rows: a product can be [`mod@cut`] into smaller ones, for several
 //! threads, without changing a bit. Left out: the threads themselves, and operands in memory of other types than f32, but for
 //! [`Packing::of_halves`].
 

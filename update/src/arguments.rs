@@ -184,7 +184,7 @@ pub struct Arguments {
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
-    /// cpu, cuda[:N] (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work)
+    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work)
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 

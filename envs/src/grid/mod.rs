@@ -2,7 +2,7 @@
 //!
 //! - here: moves, positions, and the rewards of the paper's table;
 //! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations); [`walker`]: worlds in which somebody walks;
-//! - [`format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs.
+//! - [`mod@format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs.
 
 pub(crate) mod compact;
 pub(crate) mod format;

@@ -2,7 +2,7 @@
 //! agents who see what was said last.
 //!
 //! `math` and `code` implement [`Problem`]; workflows, tasks, episodes, state JSON and demonstrations are written here.
-//! [`file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
+//! [`mod@file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
 //! environments that score what all agents said in a turn as one.
 //!
 //! Left out: grid worlds, which have a skeleton of their own ([`crate::grid`]).

@@ -1,4 +1,4 @@
-//! [`Kind::Paged`](super::Kind::Paged): what `rollout` runs on a device.
+//! [`Kind::Paged`](super::Kind): what `rollout` runs on a device.
 //!
 //! Tensors are `[rows, width]`; a row is one new token of some sequence, the rows of a sequence follow each other, and
 //! a run may mix whole prompts, pieces of prompts and single tokens. Keys and values lie in blocks of a pool that the

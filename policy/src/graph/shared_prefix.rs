@@ -35,7 +35,7 @@
 //! | input 0 | f32 `[rows, inputs]` |
 //! | input 1, optional | f32 `[rows, outputs]`: an addend |
 //! | output 0 | f32 `[rows, outputs]`: `addend + input · weightᵀ + bias` |
-//! | integer attributes | `layer`, `site` ([`Site`](crate::decoder::Site)), whose outputs follow each other in a row; after the last layer, with `site` 0, the head |
+//! | integer attributes | `layer`, `site` ([`Site`]), whose outputs follow each other in a row; after the last layer, with `site` 0, the head |
 //!
 //! Custom operator `troupe.RmsNorm`: input 0 f32 `[rows, width]`, input 1 f32 `[width]`, output 0 f32 `[rows, width]`;
 //! attribute `epsilon`.

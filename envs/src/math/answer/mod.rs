@@ -1,7 +1,7 @@
 //! Answers to mathematical problems: what a text means, and whether two texts mean the same.
 //!
 //! - [`expression`]: a formula as a tree, its exact value and its value as f64;
-//! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals; [`word()`]: whatever is
+//! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals; [`mod@word`]: whatever is
 //!   none of these, normalized for comparison;
 //! - [`extract`]: finds the answer in a solution; [`finished`]: whether it is worked out as far as the reference.
 //!
