@@ -39,7 +39,7 @@ fn the_judge_has_a_say_in_the_rewards_of_a_run() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().join("run");
     let judge = format!("reward=JUDGE_WEIGHT=0.5 python3 {}", root().join("examples/judge.py").display());
-    let flags = ["--stage", &judge, "--warmup", "2", "--steps", "1", "--tasks", "2", "--eval-every", "0"];
+    let flags = ["--stage", &judge, "--warmup", "30", "--steps", "1", "--tasks", "2", "--eval-every", "0"];
     let output = pipeline(&at, &flags).output().expect("pipeline.sh runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(at.join("steps/000001/samples.jsonl")).expect("samples");

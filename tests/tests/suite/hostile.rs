@@ -260,10 +260,10 @@ const CASES: &[(&str, Damage, &str)] = &[
         "a RoPE type that is not implemented",
         |files| {
             with_json(&files.join("config.json"), |config| {
-                config["rope_parameters"] = json!({"rope_type": "dynamic", "rope_theta": 1e6, "factor": 4.0});
+                config["rope_parameters"] = json!({"rope_type": "spiral", "rope_theta": 1e6, "factor": 4.0});
             })
         },
-        "\"dynamic\"",
+        "\"spiral\"",
     ),
 ];
 
