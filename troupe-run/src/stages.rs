@@ -164,7 +164,8 @@ impl Plan<'_> {
             Launcher::Srun => {
                 let kind = std::env::var("SLURM_MPI_TYPE").unwrap_or_else(|_| "pmix".to_owned());
                 line.word(format!("--ntasks={ranks}"))
-                    .words(["--input=0", "--kill-on-bad-exit=1"])
+                    // It waits for the samples of the shards, so it must not keep their cores from them.
+                    .words(["--overlap", "--input=0", "--kill-on-bad-exit=1"])
                     .word(format!("--mpi={kind}"))
                     .word("--quiet")
                     .word(update)
