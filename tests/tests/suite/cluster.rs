@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -17,6 +18,8 @@ static PORTS: AtomicU32 = AtomicU32::new(0);
 /// A Slurm of this machine with two processors, whose daemons end with it.
 struct Slurm {
     folder: TempDir,
+    /// One at a time: the first job of each has the same number, by which PMIx names what it keeps in /tmp.
+    _alone: MutexGuard<'static, ()>,
 }
 
 /// A Slurm, where there is MPI; or says that the test is not run.
@@ -29,7 +32,8 @@ impl Slurm {
     /// Starts one, or says why not.
     fn start() -> Result<Slurm, String> {
         let folder = tempfile::Builder::new().prefix("slurm").tempdir_in("/tmp").expect("a short path");
-        let slurm = Slurm { folder };
+        static ALONE: Mutex<()> = Mutex::new(());
+        let slurm = Slurm { folder, _alone: ALONE.lock().unwrap_or_else(PoisonError::into_inner) };
         let place = slurm.folder.path().display();
         let asked = |command: &str| run(command).0 == 0;
         for program in ["munged", "slurmctld", "slurmd", "sbatch", "srun"] {
