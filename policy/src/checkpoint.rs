@@ -3,17 +3,15 @@
 //! A file is streamed from its first byte to its last. Values that lie elsewhere (on a device, or in another type) are
 //! requested piece by piece, and the digest is computed on the way, so no tensor need be in memory as a whole.
 
-use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
-use crate::durable::{self, failure};
 use crate::header::{self, Entry, PREFIX};
 use crate::json::show;
 use crate::weights::{ElementType, Weights};
+use crate::write_behind::WriteBehind;
 
 /// Fills a slice with a tensor's values from this index on.
 pub type Read<'a, T> = dyn Fn(usize, &mut [T]) -> Result<()> + 'a;
@@ -50,28 +48,19 @@ impl NewTensor<'_> {
 /// Values per piece, 4 MiB in f32: small enough for any machine, large enough for full bandwidth from a device.
 pub const PIECE: usize = 1 << 20;
 
-/// Zeros at once that are not written, bytes.
-const HOLE: usize = 1 << 20;
-
 /// A safetensors file being written from its beginning to its end.
 pub(crate) struct Writer<'a> {
     path: &'a Path,
-    file: File,
-    /// Bytes so far.
-    end: u64,
-    /// Hashes all bytes written.
-    digest: &'a mut blake3::Hasher,
+    file: WriteBehind,
     values: Vec<f32>,
     halves: Vec<u16>,
-    bytes: Vec<u8>,
 }
 
 impl<'a> Writer<'a> {
-    /// A file that begins with `head`: the header and its length.
-    pub(crate) fn create(path: &'a Path, head: &[u8], digest: &'a mut blake3::Hasher) -> Result<Writer<'a>> {
-        let file = durable::create(path)?;
-        let (values, halves, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        let mut writer = Writer { path, file, end: 0, digest, values, halves, bytes };
+    /// A file of about `length` bytes that begins with `head`: the header and its length. Its bytes are added to `digest`.
+    fn create(path: &'a Path, head: &[u8], length: usize, digest: blake3::Hasher) -> Result<Writer<'a>> {
+        let file = WriteBehind::create(path, length as u64, digest)?;
+        let mut writer = Writer { path, file, values: Vec::new(), halves: Vec::new() };
         writer.bytes(head)?;
         Ok(writer)
     }
@@ -79,9 +68,9 @@ impl<'a> Writer<'a> {
     /// Writes a tensor in a type.
     pub(crate) fn tensor(&mut self, tensor: &NewTensor, dtype: ElementType) -> Result<()> {
         let length = tensor.len();
-        let mut bytes = std::mem::take(&mut self.bytes);
         for from in (0..length).step_by(PIECE) {
             let count = PIECE.min(length - from);
+            let mut bytes = self.file.buffer();
             let known = match tensor.data {
                 Data::F32(values) => convert(&values[from..from + count], dtype, &mut bytes),
                 Data::Pieces(read) => {
@@ -102,23 +91,19 @@ impl<'a> Writer<'a> {
                     "{place}: tensor {name:?} cannot be written as {dtype:?}"
                 )));
             }
-            self.bytes(&bytes)?;
+            self.file.write(bytes)?;
         }
-        self.bytes = bytes;
         Ok(())
     }
 
-    /// Writes bytes as they are; zeros, as those of an optimizer's first moments, as a hole.
+    /// Writes bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<()> {
-        self.digest.update(bytes);
-        self.end += bytes.len() as u64;
-        let written = match bytes.len() >= HOLE && bytes.iter().all(|&byte| byte == 0) {
-            true => {
-                self.file.set_len(self.end).and_then(|()| self.file.seek(SeekFrom::Start(self.end)).map(drop))
-            }
-            false => self.file.write_all(bytes),
-        };
-        written.map_err(|error| failure(self.path, &error))
+        bytes.chunks(size_of::<f32>() * PIECE).try_for_each(|piece| {
+            let mut buffer = self.file.buffer();
+            buffer.clear();
+            buffer.extend_from_slice(piece);
+            self.file.write(buffer)
+        })
     }
 }
 
@@ -174,10 +159,9 @@ pub(crate) fn write(
     let mut head = (text.len() as u64).to_le_bytes().to_vec();
     head.extend_from_slice(text.as_bytes());
 
-    let mut digest = blake3::Hasher::new();
-    let mut writer = Writer::create(path, &head, &mut digest)?;
+    let mut writer = Writer::create(path, &head, head.len() + end, blake3::Hasher::new())?;
     tensors.iter().zip(types).try_for_each(|(tensor, dtype)| writer.tensor(tensor, dtype))?;
-    Ok(digest.finalize().to_hex().to_string())
+    Ok(writer.file.finish()?.finalize().to_hex().to_string())
 }
 
 /// Writes the files of a checkpoint anew into a directory, with the same headers: tensors that `tensor` writes, of which it
@@ -194,12 +178,13 @@ pub(crate) fn rewrite(
         // They fill the file without gaps: any other header is refused when it is read.
         let mut entries: Vec<(&str, &Entry)> = source.tensors_of_file(index).collect();
         entries.sort_by_key(|(_, entry)| (entry.offset, entry.length));
-        let mut writer = Writer::create(&path, &old[..start], &mut digest)?;
+        let mut writer = Writer::create(&path, &old[..start], old.len(), digest)?;
         for (name, entry) in entries {
             if !tensor(&mut writer, name, entry)? {
                 writer.bytes(&old[entry.offset..entry.offset + entry.length])?;
             }
         }
+        digest = writer.file.finish()?;
     }
     Ok(digest.finalize().to_hex().to_string())
 }

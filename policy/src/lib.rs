@@ -39,3 +39,4 @@ pub mod tokenizer;
 pub mod training_state;
 mod vocabulary;
 pub mod weights;
+mod write_behind;
