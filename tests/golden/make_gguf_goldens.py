@@ -1,7 +1,8 @@
 """Makes the goldens in gguf/: tiny random models as GGUF files, and what they are as Hugging Face checkpoints.
 
 Why: the `gguf` package decides what the blocks of a format mean, the trained tokenizers what their texts are cut into. A file
-holds each model as llama.cpp's own converter writes it, so rows of Llama's query and key heads are interleaved.
+holds each model as llama.cpp's own converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
+are plus 1, and the experts of a layer are one tensor.
 
 What is left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
 
@@ -11,6 +12,7 @@ Run:  python make_gguf_goldens.py      (needs torch, transformers, tokenizers, s
 import io
 import json
 import pathlib
+import re
 
 import gguf
 import numpy
@@ -41,8 +43,17 @@ MODELS = {
     "gpt2": dict(arch="llama", pre="gpt-2", formats="Q4_0", tied=True, text_only=True),
     "tekken": dict(arch="llama", pre="tekken", formats="Q4_0", tied=True, text_only=True),
     "sentence": dict(arch="llama", pre=None, formats="Q4_0", tied=True, text_only=True),
+    "gemma3": dict(arch="gemma3", pre="qwen2", formats="Q8_0", tied=True, norms=True, post_norms=True),
+    "phi3": dict(arch="phi3", pre="gpt-2", formats="BF16", tied=False, fused=True, rotated=12),
+    "qwen3moe": dict(arch="qwen3moe", pre="qwen2", formats="Q4_0", tied=False, norms=True, experts=3),
+}
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3, "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "gemma3": gguf.MODEL_ARCH.GEMMA3, "phi3": gguf.MODEL_ARCH.PHI3, "qwen3moe": gguf.MODEL_ARCH.QWEN3MOE,
 }
 HIDDEN, FFN, HEAD, LAYERS, SIZE = 32, 64, 16, 1, 352
+# Phi-3's divisors, within the context of pretraining and beyond.
+SHORT, LONG = [1.0, 1.1, 1.3, 1.7, 2.5, 4.0], [1.0, 1.5, 2.5, 6.0, 20.0, 40.0]
 
 
 def byte_level(pre):
@@ -128,7 +139,11 @@ def tensors_of(entry, random):
         at = f"model.layers.{layer}"
         heads, key_heads = heads_of(entry)
         tensors[f"{at}.input_layernorm.weight"] = norm(HIDDEN)
+        if entry.get("fused"):
+            tensors[f"{at}.self_attn.qkv_proj.weight"] = normal((heads + 2 * key_heads) * HEAD, HIDDEN)
         for name, rows in (("q", heads), ("k", key_heads), ("v", key_heads)):
+            if entry.get("fused"):
+                continue
             tensors[f"{at}.self_attn.{name}_proj.weight"] = normal(rows * HEAD, HIDDEN)
             if entry.get("bias"):
                 tensors[f"{at}.self_attn.{name}_proj.bias"] = normal(rows * HEAD)
@@ -136,8 +151,18 @@ def tensors_of(entry, random):
                 tensors[f"{at}.self_attn.{name}_norm.weight"] = norm(HEAD)
         tensors[f"{at}.self_attn.o_proj.weight"] = normal(HIDDEN, heads * HEAD)
         tensors[f"{at}.post_attention_layernorm.weight"] = norm(HIDDEN)
-        for name, shape in (("gate", (FFN, HIDDEN)), ("up", (FFN, HIDDEN)), ("down", (HIDDEN, FFN))):
-            tensors[f"{at}.mlp.{name}_proj.weight"] = normal(*shape)
+        if entry.get("post_norms"):
+            tensors[f"{at}.pre_feedforward_layernorm.weight"] = norm(HIDDEN)
+        if entry.get("experts"):
+            tensors[f"{at}.mlp.gate.weight"] = normal(entry["experts"], HIDDEN)
+        if entry.get("fused"):
+            tensors[f"{at}.mlp.gate_up_proj.weight"] = normal(2 * FFN, HIDDEN)
+        for block in [f"mlp.experts.{number}" for number in range(entry["experts"])] if "experts" in entry else ["mlp"]:
+            for name, shape in (("gate", (FFN, HIDDEN)), ("up", (FFN, HIDDEN)), ("down", (HIDDEN, FFN))):
+                if name == "down" or not entry.get("fused"):
+                    tensors[f"{at}.{block}.{name}_proj.weight"] = normal(*shape)
+        if entry.get("post_norms"):
+            tensors[f"{at}.post_feedforward_layernorm.weight"] = norm(HIDDEN)
     tensors["model.norm.weight"] = norm(HIDDEN)
     if not entry["tied"]:
         tensors["lm_head.weight"] = normal(SIZE, HIDDEN)
@@ -156,6 +181,17 @@ def separate(values, heads):
     return values.reshape(heads, -1, 2, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
 
 
+def stacked(tensors):
+    """The tensors of a file with names of the checkpoint: the experts of a layer are one, beside the names of each."""
+    whole = {}
+    for name, values in tensors.items():
+        together = re.sub(r"experts\.\d+\.", "experts.", name)
+        whole.setdefault(together, []).append((name, values))
+    for together, parts in whole.items():
+        values = [values for _, values in parts]
+        yield together, [name for name, _ in parts], numpy.stack(values) if ".experts." in together else values[0]
+
+
 def make(name, entry, number):
     random = numpy.random.default_rng(number)
     arch, path = entry["arch"], HERE / f"{name}.gguf"
@@ -169,7 +205,8 @@ def make(name, entry, number):
     writer.add_head_count_kv(key_heads)
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
-    writer.add_rope_dimension_count(HEAD)
+    if arch != "gemma3":
+        writer.add_rope_dimension_count(entry.get("rotated", HEAD))
     writer.add_rope_freq_base(500000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(SIZE)
@@ -178,8 +215,19 @@ def make(name, entry, number):
         texts, special = write_sentence_piece(writer, [text for text in TEXTS if "<|" not in text])
     else:
         texts, special = write_byte_level(writer, entry["pre"], TEXTS)
-    names = gguf.get_tensor_name_map({"llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3,
-                                      "smollm3": gguf.MODEL_ARCH.SMOLLM3}[arch], LAYERS)
+    names = gguf.get_tensor_name_map(ARCHITECTURES[arch], LAYERS)
+    if arch == "gemma3":
+        writer.add_sliding_window(8)
+    if arch == "phi3":
+        writer.add_sliding_window(0)
+        writer.add_rope_scaling_orig_ctx_len(128)
+        writer.add_rope_scaling_attn_factors(1.25)
+        writer.add_tensor("rope_factors_long.weight", numpy.array(LONG, dtype=numpy.float32))
+        writer.add_tensor("rope_factors_short.weight", numpy.array(SHORT, dtype=numpy.float32))
+    if arch == "qwen3moe":
+        writer.add_expert_count(entry["experts"])
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(FFN)
     formats, matrices, expected = entry["formats"].split(), 0, {}
     if "factor" in entry:
         # As the converter computes them from Llama 3's settings.
@@ -191,20 +239,24 @@ def make(name, entry, number):
         scaled, _ = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")
         plain = 1.0 / (5e5 ** (numpy.arange(0, HEAD, 2, dtype=numpy.float32) / HEAD))
         writer.add_tensor("rope_freqs.weight", (plain / scaled.numpy()).astype(numpy.float32))
-    for theirs, values in tensors_of(entry, random).items():
+    for theirs, parts, values in stacked(tensors_of(entry, random)):
         rows = heads if ".q_proj." in theirs else key_heads if ".k_proj." in theirs else None
         turned = rows is not None and arch in ("llama", "smollm3")
         values = interleave(values, rows) if turned else values
         own = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         if values.ndim == 1:
-            writer.add_tensor(own, values)
+            offset = numpy.float32(arch == "gemma3")
+            writer.add_tensor(own, values + offset)
+            values = values + offset - offset
         else:
             format = Format[formats[matrices % len(formats)]]
             matrices += 1
             data = gguf.quants.quantize(values, format)
             values = gguf.quants.dequantize(data, format).astype(numpy.float32)
             writer.add_tensor(own, data, raw_dtype=format)
-        expected[theirs] = numpy.ascontiguousarray(separate(values, rows) if turned else values)
+        for part, name_of_part in enumerate(parts):
+            of_part = values[part] if len(parts) > 1 else separate(values, rows) if turned else values
+            expected[name_of_part] = numpy.ascontiguousarray(of_part)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,4 +1,4 @@
-//! A GGUF file's architecture: its metadata as `config.json`, and Hugging Face's names for its tensors.
+//! A GGUF file's architecture: its metadata as `config.json`. Its tensors are in [`super::tensors`].
 //!
 //! Settings that would change the arithmetic are translated or refused by name, as in [`crate::config`], which then reads the
 //! result; no key of the architecture is ignored. Left out: families that the decoder does not know.
@@ -6,30 +6,74 @@
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
-use super::header::{Header, Metadata, Stored};
+use super::header::{Header, Metadata, Stored, shortest};
+use super::tensors::missing;
 use crate::config::{Config, LARGEST_HEAD};
-use crate::decoder::Tensor;
 use crate::header::ElementType;
 use crate::rope::RopeScaling;
 
-/// What llama.cpp calls a family, and what it changes in it.
+/// A family as llama.cpp has it.
 #[derive(Debug)]
 pub(super) struct Architecture {
     /// `general.architecture`, and the prefix of the family's keys.
-    name: &'static str,
-    /// The class in `transformers`; `model_type` has the same name as the architecture.
+    pub(super) name: &'static str,
+    /// `model_type` in `config.json`.
+    model_type: &'static str,
+    /// The class in `transformers`.
     class: &'static str,
     /// Rows of query and key heads are interleaved for llama.cpp's rotation of neighbors.
-    interleaved: bool,
+    pub(super) interleaved: bool,
+    /// Keys that no other family has.
+    own: &'static [&'static str],
 }
 
-const ARCHITECTURES: [Architecture; 4] = [
+const PLAIN: Architecture =
+    Architecture { name: "", model_type: "", class: "", interleaved: false, own: &[] };
+
+const ARCHITECTURES: [Architecture; 7] = [
     // Also Mistral, up to its third version.
-    Architecture { name: "llama", class: "LlamaForCausalLM", interleaved: true },
-    Architecture { name: "qwen2", class: "Qwen2ForCausalLM", interleaved: false },
-    Architecture { name: "qwen3", class: "Qwen3ForCausalLM", interleaved: false },
-    Architecture { name: "smollm3", class: "SmolLM3ForCausalLM", interleaved: true },
+    Architecture {
+        name: "llama",
+        model_type: "llama",
+        class: "LlamaForCausalLM",
+        interleaved: true,
+        ..PLAIN
+    },
+    Architecture { name: "qwen2", model_type: "qwen2", class: "Qwen2ForCausalLM", ..PLAIN },
+    Architecture { name: "qwen3", model_type: "qwen3", class: "Qwen3ForCausalLM", ..PLAIN },
+    Architecture {
+        name: "smollm3",
+        model_type: "smollm3",
+        class: "SmolLM3ForCausalLM",
+        interleaved: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: GEMMA3,
+        model_type: "gemma3_text",
+        class: "Gemma3ForCausalLM",
+        own: &["rope.freq_base_swa", "attention.sliding_window_pattern"],
+        ..PLAIN
+    },
+    // Also Phi-3.5, Phi-4 and Phi-4-mini.
+    Architecture {
+        name: PHI3,
+        model_type: "phi3",
+        class: "Phi3ForCausalLM",
+        own: &["rope.scaling.attn_factor"],
+        ..PLAIN
+    },
+    Architecture {
+        name: QWEN3_MOE,
+        model_type: "qwen3_moe",
+        class: "Qwen3MoeForCausalLM",
+        own: &["expert_feed_forward_length"],
+        ..PLAIN
+    },
 ];
+pub(super) const GEMMA3: &str = "gemma3";
+const PHI3: &str = "phi3";
+const QWEN3_MOE: &str = "qwen3moe";
 
 /// Keys of an architecture that are translated, or checked in [`Architecture::refuse_unsupported`].
 const KNOWN: [&str; 20] = [
@@ -56,10 +100,15 @@ const KNOWN: [&str; 20] = [
 ];
 /// The same, without effect: whether a model was trained with its scaling.
 const IGNORED: &str = "rope.scaling.finetuned";
-/// Keys whose only implemented value is 0.
-const ZERO: [&str; 3] = ["attention.sliding_window", "expert_count", "expert_used_count"];
 /// Llama 3's factors of its rotary wavelengths, one for each pair of a head.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// Phi-3's divisors of its rotary wavelengths, within the context of pretraining and beyond.
+pub(super) const LONG_ROPE: [(&str, &str); 2] =
+    [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")];
+/// Layers of Gemma 3 up to the next without a window, where the file does not say.
+const GEMMA3_PATTERN: u64 = 6;
+/// Layers of Gemma 3's largest model, which alone scales its scores by the width of the residual stream.
+const GEMMA3_LARGEST: u64 = 62;
 /// Context of Llama 3's pretraining, which its files do not name.
 const LLAMA3_CONTEXT: u64 = 8192;
 /// Largest relative difference between stored factors and those of the formula.
@@ -68,31 +117,6 @@ const TOLERANCE: f32 = 1e-4;
 /// The head, which is the embedding where it is absent.
 const HEAD: &str = "output.weight";
 const EMBEDDING: &str = "token_embd.weight";
-/// Modules of a layer and outside, by Hugging Face's names.
-const MODULES: [(&str, &str); 14] = [
-    ("model.embed_tokens", "token_embd"),
-    ("model.norm", "output_norm"),
-    ("lm_head", "output"),
-    ("input_layernorm", "attn_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-];
-
-/// A tensor of the new checkpoint and where its values come from.
-pub(super) struct Source<'a> {
-    pub(super) tensor: Tensor,
-    pub(super) stored: Stored<'a>,
-    /// Rows of a head, where the file has them interleaved.
-    pub(super) interleaved: Option<usize>,
-}
 
 impl Architecture {
     /// The architecture that a file names.
@@ -135,7 +159,8 @@ impl Architecture {
             Some(length) => length,
             None => hidden.checked_div(heads).unwrap_or(0),
         };
-        for key in ["attention.value_length", "rope.dimension_count"] {
+        let rotated: &[&str] = if self.name == PHI3 { &[] } else { &["rope.dimension_count"] };
+        for key in rotated.iter().chain(&["attention.value_length"]) {
             let key = self.key(key);
             if let Some(length) = header.integer(&key)?.filter(|&length| length != head_dim) {
                 return Err(Failure::data(format!(
@@ -153,14 +178,14 @@ impl Architecture {
         };
         let mut json = json!({
             "architectures": [self.class],
-            "model_type": self.name,
+            "model_type": self.model_type,
             "hidden_size": hidden,
             "intermediate_size": size("feed_forward_length")?,
             "num_hidden_layers": size("block_count")?,
             "num_attention_heads": heads,
             "num_key_value_heads": key_heads,
             "head_dim": head_dim,
-            "hidden_act": "silu",
+            "hidden_act": if self.name == GEMMA3 { "gelu_pytorch_tanh" } else { "silu" },
             "max_position_embeddings": size("context_length")?,
             "rms_norm_eps": epsilon,
             // llama.cpp's default.
@@ -173,22 +198,71 @@ impl Architecture {
         });
         if let Some(object) = json.as_object_mut() {
             object.extend(self.rope_scaling(header)?);
-            // What llama.cpp computes, whatever the file says.
-            if self.name == "smollm3" {
-                object.insert("no_rope_layer_interval".to_owned(), json!(4));
-            }
+            object.extend(self.of_family(header, (hidden, heads, head_dim))?);
         }
         Ok(json)
     }
 
+    /// What families have beyond Llama; where a file does not say it, what llama.cpp computes.
+    fn of_family(
+        &self,
+        header: &Header,
+        (hidden, heads, head_dim): (u64, u64, u64),
+    ) -> Result<Map<String, Value>> {
+        let size = |key: &str| header.integer(&self.key(key));
+        let required =
+            |key: &str| size(key)?.ok_or_else(|| Failure::data(format!("{} is missing", self.key(key))));
+        let window = size("attention.sliding_window")?.filter(|&window| window > 0);
+        let family = match self.name {
+            "smollm3" => json!({ "no_rope_layer_interval": 4 }),
+            GEMMA3 => {
+                let local = header.number(&self.key("rope.freq_base_swa"))?.unwrap_or(10_000.0);
+                let largest = required("block_count")? == GEMMA3_LARGEST;
+                let scalar = if largest { hidden.checked_div(heads).unwrap_or(0) } else { head_dim };
+                json!({
+                    "hidden_activation": "gelu_pytorch_tanh",
+                    "query_pre_attn_scalar": scalar,
+                    "rope_local_base_freq": local,
+                    "sliding_window": required("attention.sliding_window")?,
+                    "sliding_window_pattern": size("attention.sliding_window_pattern")?.unwrap_or(GEMMA3_PATTERN),
+                })
+            }
+            PHI3 => {
+                let rotated = size("rope.dimension_count")?.unwrap_or(head_dim);
+                let original = size("rope.scaling.original_context_length")?;
+                json!({
+                    "sliding_window": window,
+                    "partial_rotary_factor": rotated as f64 / head_dim as f64,
+                    "original_max_position_embeddings": original.map_or_else(|| required("context_length"), Ok)?,
+                })
+            }
+            QWEN3_MOE => json!({
+                "num_experts": required("expert_count")?,
+                "num_experts_per_tok": required("expert_used_count")?,
+                "moe_intermediate_size": required("expert_feed_forward_length")?,
+                "decoder_sparse_step": 1,
+                "mlp_only_layers": [],
+                "norm_topk_prob": true,
+            }),
+            _ => json!({}),
+        };
+        Ok(family.as_object().cloned().unwrap_or_default())
+    }
+
     fn refuse_unsupported(&self, header: &Header) -> Result<()> {
         let prefix = self.key("");
+        // Keys whose only implemented value is 0.
+        let zero: &[&str] = match self.name {
+            GEMMA3 | PHI3 => &["expert_count", "expert_used_count"],
+            QWEN3_MOE => &["attention.sliding_window"],
+            _ => &["attention.sliding_window", "expert_count", "expert_used_count"],
+        };
         for (key, value) in &header.metadata {
             let Some(own) = key.strip_prefix(&prefix) else { continue };
-            if own != IGNORED && !KNOWN.contains(&own) {
+            if own != IGNORED && !KNOWN.contains(&own) && !self.own.contains(&own) {
                 return Err(Failure::data(format!("the setting {key}, which is not implemented")));
             }
-            if ZERO.contains(&own) && *value != Metadata::Integer(0) {
+            if zero.contains(&own) && *value != Metadata::Integer(0) {
                 return Err(Failure::data(format!("the setting {key} is not 0, which is not implemented")));
             }
         }
@@ -211,6 +285,9 @@ impl Architecture {
             Ok(scaling)
         };
         let kind = header.text(&self.key("rope.scaling.type"))?.filter(|&kind| kind != "none");
+        if self.name == PHI3 {
+            return self.long_rope(header);
+        }
         let scaling = match (kind, header.tensors.get(ROPE_FACTORS)) {
             (None, None) => return Ok(None),
             (Some(kind), None) => scaled(kind)?,
@@ -235,59 +312,38 @@ impl Architecture {
         Ok(Some(("rope_scaling".to_owned(), Value::Object(scaling))))
     }
 
-    /// Every tensor of the checkpoint in the order of the computation.
-    ///
-    /// # Errors
-    /// One is missing or has another shape; the file has one that the model has no use for.
-    pub(super) fn sources<'a>(&self, header: &Header<'a>, config: &Config) -> Result<Vec<Source<'a>>> {
-        let mut rest = header.tensors.clone();
-        if let Some(factors) = rest.remove(ROPE_FACTORS) {
-            check_factors(&factors, config)?;
-        }
-        let source = |tensor: Tensor| {
-            let name = name_in_file(&tensor.name);
-            let stored = rest.remove(name.as_str()).ok_or_else(|| missing(&name))?;
-            if stored.shape != tensor.shape {
-                return Err(Failure::data(format!(
-                    "tensor {name:?} has shape {:?}, expected {:?}",
-                    stored.shape, tensor.shape
-                )));
+    /// `rope_scaling` of Phi-3, whose divisors are tensors.
+    fn long_rope(&self, header: &Header) -> Result<Option<(String, Value)>> {
+        let mut scaling = Map::from_iter([("rope_type".to_owned(), json!("longrope"))]);
+        for (key, name) in LONG_ROPE {
+            let Some(factors) = header.tensors.get(name) else { continue };
+            let count = factors.shape.iter().product::<usize>();
+            if count > LARGEST_HEAD {
+                return Err(Failure::data(format!("{name} has shape {:?}", factors.shape)));
             }
-            let turned = [".q_proj.", ".k_proj."].iter().any(|module| tensor.name.contains(module));
-            let interleaved = (self.interleaved && turned).then_some(config.head_dim);
-            Ok(Source { tensor, stored, interleaved })
-        };
-        let sources = config.tensors().into_iter().map(source).collect::<Result<Vec<Source>>>()?;
-        match rest.keys().next() {
-            None => Ok(sources),
-            Some(name) => Err(Failure::data(format!("tensor {name:?} has no place in {}", config.family))),
+            let divisors = read(factors).into_iter().map(shortest).collect::<Vec<f64>>();
+            scaling.insert(key.to_owned(), json!(divisors));
         }
+        match scaling.len() {
+            1 => return Ok(None),
+            2 => return Err(Failure::data("one of rope_factors_short and rope_factors_long is missing")),
+            _ => {}
+        }
+        if let Some(factor) = header.number(&self.key("rope.scaling.attn_factor"))? {
+            scaling.insert("attention_factor".to_owned(), json!(factor));
+        }
+        Ok(Some(("rope_scaling".to_owned(), Value::Object(scaling))))
     }
 }
 
-fn missing(name: &str) -> Failure {
-    Failure::data(format!("tensor {name:?} is missing"))
-}
-
-/// `blk.3.attn_q.weight`, of `model.layers.3.self_attn.q_proj.weight`.
-fn name_in_file(name: &str) -> String {
-    let (module, kind) = name.rsplit_once('.').unwrap_or((name, ""));
-    let (layer, module) = match module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.')) {
-        Some((layer, module)) => (format!("blk.{layer}."), module),
-        None => (String::new(), module),
-    };
-    let known = MODULES.iter().find(|(theirs, _)| *theirs == module);
-    format!("{layer}{}.{kind}", known.map_or(module, |(_, own)| own))
-}
-
-fn read(stored: &Stored) -> Vec<f32> {
+pub(super) fn read(stored: &Stored) -> Vec<f32> {
     let mut values = vec![0.0; stored.bytes.len() / stored.format.bytes() * stored.format.values()];
     stored.format.dequantize(stored.bytes, &mut values);
     values
 }
 
 /// Checks that Llama 3's factors are those that its settings give (arXiv 2407.21783).
-fn check_factors(factors: &Stored, config: &Config) -> Result<()> {
+pub(super) fn check_factors(factors: &Stored, config: &Config) -> Result<()> {
     let plain = Config { rope_scaling: RopeScaling::None, ..config.clone() }.inverse_frequencies();
     let scaled = config.inverse_frequencies();
     let expected: Vec<f32> = plain.iter().zip(&scaled).map(|(plain, scaled)| plain / scaled).collect();

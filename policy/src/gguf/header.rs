@@ -126,11 +126,7 @@ impl Kind {
                 let unused = 64 - 8 * size as u32;
                 Metadata::Integer(i128::from((number << unused) as i64 >> unused))
             }
-            // The shortest decimal: 1e-5 stays 1e-5.
-            Kind::F32 => {
-                let value = f32::from_bits(number as u32);
-                Metadata::Number(value.to_string().parse().unwrap_or(f64::NAN))
-            }
+            Kind::F32 => Metadata::Number(shortest(f32::from_bits(number as u32))),
             Kind::F64 => Metadata::Number(f64::from_bits(number)),
             Kind::Flag if number > 1 => return Err(Failure::data(format!("{number} is not true or false"))),
             Kind::Flag => Metadata::Flag(number == 1),
@@ -403,4 +399,9 @@ impl<'a> Header<'a> {
         };
         list.map(number).collect::<Option<_>>().map_or_else(|| self.wrong(key, "a list of numbers"), Ok)
     }
+}
+
+/// A number as its shortest decimal: 1e-5 stays 1e-5.
+pub(super) fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::NAN)
 }

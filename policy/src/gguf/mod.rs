@@ -9,6 +9,7 @@ mod dequantize;
 mod few_bits;
 mod header;
 mod pieces;
+mod tensors;
 mod tokenizer;
 
 use std::fs::File;
@@ -31,8 +32,9 @@ use crate::publish;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{ElementType, SINGLE};
 
-use architecture::{Architecture, Source};
+use architecture::Architecture;
 use header::Header;
+use tensors::Source;
 
 /// Hint for a file that does not follow the format, or a model that is not implemented.
 const HINT: &str = "copy or download the file again, or take the model's Hugging Face directory";
@@ -66,7 +68,7 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
     let architecture = Architecture::of(&header).map_err(at)?;
     let mut json = architecture.config(&header, dtype).map_err(at)?;
     let config = Config::from_value(&json, path)?;
-    let sources = architecture.sources(&header, &config).map_err(at)?;
+    let sources = tensors::sources(architecture, &header, &config).map_err(at)?;
     let files = tokenizer::files(&header, config.vocab_size, config.max_positions).map_err(at)?;
     if let Some(object) = json.as_object_mut() {
         object.extend(files.special.clone());
@@ -104,8 +106,8 @@ fn write(path: &Path, sources: &[Source], dtype: ElementType) -> Result<()> {
         .iter()
         .zip(&readers)
         .map(|(source, reader)| NewTensor {
-            name: &source.tensor.name,
-            shape: &source.tensor.shape,
+            name: &source.name,
+            shape: &source.shape,
             data: Data::Pieces(reader),
         })
         .collect();
@@ -122,7 +124,7 @@ fn reader<'a>(source: &'a Source, dtype: ElementType) -> Reader<'a> {
     Box::new(move |from, values| {
         read(source, from, values)?;
         let Some(at) = values.iter().position(|value| !is_finite(value)) else { return Ok(()) };
-        let (name, value, at) = (&source.tensor.name, values[at], from + at);
+        let (name, value, at) = (&source.name, values[at], from + at);
         Err(Failure::data(format!(
             "tensor {name:?} is {value} at element {at}, which is no {dtype:?} weight"
         )))
@@ -134,16 +136,20 @@ fn read(source: &Source, from: usize, values: &mut [f32]) -> Result<()> {
     if interrupted() {
         return Err(Failure::interrupted());
     }
-    let (stored, columns) = (&source.stored, source.tensor.shape.last().copied().unwrap_or(1));
+    let (stored, columns) = (&source.stored, source.shape.last().copied().unwrap_or(1));
     let mut done = 0;
     while done < values.len() {
         let (row, column) = ((from + done) / columns, (from + done) % columns);
         let count = (columns - column).min(values.len() - done);
         let row = source.interleaved.map_or(row, |head| interleaved(row, head));
+        let row = source.first_row + row;
         let start = (row * columns + column) / stored.format.values() * stored.format.bytes();
         let length = count / stored.format.values() * stored.format.bytes();
         stored.format.dequantize(&stored.bytes[start..start + length], &mut values[done..done + count]);
         done += count;
+    }
+    if source.offset != 0.0 {
+        values.iter_mut().for_each(|value| *value -= source.offset);
     }
     Ok(())
 }

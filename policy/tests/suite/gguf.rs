@@ -26,7 +26,7 @@ fn made(root: &Path, name: &str, dtype: ElementType) -> Policy {
 #[test]
 fn weights_are_those_of_the_gguf_package() {
     let directory = tempfile::tempdir().unwrap();
-    for name in ["llama", "qwen2", "qwen3", "smollm3"] {
+    for name in ["llama", "qwen2", "qwen3", "smollm3", "gemma3", "phi3", "qwen3moe"] {
         let policy = made(directory.path(), name, ElementType::F32);
         let weights = Weights::open(&policy.files).unwrap();
         weights.check(&Config::load(&policy.files).unwrap()).unwrap();
@@ -79,6 +79,27 @@ fn configurations_say_what_the_metadata_says() {
     assert!(qwen2.attention_bias && !qwen2.tie_word_embeddings && value.get("rope_scaling").is_none());
     assert!(config("qwen3").0.qk_norm);
     assert_eq!(config("smollm3").0.rope_layers, [true]);
+    let (gemma, value) = config("gemma3");
+    assert_eq!((gemma.family, gemma.window(0), gemma.attention_scale()), ("Gemma3", Some(8), 0.25));
+    assert_eq!(
+        (&value["rope_local_base_freq"], &value["sliding_window_pattern"]),
+        (&json!(10000.0), &json!(6))
+    );
+    let (phi, value) = config("phi3");
+    assert_eq!(
+        (phi.family, phi.window(0), phi.variant.rotary_dim, phi.max_positions),
+        ("Phi3", None, Some(12), 128)
+    );
+    assert_eq!(value["original_max_position_embeddings"], 128);
+    let scaling = json!({
+        "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.5, 4.0],
+        "long_factor": [1.0, 1.5, 2.5, 6.0, 20.0, 40.0], "attention_factor": 1.25,
+    });
+    assert_eq!(value["rope_scaling"], scaling);
+    let (experts, value) = config("qwen3moe");
+    let layer = experts.experts(0).expect("experts");
+    assert_eq!((experts.family, layer.count, layer.width, layer.per_token), ("Qwen3MoE", 3, 64, 2));
+    assert_eq!((experts.num_layers, &value["norm_topk_prob"]), (1, &json!(true)));
     let special = read("qwen3.json")["special"].clone();
     for (key, name) in [("bos_token_id", "bos"), ("eos_token_id", "eos"), ("pad_token_id", "pad")] {
         assert_eq!(value[key], special[name]);
@@ -89,7 +110,9 @@ fn configurations_say_what_the_metadata_says() {
 fn texts_become_the_tokens_of_the_original_tokenizer() {
     let directory = tempfile::tempdir().unwrap();
     let mut compared = 0;
-    for name in ["llama", "qwen2", "qwen3", "smollm3", "gpt2", "tekken", "sentence"] {
+    for name in
+        ["llama", "qwen2", "qwen3", "smollm3", "gpt2", "tekken", "sentence", "gemma3", "phi3", "qwen3moe"]
+    {
         let files = made(directory.path(), name, ElementType::BF16).files;
         let (tokenizer, expected) = (Tokenizer::load(&files).unwrap(), read(&format!("{name}.json")));
         assert_eq!(json!(tokenizer.stop_ids()), json!([expected["special"]["eos"]]), "{name}");
