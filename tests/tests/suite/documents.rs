@@ -198,7 +198,8 @@ fn the_commands_about_collaboration_run() {
 #[test]
 fn what_a_newcomer_types_runs_and_learns() {
     let folder = checkout();
-    run_blocks("README.md", folder.path(), &["smollm2", "cargo ", "package/package.py"]);
+    run_blocks("README.md", folder.path(), &["smollm2"]);
+    run_blocks("docs/README.md", folder.path(), &["package/package.py"]);
     run_blocks("docs/configuration.md", folder.path(), &[]);
     run_blocks("docs/evaluation.md", folder.path(), &["steps/*/", "--watch"]);
     run_blocks("docs/gpu.md", folder.path(), &["cuda", "gpu_pack.sh"]);
