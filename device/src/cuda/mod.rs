@@ -188,6 +188,22 @@ impl Device for Cuda {
         format!("cuda:{} {} ({}), {total:.1} GiB", self.number, self.name, self.architecture)
     }
 
+    fn beside(&self) -> Result<Self> {
+        Ok(Cuda {
+            cublaslt: None,
+            workspace: None,
+            arena: None,
+            memory: None,
+            functions: HashMap::new(),
+            modules: HashMap::new(),
+            stream: self.stream.clone(),
+            context: self.context.clone(),
+            name: self.name.clone(),
+            architecture: self.architecture.clone(),
+            ..*self
+        })
+    }
+
     fn memory(&self) -> Result<Memory> {
         self.bind()?;
         let (free, total) = result::mem_get_info().map_err(|error| self.failed("its memory", error))?;

@@ -167,8 +167,10 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     let (captured, replayed) = (beginning("captured "), beginning("replay "));
     assert!(!captured.is_empty() && captured.len() <= 16, "{captured:?}");
     assert!(replayed.len() > captured.len(), "{} replays of {} graphs", replayed.len(), captured.len());
-    let launches = captured.iter().map(|line| number(line, "captured")).min().expect("a graph");
-    assert!(launches > 3 * 8, "{launches} launches captured");
+    // Of each of three layers four products, two norms, SwiGLU and five kernels of ONNX Runtime's attention; and the embeddings,
+    // the rows to be scored, the last norm, the head and the sampler.
+    let launches: Vec<u64> = captured.iter().map(|line| number(line, "captured")).collect();
+    assert!(launches.iter().all(|&launches| launches > 3 * 8 && launches <= 3 * 12 + 7), "{launches:?}");
     assert_eq!(beginning("capture sample_rows").len(), captured.len());
 
     // Where branches part, their blocks are copied by one launch a run, for the keys and values of all three layers.
@@ -310,10 +312,11 @@ fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
     let Some(fixture) = Fixture::new() else { return };
     let command = format!("envs tasks plan-path --count 1 --seed 7 | {ROLLOUT} --max-tokens 4 >rollout");
     for (variables, code, wanted) in [
+        (("STAND_IN_MEMORY", "100000"), 69, "33554432 bytes are planned, but of 100000 only 100000 are free"),
         (
-            ("STAND_IN_MEMORY", "100000"),
+            ("STAND_IN_MEMORY", "33600000"),
             69,
-            "the device is out of memory while ONNX Runtime loads the weights",
+            "the device is out of memory while ONNX Runtime opens the model",
         ),
         (("STAND_IN_MEMORY", "1000000000"), 69, "MiB are free and"),
         (("STAND_IN_DRIVER", "12040"), 69, "the driver supports CUDA 12.4, but NVRTC is of CUDA 13"),
