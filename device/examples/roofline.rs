@@ -115,7 +115,7 @@ fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
         let product = Gemm::new(left, right, out, *extent).adding(*adds);
         let mut times = Vec::new();
         for choice in 0..8 {
-            let product = Gemm { choice, ..product };
+            let product = Gemm { choice: Some(choice), ..product };
             match median(&mut device, repeats, |device| device.gemm(&product)) {
                 Ok(seconds) => times.push(seconds),
                 Err(failure) if choice == 0 => return Err(failure),

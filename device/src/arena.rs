@@ -146,7 +146,9 @@ impl<T: Element> Buffer<T> {
 
     /// All values.
     pub fn all(&self) -> Slice<'_, T> {
-        Slice { buffer: self, start: 0, length: self.length }
+        let (address, length) = (self.address(), self.length);
+        let buffer_end = address + (length * size_of::<T>()) as u64;
+        Slice { arena: Some(&self.arena), address, length, buffer_end, element: PhantomData }
     }
 
     /// Some of the values.
@@ -164,15 +166,28 @@ impl<T: Element> Drop for Buffer<T> {
     }
 }
 
-/// Some values of a buffer.
+/// Some values of a buffer, or of memory on the device that a library owns.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T: Element> {
-    buffer: &'a Buffer<T>,
-    start: usize,
+    /// None: memory of a library.
+    arena: Option<&'a Arena>,
+    address: u64,
     length: usize,
+    buffer_end: u64,
+    element: PhantomData<T>,
 }
 
 impl<'a, T: Element> Slice<'a, T> {
+    /// Values in memory of a library, which shares the device and its stream.
+    ///
+    /// # Safety
+    /// `length` values lie at `address`, aligned to their type, and stay until the work on them is done; nobody else uses them
+    /// meanwhile but in the order of the stream.
+    pub unsafe fn foreign(address: u64, length: usize) -> Slice<'a, T> {
+        let buffer_end = address + (length * size_of::<T>()) as u64;
+        Slice { arena: None, address, length, buffer_end, element: PhantomData }
+    }
+
     /// Number of values.
     pub fn len(self) -> usize {
         self.length
@@ -185,7 +200,7 @@ impl<'a, T: Element> Slice<'a, T> {
 
     /// Device address of the first value.
     pub fn address(self) -> u64 {
-        self.buffer.address() + (self.start * size_of::<T>()) as u64
+        self.address
     }
 
     /// Some of the values.
@@ -204,17 +219,18 @@ impl<'a, T: Element> Slice<'a, T> {
             Bound::Unbounded => self.length,
         };
         assert!(start <= end && end <= self.length, "values {start}..{end} of a slice of {}", self.length);
-        Slice { start: self.start + start, length: end - start, ..self }
+        let address = self.address + (start * size_of::<T>()) as u64;
+        Slice { address, length: end - start, ..self }
     }
 
     /// The slice with its type as a value.
     pub(crate) fn raw(self) -> Raw<'a> {
         Raw {
-            arena: &self.buffer.arena,
+            arena: self.arena,
             scalar: T::SCALAR,
-            address: self.address(),
+            address: self.address,
             length: self.length,
-            buffer_end: self.buffer.address() + (self.buffer.length * size_of::<T>()) as u64,
+            buffer_end: self.buffer_end,
         }
     }
 }
@@ -228,7 +244,8 @@ impl<'a, T: Element> From<&'a Buffer<T>> for Slice<'a, T> {
 /// A slice whose type is a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw<'a> {
-    pub arena: &'a Arena,
+    /// None: memory of a library.
+    pub arena: Option<&'a Arena>,
     pub scalar: Scalar,
     pub address: u64,
     pub length: usize,
@@ -239,9 +256,11 @@ pub(crate) struct Raw<'a> {
 impl Raw<'_> {
     /// Fails for a buffer of another arena.
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
-        match Arc::ptr_eq(&self.arena.inner, &arena.inner) {
-            true => Ok(()),
-            false => Err(Failure::work("a buffer of another device")),
+        match self.arena {
+            Some(own) if !Arc::ptr_eq(&own.inner, &arena.inner) => {
+                Err(Failure::work("a buffer of another device"))
+            }
+            _ => Ok(()),
         }
     }
 

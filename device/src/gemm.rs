@@ -52,8 +52,8 @@ pub struct Gemm<'a> {
     pub depth: usize,
     /// What the product is added to: `out` itself, or a matrix of its type and stride that shares no memory with it.
     pub addend: Option<Operand<'a>>,
-    /// Which of the algorithms that a library proposes computes it, in its order; 0, its first, unless they are measured.
-    pub choice: usize,
+    /// Which of the algorithms that a library proposes computes it, in its order; none: the fastest, as measured.
+    pub choice: Option<usize>,
 }
 
 impl<'a> Gemm<'a> {
@@ -64,7 +64,7 @@ impl<'a> Gemm<'a> {
         out: Operand<'a>,
         [rows, columns, depth]: [usize; 3],
     ) -> Self {
-        Gemm { left, right, out, rows, columns, depth, addend: None, choice: 0 }
+        Gemm { left, right, out, rows, columns, depth, addend: None, choice: None }
     }
 
     /// `out += left · right` where `add`.

@@ -78,6 +78,11 @@ pub trait Device {
     /// A description for people: `cuda:0 NVIDIA H200, 139.8 GiB`.
     fn describe(&self) -> String;
 
+    /// Another handle on this device, without an arena: its work follows what was enqueued here and is followed by what comes.
+    fn beside(&self) -> Result<Self>
+    where
+        Self: Sized;
+
     /// Memory of the whole device; an arena counts as used.
     fn memory(&self) -> Result<Memory>;
 

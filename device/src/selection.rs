@@ -165,6 +165,13 @@ impl Device for Any {
         forward!(self, device => device.describe())
     }
 
+    fn beside(&self) -> Result<Self> {
+        Ok(match self {
+            Any::Cuda(device) => Any::Cuda(Box::new(device.beside()?)),
+            Any::Sim(device) => Any::Sim(device.beside()?),
+        })
+    }
+
     fn memory(&self) -> Result<Memory> {
         forward!(self, device => device.memory())
     }

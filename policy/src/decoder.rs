@@ -151,6 +151,16 @@ impl Site {
         SITES[self as usize]
     }
 
+    /// Its name among the inputs of a graph.
+    pub fn name(self) -> &'static str {
+        match self {
+            Site::QueryKeyValue => "qkv",
+            Site::Output => "o",
+            Site::GateUp => "gate_up",
+            Site::Down => "down",
+        }
+    }
+
     /// What its projections are called where they are one layer.
     pub fn fused(self) -> Option<Target> {
         match self {

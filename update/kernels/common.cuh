@@ -1,4 +1,4 @@
-// Helpers: two and four values at a time, sums over a block, and a thread's index in the grid.
+// Helpers: two values at a time, sums over a block, and a thread's index in the grid.
 #pragma once
 
 #include "device.cuh"
@@ -19,39 +19,6 @@ __device__ __forceinline__ void store2(bf16* to, float first, float second) {
 
 __device__ __forceinline__ void store2(float* to, float first, float second) {
     *(float2*)to = make_float2(first, second);
-}
-
-// Four neighboring values; the address is a multiple of four values.
-__device__ __forceinline__ float4 load4(const bf16* from) {
-    uint2 both = *(const uint2*)from;
-    return make_float4(__uint_as_float(both.x << 16), __uint_as_float(both.x & 0xffff0000u),
-                       __uint_as_float(both.y << 16), __uint_as_float(both.y & 0xffff0000u));
-}
-
-__device__ __forceinline__ float4 load4(const float* from) {
-    return *(const float4*)from;
-}
-
-__device__ __forceinline__ void store4(bf16* to, float4 v) {
-    *(uint2*)to = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
-}
-
-__device__ __forceinline__ void store4(float* to, float4 v) {
-    *(float4*)to = v;
-}
-
-// Eight neighboring values as two fours, in one load; the address is a multiple of eight values.
-__device__ __forceinline__ void load8(const bf16* from, float4 (&v)[2]) {
-    uint4 all = *(const uint4*)from;
-    v[0] = make_float4(__uint_as_float(all.x << 16), __uint_as_float(all.x & 0xffff0000u), __uint_as_float(all.y << 16),
-                       __uint_as_float(all.y & 0xffff0000u));
-    v[1] = make_float4(__uint_as_float(all.z << 16), __uint_as_float(all.z & 0xffff0000u), __uint_as_float(all.w << 16),
-                       __uint_as_float(all.w & 0xffff0000u));
-}
-
-__device__ __forceinline__ void store8(bf16* to, const float4 (&v)[2]) {
-    *(uint4*)to = make_uint4(pack_bf16(v[0].x, v[0].y), pack_bf16(v[0].z, v[0].w), pack_bf16(v[1].x, v[1].y),
-                             pack_bf16(v[1].z, v[1].w));
 }
 
 // Both rounded to bf16.

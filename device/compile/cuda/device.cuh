@@ -11,6 +11,7 @@
 //   mma_m16n8k16(d, a, b0, b1)            d[4] += a[4] b[2], bf16 in, f32 out
 //   ldmatrix_x4(r, row), ldmatrix_x4_transposed(r, row)
 //   wgmma.cuh                             Hopper's matrix products, for files named *_sm90a.cu alone
+//   load4, store4, load8, store8          neighboring values of bf16 or float, at an address that is a multiple of as many
 //   to_float, to_bf16, pack_bf16, warp_sum, warp_max, block_sum, block_max
 //
 // Reductions are in a fixed order, so a kernel gives the same bits in every run; atomics on floats would not.
@@ -101,6 +102,48 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 #else
   return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16;
 #endif
+}
+
+// Four neighboring values; the address is a multiple of four values.
+__device__ __forceinline__ float4 load4(const bf16* from) {
+  uint2 both = *(const uint2*)from;
+  return make_float4(__uint_as_float(both.x << 16), __uint_as_float(both.x & 0xffff0000u),
+                     __uint_as_float(both.y << 16), __uint_as_float(both.y & 0xffff0000u));
+}
+
+__device__ __forceinline__ float4 load4(const float* from) {
+  return *(const float4*)from;
+}
+
+__device__ __forceinline__ void store4(bf16* to, float4 v) {
+  *(uint2*)to = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+}
+
+__device__ __forceinline__ void store4(float* to, float4 v) {
+  *(float4*)to = v;
+}
+
+// Eight neighboring values as two fours, in one load; the address is a multiple of eight values.
+__device__ __forceinline__ void load8(const bf16* from, float4 (&v)[2]) {
+  uint4 all = *(const uint4*)from;
+  v[0] = make_float4(__uint_as_float(all.x << 16), __uint_as_float(all.x & 0xffff0000u), __uint_as_float(all.y << 16),
+                     __uint_as_float(all.y & 0xffff0000u));
+  v[1] = make_float4(__uint_as_float(all.z << 16), __uint_as_float(all.z & 0xffff0000u), __uint_as_float(all.w << 16),
+                     __uint_as_float(all.w & 0xffff0000u));
+}
+
+__device__ __forceinline__ void store8(bf16* to, const float4 (&v)[2]) {
+  *(uint4*)to = make_uint4(pack_bf16(v[0].x, v[0].y), pack_bf16(v[0].z, v[0].w), pack_bf16(v[1].x, v[1].y),
+                           pack_bf16(v[1].z, v[1].w));
+}
+
+__device__ __forceinline__ void load8(const float* from, float4 (&v)[2]) {
+  v[0] = load4(from);
+  v[1] = load4(from + 4);
+}
+__device__ __forceinline__ void store8(float* to, const float4 (&v)[2]) {
+  store4(to, v[0]);
+  store4(to + 4, v[1]);
 }
 
 #define FULL_WARP 0xffffffffu

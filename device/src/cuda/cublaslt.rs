@@ -1,15 +1,20 @@
 //! GEMMs by cuBLASLt, with its descriptors and chosen algorithm cached per [`Key`].
 //!
-//! The algorithm heuristic takes longer than a small GEMM. cuBLASLt is column-major: a row-major matrix is the transpose
-//! of a column-major one of the same bytes, so the operands are passed in reverse order.
+//! The algorithm heuristic takes longer than a small GEMM, and its first proposal is often not the fastest: the first time that
+//! a shape occurs on a card its first proposals are measured ([`super::choices`]), with the operands at hand. cuBLASLt is
+//! column-major: a row-major matrix is the transpose of a column-major one of the same bytes, so the operands are passed in
+//! reverse order.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::fmt;
 
 use cudarc::cublaslt::{result, sys};
 use record::failure::{Failure, Result};
 
+use super::choices::{Choices, fastest};
+use super::installation;
 use super::library::{self, Library};
+use super::plan::MatmulPlan;
 use crate::element::Scalar;
 use crate::gemm::{Gemm, Operand};
 
@@ -36,7 +41,33 @@ pub(crate) struct Key {
     /// What the product is added to: laid out as `out`, at an alignment of its own.
     pub addend: Option<Layout>,
     /// See [`Gemm::choice`].
-    pub choice: usize,
+    pub choice: Option<usize>,
+}
+
+/// The shape's name among the [`Choices`]. Extents are rounded up to four steps an octave: what is as good as the same shape has
+/// the same choice.
+impl fmt::Display for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { first, second, out, addend, .. } = self;
+        let depth = if first.transposed { first.rows } else { first.columns };
+        let [rows, columns, depth] = [out.rows, out.columns, depth].map(step);
+        let letter = |layout: &Layout| if layout.transposed { 't' } else { 'n' };
+        let (first_letter, second_letter, inputs) = (letter(first), letter(second), first.scalar);
+        let sum = if addend.is_some() { "+" } else { "" };
+        let alignments =
+            [first, second, addend.as_ref().unwrap_or(out), out].map(|one| one.alignment.min(16));
+        let alignment = alignments.into_iter().min().unwrap_or(1);
+        write!(
+            formatter,
+            "{rows}x{columns}x{depth}-{first_letter}{second_letter}-{inputs}-{}{sum}-{alignment}",
+            out.scalar
+        )
+    }
+}
+
+/// An extent, rounded up.
+fn step(extent: u64) -> u64 {
+    extent.next_multiple_of((extent.next_power_of_two() / 8).max(1))
 }
 
 impl Key {
@@ -70,13 +101,21 @@ fn layout(operand: &Operand<'_>, rows: usize, columns: usize) -> Layout {
 pub(crate) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     plans: HashMap<Key, MatmulPlan>,
+    choices: Choices,
 }
 
+/// Proposals of cuBLASLt that are measured.
+const PROPOSALS: usize = 8;
+
 impl CublasLt {
-    pub fn new() -> Result<Self> {
+    /// A handle, with the choices of this card.
+    pub fn new(card: &str) -> Result<Self> {
         library::open(Library::CublasLt)?;
         let handle = result::create_handle().map_err(|error| failed("start", &error))?;
-        Ok(CublasLt { handle, plans: HashMap::new() })
+        // SAFETY: the library is open.
+        let version = unsafe { sys::cublasLtGetVersion() };
+        let choices = Choices::of(card, installation::driver_version().unwrap_or_default(), version);
+        Ok(CublasLt { handle, plans: HashMap::new(), choices })
     }
 
     /// Enqueues a GEMM on `stream`.
@@ -90,39 +129,60 @@ impl CublasLt {
         stream: sys::cudaStream_t,
     ) -> Result<()> {
         let key = Key::new(gemm);
+        let failure = |error: result::CublasError| failed(&format!("{key:?}"), &error);
         if !self.plans.contains_key(&key) {
-            let plan = MatmulPlan::new(self.handle, &key, workspace.1)
-                .map_err(|error| failed(&format!("{key:?}"), &error))?;
+            let mut plan = MatmulPlan::new(&key, workspace.1).map_err(failure)?;
+            // SAFETY: the caller's promise.
+            unsafe { self.choose(&mut plan, &key, gemm, workspace, stream)? };
             self.plans.insert(key, plan);
         }
-        let plan = &self.plans[&key];
-        let address = |operand: &Operand<'_>| operand.values.address as *const c_void;
-        let out = gemm.out.values.address as *mut c_void;
-        // Without an addend nothing of it is read, whatever its address.
-        let addend = address(&gemm.addend.unwrap_or(gemm.out));
-        let (alpha, beta) = (1f32, if gemm.addend.is_some() { 1f32 } else { 0.0 });
-        // SAFETY: the plan's descriptors live as long as the plan; the rest is the caller's promise.
-        unsafe {
-            result::matmul(
-                self.handle,
-                plan.product,
-                (&raw const alpha).cast(),
-                (&raw const beta).cast(),
-                address(&gemm.right),
-                plan.layouts[0],
-                address(&gemm.left),
-                plan.layouts[1],
-                addend,
-                plan.layouts[2],
-                out,
-                plan.layouts[2],
-                &raw const plan.algorithm,
-                workspace.0 as *mut c_void,
-                workspace.1,
-                stream,
-            )
+        // SAFETY: the plan is this GEMM's; the rest is the caller's promise.
+        unsafe { self.plans[&key].run(self.handle, gemm, 1.0, workspace, stream) }.map_err(failure)
+    }
+
+    /// Chooses a plan's algorithm: the one asked for, what was measured before, or the fastest.
+    ///
+    /// # Safety
+    /// As [`CublasLt::run`].
+    unsafe fn choose(
+        &mut self,
+        plan: &mut MatmulPlan,
+        key: &Key,
+        gemm: &Gemm,
+        workspace: (u64, usize),
+        stream: sys::cudaStream_t,
+    ) -> Result<()> {
+        let failure = |error: result::CublasError| failed(&format!("{key:?}"), &error);
+        let measures = key.choice.is_none() && self.choices.measures;
+        let shape = key.to_string();
+        let handle = self.handle;
+        let usable = |plan: &MatmulPlan, choices: &Choices| {
+            choices.of_shape(&shape).iter().find_map(|&known| plan.checked(handle, known, workspace.1))
+        };
+        if let Some(algorithm) = usable(plan, &self.choices).filter(|_| measures) {
+            plan.algorithm = algorithm;
+            return Ok(());
         }
-        .map_err(|error| failed(&format!("{key:?}"), &error))
+        let wanted = key.choice.map_or(if measures { PROPOSALS } else { 1 }, |choice| choice + 1);
+        let proposed = plan.proposals(self.handle, wanted).map_err(failure)?;
+        let none = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
+        plan.algorithm = *proposed.get(key.choice.unwrap_or(0)).ok_or(none).map_err(failure)?;
+        // While a graph is captured nothing can be waited for.
+        if !measures || proposed.len() < 2 || super::timing::is_capturing(stream) {
+            return Ok(());
+        }
+        let mut seconds = Vec::new();
+        for algorithm in &proposed {
+            plan.algorithm = *algorithm;
+            // SAFETY: the caller's promise.
+            let time = unsafe { plan.time(self.handle, gemm, workspace, stream) };
+            // One that does not run is not chosen.
+            seconds.push(time.unwrap_or(f32::INFINITY));
+        }
+        plan.algorithm = proposed[fastest(&seconds)];
+        self.choices.keep(&shape, plan.algorithm.data);
+        plan.algorithm = usable(plan, &self.choices).unwrap_or(plan.algorithm);
+        Ok(())
     }
 }
 
@@ -134,119 +194,8 @@ impl Drop for CublasLt {
     }
 }
 
-fn failed(what: &str, error: &dyn std::fmt::Display) -> Failure {
+fn failed(what: &str, error: &dyn fmt::Display) -> Failure {
     Failure::work(format!("cuBLASLt: {what}: {error}"))
-}
-
-/// cuBLASLt's descriptors of a GEMM, and the algorithm it chose.
-struct MatmulPlan {
-    product: sys::cublasLtMatmulDesc_t,
-    layouts: Vec<sys::cublasLtMatrixLayout_t>,
-    preference: sys::cublasLtMatmulPreference_t,
-    algorithm: sys::cublasLtMatmulAlgo_t,
-}
-
-impl MatmulPlan {
-    fn new(
-        handle: sys::cublasLtHandle_t,
-        key: &Key,
-        workspace: usize,
-    ) -> std::result::Result<Self, result::CublasError> {
-        use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
-        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        // f32 inputs are not rounded to TF32.
-        let product = result::create_matmul_desc(
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            sys::cudaDataType_t::CUDA_R_32F,
-        )?;
-        let mut plan = MatmulPlan {
-            product,
-            layouts: Vec::new(),
-            preference: std::ptr::null_mut(),
-            // SAFETY: plain numbers, overwritten below before any use.
-            algorithm: unsafe { std::mem::zeroed() },
-        };
-        plan.preference = result::create_matmul_pref()?;
-        for layout in [key.first, key.second, key.out] {
-            let scalar = match layout.scalar {
-                Scalar::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-                _ => sys::cudaDataType_t::CUDA_R_32F,
-            };
-            plan.layouts.push(result::create_matrix_layout(
-                scalar,
-                layout.rows,
-                layout.columns,
-                layout.stride,
-            )?);
-        }
-        for (attribute, layout) in
-            [(CUBLASLT_MATMUL_DESC_TRANSA, key.first), (CUBLASLT_MATMUL_DESC_TRANSB, key.second)]
-        {
-            let operation = i32::from(layout.transposed);
-            let value = (&raw const operation).cast();
-            // SAFETY: the description is alive; the attribute is a 32-bit number.
-            unsafe { result::set_matmul_desc_attribute(product, attribute, value, size_of::<i32>())? };
-        }
-        let alignments = [
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.first.alignment),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.second.alignment),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.addend.unwrap_or(key.out).alignment),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.out.alignment),
-        ];
-        // SAFETY: the preference is alive; each attribute has the type written here.
-        unsafe {
-            let (limit, value) =
-                (Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const workspace).cast());
-            result::set_matmul_pref_attribute(plan.preference, limit, value, size_of::<usize>())?;
-            for (attribute, bytes) in alignments {
-                let value = (&raw const bytes).cast();
-                result::set_matmul_pref_attribute(plan.preference, attribute, value, size_of::<u32>())?;
-            }
-            let [a, b, c] = [plan.layouts[0], plan.layouts[1], plan.layouts[2]];
-            plan.algorithm = match key.choice {
-                0 => result::get_matmul_algo_heuristic(handle, product, a, b, c, c, plan.preference)?.algo,
-                choice => {
-                    let mut proposed =
-                        vec![std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); choice + 1];
-                    let (most, mut count) = (proposed.len() as i32, 0);
-                    let first = proposed.as_mut_ptr();
-                    sys::cublasLtMatmulAlgoGetHeuristic(
-                        handle,
-                        product,
-                        a,
-                        b,
-                        c,
-                        c,
-                        plan.preference,
-                        most,
-                        first,
-                        &mut count,
-                    )
-                    .result()?;
-                    let none = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
-                    let chosen = proposed[..count.max(0) as usize].get(choice).ok_or(none)?;
-                    chosen.state.result()?;
-                    chosen.algo
-                }
-            };
-        }
-        Ok(plan)
-    }
-}
-
-impl Drop for MatmulPlan {
-    fn drop(&mut self) {
-        // SAFETY: each was made by `new` and is destroyed once; failures leave nothing to do.
-        unsafe {
-            for layout in &self.layouts {
-                let _ = result::destroy_matrix_layout(*layout);
-            }
-            if !self.preference.is_null() {
-                let _ = result::destroy_matmul_pref(self.preference);
-            }
-            let _ = result::destroy_matmul_desc(self.product);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -324,5 +273,25 @@ mod tests {
         assert_ne!(key(0, false), key(0, true));
         assert_ne!(key(0, false), key(1, false), "an odd address is another plan");
         assert_eq!((key(0, false).first.alignment, key(1, false).first.alignment), (256, 2));
+    }
+
+    #[test]
+    fn shapes_that_are_alike_share_a_choice() {
+        assert_eq!(
+            [1, 3, 8, 9, 64, 1000, 1152, 2048, 151_936].map(step),
+            [1, 3, 8, 10, 64, 1024, 1280, 2048, 163_840]
+        );
+        let arena = Arena::new(1 << 20, 1 << 18, 0);
+        let (a, b): (Buffer<bf16>, Buffer<f32>) =
+            (arena.allocate(32_768).unwrap(), arena.allocate(16_384).unwrap());
+        let name = |rows: usize, first: usize, add: bool| {
+            let (left, right) = (Operand::new(a.slice(first..), 64), Operand::new(&a, 64).transposed());
+            Key::new(&Gemm::new(left, right, Operand::new(&b, 64), [rows, 64, 64]).adding(add)).to_string()
+        };
+        assert_eq!(name(200, 0, true), "64x224x64-tn-bf16-f32+-16");
+        assert_eq!(name(200, 0, true), name(224, 8, true));
+        for other in [name(225, 0, true), name(200, 0, false), name(200, 4, true)] {
+            assert_ne!(other, name(200, 0, true));
+        }
     }
 }

@@ -51,7 +51,7 @@ pub fn gpus() -> Result<String> {
 }
 
 /// The newest CUDA that the driver supports: 1000 times the major version and 10 times the minor. The driver is open.
-fn driver_version() -> std::result::Result<i32, DriverError> {
+pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
     let mut version = 0;
     // SAFETY: the driver is open; one out-parameter.
     unsafe { cudarc::driver::sys::cuDriverGetVersion(&mut version) }.result()?;

@@ -4,10 +4,13 @@
 //! launch and cached on disk. The context is the GPU's primary one, which other libraries in the process (ONNX Runtime)
 //! share; [`Cuda::stream`] lets them enqueue work in the same order.
 
+mod choices;
 mod compile;
 mod cublaslt;
 mod installation;
 mod library;
+mod plan;
+mod timing;
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -185,6 +188,22 @@ impl Device for Cuda {
         format!("cuda:{} {} ({}), {total:.1} GiB", self.number, self.name, self.architecture)
     }
 
+    fn beside(&self) -> Result<Self> {
+        Ok(Cuda {
+            cublaslt: None,
+            workspace: None,
+            arena: None,
+            memory: None,
+            functions: HashMap::new(),
+            modules: HashMap::new(),
+            stream: self.stream.clone(),
+            context: self.context.clone(),
+            name: self.name.clone(),
+            architecture: self.architecture.clone(),
+            ..*self
+        })
+    }
+
     fn memory(&self) -> Result<Memory> {
         self.bind()?;
         let (free, total) = result::mem_get_info().map_err(|error| self.failed("its memory", error))?;
@@ -201,7 +220,7 @@ impl Device for Cuda {
                 "cuda:{}: {bytes} bytes are planned, but of {} only {} are free",
                 self.number, memory.total, memory.free
             ))
-            .hint("lower --max-tokens-per-batch, or end what else uses the GPU (nvidia-smi)"));
+            .hint("end what else uses the GPU (nvidia-smi), or give update a lower --max-tokens-per-batch"));
         }
         // SAFETY: freed by `DeviceMemory`.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(|error| {
@@ -332,7 +351,7 @@ impl Device for Cuda {
         let stream = self.stream().cast();
         let cublaslt = match &mut self.cublaslt {
             Some(cublaslt) => cublaslt,
-            none => none.insert(CublasLt::new()?),
+            none => none.insert(CublasLt::new(&self.name)?),
         };
         // SAFETY: the description has been checked, and everything lies in our arena, in the current context.
         unsafe { cublaslt.run(gemm, range, stream) }

@@ -72,6 +72,9 @@ impl Sim {
     fn check_margins(&self, kernel: &Kernel, arguments: &[Argument<'_>]) -> Result<()> {
         for (argument, parameter) in arguments.iter().zip(kernel.parameters()) {
             let Value::Pointer(raw) = argument.0 else { continue };
+            if raw.arena.is_none() {
+                continue;
+            }
             let end = raw.buffer_end.next_multiple_of(ALIGNMENT) + MARGIN;
             // SAFETY: the rest of the buffer's footprint lies in the arena and belongs to nobody else.
             let margin = unsafe {
@@ -94,6 +97,10 @@ impl Device for Sim {
 
     fn describe(&self) -> String {
         format!("sim: CUDA kernels on {} threads of the CPU, schedule {}", self.workers.len(), self.seed)
+    }
+
+    fn beside(&self) -> Result<Self> {
+        Ok(Sim { own_kernels: self.own_kernels, ..Sim::new(self.workers.len(), self.seed)? })
     }
 
     fn memory(&self) -> Result<Memory> {

@@ -1,13 +1,13 @@
 //! The decoder as an ONNX model that is never exported: it is built in memory from the table of [`crate::decoder`] and the
 //! safetensors header.
 //!
-//! Each kind of graph has a file with its inputs and its attention: `shared_prefix` (what `rollout` runs on CPU),
+//! Each kind of graph has a file with its inputs and its layers: `shared_prefix` (what `rollout` runs on CPU),
 //! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
 //! in `paged` also bf16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
 //! operators.
 //!
-//! The shared-prefix graph holds no weights, so that one session serves every version of them. In the others every weight
-//! is external data: a file name, an offset and a length inside the safetensors, with
+//! The shared-prefix graph and the paged one hold no weights, so that one session serves every version of them. In the portable
+//! one every weight is external data: a file name, an offset and a length inside the safetensors, with
 //! `session.model_external_initializers_file_folder_path` = [`Weights::folder`](crate::weights::Weights::folder); those
 //! stored in another type pass a `Cast` that ONNX Runtime folds when it loads the model.
 
@@ -30,9 +30,9 @@ use crate::weights::{ElementType, Weights};
 
 pub use crate::decoder::SITES;
 pub use group_query::GROUP_QUERY_POSITIONS;
-pub use paged::block_size;
+pub use paged::{Parameter, block_size, parameters};
 pub use shared_prefix::fed_tensors;
-pub use stacked::{Factor, HALF, Stack};
+pub use stacked::{Factor, Stack};
 
 /// Which graph to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn paged_decoder(
 
 fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
-    if !matches!(kind, Kind::SharedPrefix { .. }) {
+    if kind == Kind::GroupQuery {
         weights.folder()?;
     }
     if kind == Kind::GroupQuery && config.variant.experts.is_some() {
@@ -109,10 +109,11 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     }
     match kind {
         Kind::SharedPrefix { adapted } => builder.shared_prefix_layers(adapted)?,
-        _ => builder.layers()?,
+        Kind::GroupQuery => builder.layers()?,
+        Kind::Paged(_) => builder.paged_layers()?,
     }
     let mut operator_sets = vec![(ONNX, 23), (MICROSOFT, 1)];
-    if !matches!(kind, Kind::GroupQuery | Kind::Paged(Arithmetic::BF16)) {
+    if kind != Kind::GroupQuery {
         operator_sets.push((DOMAIN, 1));
     }
     Ok(builder.graph.into_model("decoder", &operator_sets))
@@ -133,32 +134,23 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
+    /// The layers of the portable graph.
     fn layers(&mut self) -> Result<()> {
         let decoder = self.decoder;
-        let last = decoder.layers.len() - 1;
         self.embedded("x.0")?;
         self.norm("x.0", &decoder.layers[0].input_norm.name, "normed.0")?;
-        let mut stream = self.widened("x.0");
+        let mut stream = "x.0".to_owned();
         let mut feed_forward = String::new();
         for (index, layer) in decoder.layers.iter().enumerate() {
             let value = |name: &str| format!("{name}.{index}");
-            match self.kind {
-                Kind::GroupQuery => self.group_query_attention(index, layer)?,
-                _ => self.paged_attention(index, layer)?,
-            }
-            let (mut residual, mut attention) = (stream, value("attention"));
-            if index == last && self.kind != Kind::GroupQuery {
-                // Every row has its keys and values now; only those to be scored go on.
-                residual = self.scored(&residual);
-                attention = self.scored(&attention);
-            }
-            self.project(index, layer, Site::Output, &attention)?;
+            self.group_query_attention(index, layer)?;
+            self.project(index, layer, Site::Output, &value("attention"))?;
             let (post_attention, post_attention_normed) = (value("middle"), value("middle_normed"));
             let attention_out = self.post_norm(value("attention_out"), layer.attention_out_norm.as_ref())?;
             let norm = &layer.mlp_norm.name;
-            self.add_norm(&residual, &attention_out, norm, &post_attention, &post_attention_normed)?;
+            self.add_norm(&stream, &attention_out, norm, &post_attention, &post_attention_normed)?;
             self.project(index, layer, Site::GateUp, &post_attention_normed)?;
-            self.swiglu(index);
+            self.glu(index);
             self.project(index, layer, Site::Down, &value("gated"))?;
             feed_forward = self.post_norm(value("feed_forward"), layer.mlp_out_norm.as_ref())?;
             stream = format!("x.{}", index + 1);
@@ -168,15 +160,11 @@ impl Builder<'_> {
             }
         }
         // Only the rows to be scored pass the final norm and the head, the largest matrix of a small model.
-        let (left, right) = (format!("middle.{last}"), feed_forward);
-        let norm = &decoder.final_norm.name;
-        if matches!(self.kind, Kind::Paged(_)) {
-            return self.add_norm(&left, &right, norm, "x.last", "hidden");
-        }
-        self.graph.node(ONNX, "Add", &[&left, &right], &["x.last"], &[]);
+        let middle = format!("middle.{}", decoder.layers.len() - 1);
+        self.graph.node(ONNX, "Add", &[&middle, &feed_forward], &["x.last"], &[]);
         self.graph.node(ONNX, "Reshape", &["x.last", "rows"], &["x.rows"], &[]);
         let scored = self.scored("x.rows");
-        self.norm(&scored, norm, "normed.scored")?;
+        self.norm(&scored, &decoder.final_norm.name, "normed.scored")?;
         self.linear("normed.scored", &decoder.head().name, "logits")
     }
 
@@ -223,11 +211,11 @@ impl Builder<'_> {
         scored
     }
 
-    /// The projections of a site from `input`, biases and adapters included: a value for each target (`q.L`, `k.L`, ...).
+    /// The projections of a site from `input`, biases included: a value for each target (`q.L`, `k.L`, ...).
     fn project(&mut self, index: usize, layer: &Layer, site: Site, input: &str) -> Result<()> {
         for &target in site.targets() {
             let (name, Projection { weight, bias }) = (value_name(target), layer.projection(target));
-            let output = self.base_of(target, index);
+            let output = format!("{name}.{index}");
             let Some(bias) = bias else {
                 self.linear(input, &weight.name, &output)?;
                 continue;
@@ -237,24 +225,18 @@ impl Builder<'_> {
             let bias = self.weight(&bias.name)?;
             self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[&output], &[]);
         }
-        self.add_stacked(index, site, input);
         Ok(())
     }
 
-    /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202), or with GELU instead (GEGLU).
-    fn swiglu(&mut self, layer: usize) {
+    /// To `gated.L`: `silu(gate) * up` (SwiGLU, arXiv 2002.05202), or with GELU by its tanh formula instead (GEGLU).
+    fn glu(&mut self, layer: usize) {
         let value = |part: &str| format!("{part}.{layer}");
-        if self.config.variant.gelu {
-            // By its tanh formula.
-            self.graph.node(MICROSOFT, "FastGelu", &[&value("gate")], &[&value("gelu")], &[]);
-            self.graph.node(ONNX, "Mul", &[&value("gelu"), &value("up")], &[&value("gated")], &[]);
-            return;
-        }
-        // QuickGelu of bf16 rounds every step: below zero its sigmoid is the small rest of 1 minus a rounded number.
-        let operator = if self.element == Element::BF16 { "ScaledSiLU" } else { "QuickGelu" };
-        let silu = [("alpha", Attribute::Float(1.0))];
-        self.graph.node(MICROSOFT, operator, &[&value("gate")], &[&value("silu")], &silu);
-        self.graph.node(ONNX, "Mul", &[&value("silu"), &value("up")], &[&value("gated")], &[]);
+        let (operator, alpha) = match self.config.variant.gelu {
+            true => ("FastGelu", vec![]),
+            false => ("QuickGelu", vec![("alpha", Attribute::Float(1.0))]),
+        };
+        self.graph.node(MICROSOFT, operator, &[&value("gate")], &[&value("activated")], &alpha);
+        self.graph.node(ONNX, "Mul", &[&value("activated"), &value("up")], &[&value("gated")], &[]);
     }
 
     /// Cosine and sine tables of the first positions, `[positions, pairs]` each, as two initializers.
@@ -269,101 +251,53 @@ impl Builder<'_> {
     /// `output = input · weightᵀ`, with the weight as Hugging Face stores it, `[out, in]`.
     fn linear(&mut self, input: &str, weight: &str, output: &str) -> Result<()> {
         let weight = self.weight(weight)?;
-        self.matmul(input, &weight, output);
-        Ok(())
-    }
-
-    fn matmul(&mut self, input: &str, weight: &str, output: &str) {
         let transposed = [("transB", Attribute::Int(1))];
-        self.graph.node(MICROSOFT, "FusedMatMul", &[input, weight], &[output], &transposed);
+        self.graph.node(MICROSOFT, "FusedMatMul", &[input, &weight], &[output], &transposed);
+        Ok(())
     }
 
     /// RMS norm (arXiv 1910.07467).
     fn norm(&mut self, input: &str, weight: &str, output: &str) -> Result<()> {
-        let weight = self.norm_weight(weight, self.element)?;
+        let weight = self.norm_weight(weight)?;
         let attributes =
             [("epsilon", Attribute::Float(self.config.rms_norm_eps)), ("axis", Attribute::Int(-1))];
-        // By ONNX Runtime's own name, under which it has a kernel for every type and device.
-        let operator = if matches!(self.kind, Kind::Paged(_)) {
-            "SimplifiedLayerNormalization"
-        } else {
-            "RMSNormalization"
-        };
-        self.graph.node(ONNX, operator, &[input, &weight], &[output], &attributes);
+        self.graph.node(ONNX, "RMSNormalization", &[input, &weight], &[output], &attributes);
         Ok(())
     }
 
-    /// `sum = left + right` in f32, with the residual stream on the left, and its RMS norm, rounded once.
+    /// `sum = left + right`, and its RMS norm.
     fn add_norm(&mut self, left: &str, right: &str, weight: &str, sum: &str, normed: &str) -> Result<()> {
-        let weight = self.wide_norm_weight(weight)?;
-        let right = self.widened(right);
-        let narrow = self.element != Element::F32;
-        let output = if narrow { format!("{normed}.f32") } else { normed.to_owned() };
+        let weight = self.norm_weight(weight)?;
         let attributes = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
-        let outputs = [&output, "", "", sum];
-        let inputs = [left, &right, &weight];
+        let (inputs, outputs) = ([left, right, &weight], [normed, "", "", sum]);
         self.graph.node(MICROSOFT, "SkipSimplifiedLayerNormalization", &inputs, &outputs, &attributes);
-        if narrow {
-            self.cast(&output, self.element, normed);
-        }
         Ok(())
     }
 
-    /// An activation in f32.
-    fn widened(&mut self, value: &str) -> String {
-        if self.element == Element::F32 {
-            return value.to_owned();
-        }
-        let wide = format!("{value}.f32");
-        self.cast(value, Element::F32, &wide);
-        wide
-    }
-
-    /// The name of a weight's value in the type of the activations; in a shared-prefix graph it is an input.
+    /// The name of a weight's value in f32; in the graphs that hold none it is an input.
     fn weight(&mut self, name: &str) -> Result<String> {
-        self.weight_in(name, self.element)
-    }
-
-    /// The same in any type.
-    fn weight_in(&mut self, name: &str, element: Element) -> Result<String> {
-        if let Kind::SharedPrefix { .. } = self.kind {
+        if self.kind != Kind::GroupQuery || self.stored(name)? == Element::F32 {
             return Ok(name.to_owned());
         }
-        if self.stored(name)? == element {
-            return Ok(name.to_owned());
-        }
-        let value = format!("{name}/{}", if element == self.element { "cast" } else { "f32" });
+        let value = format!("{name}/cast");
         if self.present.insert(value.clone()) {
-            self.cast(name, element, &value);
+            self.cast(name, Element::F32, &value);
         }
         Ok(value)
     }
 
     /// The same of a norm's weight, to which 1 is added where it is stored without.
-    fn norm_weight(&mut self, name: &str, element: Element) -> Result<String> {
-        if !self.config.variant.norms_minus_one || matches!(self.kind, Kind::SharedPrefix { .. }) {
-            return self.weight_in(name, element);
+    fn norm_weight(&mut self, name: &str) -> Result<String> {
+        if !self.config.variant.norms_minus_one {
+            return self.weight(name);
         }
         let value = format!("{name}/plus_one");
         if self.present.insert(value.clone()) {
             let values = norm_values(self.config, self.weights, name)?;
             let shape = [values.len()];
-            self.graph.numbers(&value, element, &shape, values.into_iter());
+            self.graph.numbers(&value, Element::F32, &shape, values.into_iter());
         }
         Ok(value)
-    }
-
-    /// The same in f32, of the value that it has in the type of the activations: training reads that, and a norm that is
-    /// rounded on one side alone is a part of the difference between the two.
-    fn wide_norm_weight(&mut self, name: &str) -> Result<String> {
-        if self.element == Element::F32 || self.config.variant.norms_minus_one {
-            return self.norm_weight(name, Element::F32);
-        }
-        let (narrow, wide) = (self.weight(name)?, format!("{name}/f32"));
-        if self.present.insert(wide.clone()) {
-            self.cast(&narrow, Element::F32, &wide);
-        }
-        Ok(wide)
     }
 
     /// Writes a weight's initializer on its first use; the type that it is stored in.

@@ -14,32 +14,89 @@
 //! | input `slot_mapping` | int32 `[N]` | where a row's key and value go: block times block size plus offset |
 //! | input `attention_metadata` | int32 `[3]`, in plain memory | most rows of any one sequence, most tokens, and what the longest has at least |
 //! | inputs `key_cache.L`, `value_cache.L` | T `[P, S, kv_num_heads, head_dim]` | P blocks of S tokens of layer L |
+//! | each of [`parameters`] | T | weights; those that read the same input are one matrix |
 //! | output `hidden` | T `[R, hidden_size]` | the scored rows after the final norm |
 //! | outputs `key_cache_out.L`, `value_cache_out.L` | as the inputs | must be the same buffers |
 //!
 //! With the last of the three numbers attention decides whether to split long sequences over more of the device.
 //!
-//! T is bf16 or f32. The residual stream is f32 with either: a bf16 product is cast before it is added, and the norm of the
-//! sum after it is taken, four casts a layer. The output head is left to the caller: its products of bf16 numbers want sums
-//! in f32, and a `MatMul` of bf16 would round each logit to eight bits, which moves log-probabilities by hundredths of a nat.
+//! T is bf16 or f32. The graph holds no weights: they are inputs, so a session serves every version of them, and the order of a
+//! checkpoint's tensors does not matter. The output head is left to the caller: its products of bf16 numbers want sums in f32.
 //!
-//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows with biases added, or all three as one; RMS norms of query and key
+//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows as one, RMS norms of query and key
 //! heads, RoPE by halves with tables of T (in NoPE layers tables of no rotation, for the same kernels), the in-place
 //! append, and causal attention with scale `head_dim^-0.5`. [`block_size`] is what its fastest kernel takes. LoRA
-//! adapters add more inputs, see `stacked`.
+//! adapters add more inputs, see `stacked`. The other operators are ours, in the domain `troupe`:
+//!
+//! | operator | inputs | output |
+//! |---|---|---|
+//! | `Linear` | T `[rows, inputs]`, T `[outputs, inputs]`, optional T `[rows, outputs]` | T: `input · weightᵀ`, with the third added before the sum is rounded |
+//! | `ResidualLinear` | the same, with an f32 `[rows, outputs]` | f32: the residual stream, which every layer adds to and bf16 would round each time |
+//! | `RmsNorm` | f32 `[rows, width]`, T `[width]`; attribute `epsilon` | T |
+//! | `SwiGlu` | T `[rows, 2 * intermediate_size]`, gate then up | T: silu(gate) * up |
 
 use record::failure::Result;
 
-use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT, element_of, file_name};
-use crate::decoder::{Layer, Site, Target};
+use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT, ONNX};
+use crate::config::Config;
+use crate::decoder::{Layer, Site, Tensor};
 use crate::onnx::{Attribute, Element};
 use crate::rope::Rope;
-use crate::weights::TensorView;
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.
 pub fn block_size(head_dim: usize) -> usize {
     if head_dim <= 64 { 256 } else { 128 }
+}
+
+/// An input of the paged graph that holds weights.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// The input's name.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    /// The checkpoint's tensors that it consists of, one under the other.
+    pub parts: Vec<String>,
+}
+
+/// Every input of the paged graph that holds weights.
+pub fn parameters(config: &Config) -> Vec<Parameter> {
+    let decoder = config.decoder();
+    let mut all = vec![Parameter::of(&decoder.embedding.name, &[&decoder.embedding])];
+    for (index, layer) in decoder.layers.iter().enumerate() {
+        for site in Site::ALL {
+            let projections = site.targets().iter().map(|&target| layer.projection(target));
+            let weights: Vec<&Tensor> = projections.clone().map(|projection| &projection.weight).collect();
+            all.push(Parameter::of(&weight_of(site, index), &weights));
+            let biases: Vec<&Tensor> =
+                projections.filter_map(|projection| projection.bias.as_ref()).collect();
+            if !biases.is_empty() {
+                all.push(Parameter::of(&bias_of(site, index), &biases));
+            }
+        }
+        let norms = [&layer.input_norm, &layer.mlp_norm].into_iter().chain(layer.qk_norm.iter().flatten());
+        all.extend(norms.map(|norm| Parameter::of(&norm.name, &[norm])));
+    }
+    all.push(Parameter::of(&decoder.final_norm.name, &[&decoder.final_norm]));
+    all
+}
+
+impl Parameter {
+    fn of(name: &str, parts: &[&Tensor]) -> Parameter {
+        let mut shape = parts[0].shape.clone();
+        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+        let parts = parts.iter().map(|part| part.name.clone()).collect();
+        Parameter { name: name.to_owned(), shape, parts }
+    }
+}
+
+fn weight_of(site: Site, layer: usize) -> String {
+    format!("weight.{}.{layer}", site.name())
+}
+
+fn bias_of(site: Site, layer: usize) -> String {
+    format!("bias.{}.{layer}", site.name())
 }
 
 impl Builder<'_> {
@@ -61,6 +118,11 @@ impl Builder<'_> {
                 graph.output(&format!("{side}_cache_out.{layer}"), element, &shape);
             }
         }
+        for Parameter { name, shape, .. } in parameters(config) {
+            let shape: Vec<String> = shape.iter().map(usize::to_string).collect();
+            let shape: Vec<&str> = shape.iter().map(String::as_str).collect();
+            graph.input(&name, element, &shape);
+        }
         self.stack_inputs();
         for rope in config.ropes() {
             self.rope_tables(["cos", "sin"], config.max_positions, &rope);
@@ -71,37 +133,67 @@ impl Builder<'_> {
         }
     }
 
+    pub(super) fn paged_layers(&mut self) -> Result<()> {
+        let decoder = self.decoder;
+        let last = decoder.layers.len() - 1;
+        self.embedded("embedded")?;
+        let mut stream = self.widened("embedded");
+        for (index, layer) in decoder.layers.iter().enumerate() {
+            let value = |name: &str| format!("{name}.{index}");
+            self.stream_norm(&stream, &layer.input_norm, &value("normed"));
+            self.paged_attention(index, layer);
+            let mut attention = value("attention");
+            if index == last {
+                // Every row has its keys and values now; only those to be scored go on.
+                (stream, attention) = (self.scored(&stream), self.scored(&attention));
+            }
+            let middle = value("middle");
+            self.stacked_site(index, Site::Output, &attention, Some(&stream), &middle);
+            self.stream_norm(&middle, &layer.mlp_norm, &value("middle_normed"));
+            self.stacked_site(index, Site::GateUp, &value("middle_normed"), None, &value("gate_up"));
+            self.graph.node(DOMAIN, "SwiGlu", &[&value("gate_up")], &[&value("gated")], &[]);
+            stream = format!("x.{}", index + 1);
+            self.stacked_site(index, Site::Down, &value("gated"), Some(&middle), &stream);
+        }
+        self.stream_norm(&stream, &decoder.final_norm, "hidden");
+        Ok(())
+    }
+
     /// From `normed.L` to `attention.L`.
-    pub(super) fn paged_attention(&mut self, index: usize, layer: &Layer) -> Result<()> {
+    fn paged_attention(&mut self, index: usize, layer: &Layer) {
         let config = self.config;
         let value = |part: &str| format!("{part}.{index}");
-        let rows = match self.packed(layer)? {
-            Some(weight) => {
-                self.matmul(&value("normed"), &weight, &value("qkv"));
-                [value("qkv"), String::new(), String::new()]
-            }
-            None => {
-                self.project(index, layer, Site::QueryKeyValue, &value("normed"))?;
-                ["q", "k", "v"].map(value)
-            }
-        };
-        let [cos, sin] = if layer.rope.is_some() { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
-        let mut inputs = rows.to_vec();
-        inputs.extend(["key_cache", "value_cache"].map(value));
-        let shared = ["cumulative_sequence_length", "past_seqlens", "block_table", cos, sin, "slot_mapping"];
-        inputs.extend(shared.map(str::to_owned));
-        let absent = String::new;
-        inputs.push(absent());
-        match &layer.qk_norm {
-            Some(norms) => {
-                for norm in norms {
-                    inputs.push(self.weight(&norm.name)?);
-                }
-            }
-            None => inputs.extend([absent(), absent()]),
+        let rows = value("qkv");
+        if config.attention_bias {
+            let unbiased = value("qkv_unbiased");
+            self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &unbiased);
+            let bias = bias_of(Site::QueryKeyValue, index);
+            self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[&rows], &[]);
+        } else {
+            self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &rows);
         }
-        inputs.extend([absent(), absent(), "attention_metadata".to_owned()]);
-        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
+        let [cos, sin] = if layer.rope.is_some() { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
+        let norms = layer.qk_norm.as_ref().map_or(["", ""], |[query, key]| [&query.name, &key.name]);
+        let [keys, values] = ["key_cache", "value_cache"].map(value);
+        let inputs = [
+            &rows,
+            "",
+            "",
+            &keys,
+            &values,
+            "cumulative_sequence_length",
+            "past_seqlens",
+            "block_table",
+            cos,
+            sin,
+            "slot_mapping",
+            "",
+            norms[0],
+            norms[1],
+            "",
+            "",
+            "attention_metadata",
+        ];
         let outputs = ["attention", "key_cache_out", "value_cache_out"].map(value);
         let attributes = [
             ("num_heads", Attribute::Int(config.num_heads as i64)),
@@ -112,37 +204,42 @@ impl Builder<'_> {
         let domain = if self.kind == Kind::Paged(Arithmetic::F32) { DOMAIN } else { MICROSOFT };
         let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
         self.graph.node(domain, "PagedAttention", &inputs, &outputs, &attributes);
-        Ok(())
     }
 
-    /// The weights of the query, key and value projections as one matrix, where their rows follow each other in a file and nothing
-    /// is added to a part of the result: one product for three, two of which are too narrow to use a GPU.
-    fn packed(&mut self, layer: &Layer) -> Result<Option<String>> {
-        let projections = [Target::Query, Target::Key, Target::Value].map(|target| layer.projection(target));
-        if projections.iter().any(|projection| projection.bias.is_some()) || self.adapts(Site::QueryKeyValue)
-        {
-            return Ok(None);
+    /// The projections of a site as one value, adapters included; added to the residual stream where one is given.
+    fn stacked_site(&mut self, index: usize, site: Site, input: &str, stream: Option<&str>, output: &str) {
+        // The small part first: where it is rounded before the sum, that costs least. Training does the same.
+        let small = self.low_rank(index, site, input, stream, output);
+        let addend = small.as_deref().or(stream);
+        self.product(input, &weight_of(site, index), addend, stream.is_some(), output);
+    }
+
+    /// `output = addend + input · weightᵀ`, in f32 where it is the residual stream.
+    pub(super) fn product(
+        &mut self,
+        input: &str,
+        weight: &str,
+        addend: Option<&str>,
+        residual: bool,
+        output: &str,
+    ) {
+        let operator = if residual { "ResidualLinear" } else { "Linear" };
+        self.graph.node(DOMAIN, operator, &[input, weight, addend.unwrap_or("")], &[output], &[]);
+    }
+
+    /// A norm of the residual stream.
+    fn stream_norm(&mut self, input: &str, norm: &Tensor, output: &str) {
+        let epsilon = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
+        self.graph.node(DOMAIN, "RmsNorm", &[input, &norm.name], &[output], &epsilon);
+    }
+
+    /// An activation in f32.
+    fn widened(&mut self, value: &str) -> String {
+        if self.element == Element::F32 {
+            return value.to_owned();
         }
-        let names = projections.map(|projection| projection.weight.name.as_str());
-        let [query, key, value] =
-            [self.weights.tensor(names[0])?, self.weights.tensor(names[1])?, self.weights.tensor(names[2])?];
-        let follows = |before: &TensorView, after: &TensorView| {
-            after.file == before.file
-                && after.dtype == before.dtype
-                && after.offset == before.offset + before.bytes.len() as u64
-        };
-        if !follows(&query, &key) || !follows(&key, &value) {
-            return Ok(None);
-        }
-        let shape = [query.shape[0] + key.shape[0] + value.shape[0], query.shape[1]];
-        let bytes = query.bytes.len() + key.bytes.len() + value.bytes.len();
-        let (name, element) = (format!("{}/packed", names[0]), element_of(self.weights, names[0])?);
-        self.graph.external(&name, element, &shape, file_name(query.file)?, query.offset, bytes);
-        if element == self.element {
-            return Ok(Some(name));
-        }
-        let value = format!("{name}/cast");
-        self.cast(&name, self.element, &value);
-        Ok(Some(value))
+        let wide = format!("{value}.f32");
+        self.cast(value, Element::F32, &wide);
+        wide
     }
 }

@@ -14,24 +14,24 @@
 //! instead of one, which for the roles of a team is small: four of rank 16 over a hidden width of 4,096 are 3 % of the
 //! base's products. For hundreds of adapters the kernels of Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), which
 //! gather each row's factors, are better; as standard operators they would copy whole factors for every prompt token.
-//! Projections that read the same input share one product with A.
+//!
+//! Projections that read the same input are one matrix, so their factors are too: one product with the A of all, and one with a
+//! B that is zero where a row of it and a column are of different projections. The small product is computed first, and the
+//! large one adds to it before it is rounded, as in training.
 //!
 //! | value | type and shape | meaning |
 //! |---|---|---|
 //! | input `adapter` | int32 `[N]` | each row's adapter, counted from 1; 0: none |
 //! | inputs `lora_A.SITE.L` | T `[targets * W, inputs]` | A of each target, of each adapter in turn |
-//! | inputs `lora_B.TARGET.L` | T `[W, outputs]` | B transposed, times the scale and [`HALF`] |
+//! | inputs `lora_B.SITE.L` | T `[outputs of the site, targets * W]` | B of each target times the scale, zeros elsewhere |
 //!
-//! SITE is `qkv`, `o`, `gate_up` or `down`, TARGET a [`Target::name`]; a site has those of its targets that any adapter
-//! changes, with zeros in the columns of the others. Factors are inputs and not stored in the model: they come from
-//! several files, and the caller accounts for their memory. A graph without adapters has none of this.
-//!
-//! Both products are doubled and what they multiply is halved, which is exact: ONNX Runtime's CPU product has a separate
-//! kernel for a single row with factor 1, which sums in another order, so a row's bits would depend on its batch.
+//! SITE is a [`Site::name`]; it has those of its targets that any adapter changes, with zeros in the columns of the others.
+//! Factors are inputs and not stored in the model: they come from several files, and the caller accounts for their memory. A
+//! graph without adapters has none of this.
 
 use std::ops::Range;
 
-use super::{Builder, MICROSOFT, ONNX, value_name};
+use super::{Builder, ONNX};
 use crate::adapter::Adapter;
 use crate::config::Config;
 use crate::decoder::{Site, Target};
@@ -39,9 +39,6 @@ use crate::onnx::{Attribute, Element};
 
 /// Columns are padded to a multiple of this: 16-bit products want rows of whole 16 bytes.
 const ALIGNED: usize = 8;
-
-/// Factor of B beside the adapter's scale.
-pub const HALF: f32 = 0.5;
 
 /// How the adapters of one base share columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +58,9 @@ pub struct Factor {
     pub shape: [usize; 2],
     /// The layer, from 0.
     pub layer: usize,
-    /// Whose factors: the A of all these stacked, or the B of one.
+    /// The projections that read the same input.
+    pub site: Site,
+    /// Whose factors: those of the site's targets that any adapter changes, in their order.
     pub targets: Vec<Target>,
     /// Whether it holds A.
     pub is_a: bool,
@@ -112,43 +111,29 @@ impl Stack {
             for site in Site::ALL {
                 let targets = self.at(site);
                 let Some((inputs, _)) = targets.first().map(|target| target.extent(config)) else { continue };
-                let (width, name) = (self.width(), input_a(site, layer));
-                for &target in &targets {
-                    let shape = [width, target.extent(config).1];
-                    let name = input_b(target, layer);
-                    all.push(Factor { name, shape, layer, targets: vec![target], is_a: false });
+                let width = targets.len() * self.width();
+                let outputs: usize = site.targets().iter().map(|target| target.extent(config).1).sum();
+                for (is_a, shape) in [(true, [width, inputs]), (false, [outputs, width])] {
+                    let name = factor_name(is_a, site, layer);
+                    all.push(Factor { name, shape, layer, site, targets: targets.clone(), is_a });
                 }
-                let shape = [targets.len() * width, inputs];
-                all.push(Factor { name, shape, layer, targets, is_a: true });
             }
         }
         all
     }
 
-    /// Values that a run holds for each row beside those of the base, at most: `x · Aᵀ` before and after masking and once
-    /// more in parts, the rows of `columns`, and a projection without its adapters.
+    /// Values that a run holds for each row beside those of the base, at most: `x · Aᵀ` before and after masking, the rows of
+    /// `columns`, and the small product of a site.
     pub fn activations(&self, config: &Config) -> usize {
         let widest = Site::ALL.map(|site| self.at(site).len()).into_iter().max().unwrap_or(0);
-        let outputs = self.targets.iter().map(|target| target.extent(config).1).max().unwrap_or(0);
-        self.width() * (3 * widest + 2 * (1 + 2 + 3)) + outputs
+        let outputs = |site: Site| site.targets().iter().map(|target| target.extent(config).1).sum();
+        let adapted = Site::ALL.into_iter().filter(|&site| !self.at(site).is_empty());
+        self.width() * (2 * widest + 2 * (1 + 2 + 3)) + adapted.map(outputs).max().unwrap_or(0)
     }
 }
 
-fn site_name(site: Site) -> &'static str {
-    match site {
-        Site::QueryKeyValue => "qkv",
-        Site::Output => "o",
-        Site::GateUp => "gate_up",
-        Site::Down => "down",
-    }
-}
-
-fn input_a(site: Site, layer: usize) -> String {
-    format!("lora_A.{}.{layer}", site_name(site))
-}
-
-fn input_b(target: Target, layer: usize) -> String {
-    format!("lora_B.{}.{layer}", target.name())
+fn factor_name(is_a: bool, site: Site, layer: usize) -> String {
+    format!("lora_{}.{}.{layer}", if is_a { "A" } else { "B" }, site.name())
 }
 
 impl Builder<'_> {
@@ -163,44 +148,28 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether an adapter changes a projection of this site.
-    pub(super) fn adapts(&self, site: Site) -> bool {
-        !self.stack.at(site).is_empty()
-    }
-
-    /// The value of a projection before adapters add to it.
-    pub(super) fn base_of(&self, target: Target, layer: usize) -> String {
-        let base = if self.stack.targets.contains(&target) { ".base" } else { "" };
-        format!("{}.{layer}{base}", value_name(target))
-    }
-
-    /// Adds the product of each row's adapter to the projections of a site.
-    pub(super) fn add_stacked(&mut self, layer: usize, site: Site, input: &str) {
-        let targets = self.stack.at(site);
-        if targets.is_empty() {
-            return;
+    /// The product of each row's adapter at a site, added to the residual stream where one is given; none without adapters
+    /// there.
+    pub(super) fn low_rank(
+        &mut self,
+        layer: usize,
+        site: Site,
+        input: &str,
+        stream: Option<&str>,
+        output: &str,
+    ) -> Option<String> {
+        let targets = self.stack.at(site).len();
+        if targets == 0 {
+            return None;
         }
         let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
-        let columns = self.columns(targets.len(), scored);
-        let step = |what: &str| format!("{what}.{}.{layer}", site_name(site));
-        let doubled = ("alpha", Attribute::Float(1.0 / HALF));
-        let transposed = [("transB", Attribute::Int(1)), doubled];
-        let (a, inner) = (input_a(site, layer), step("inner"));
-        self.graph.node(MICROSOFT, "FusedMatMul", &[input, &a], &[&inner], &transposed);
-        self.graph.node(ONNX, "Mul", &[&step("inner"), &columns], &[&step("own")], &[]);
-        let mut parts = vec![step("own")];
-        if targets.len() > 1 {
-            parts = targets.iter().map(|target| format!("own.{}.{layer}", target.name())).collect();
-            let outputs: Vec<&str> = parts.iter().map(String::as_str).collect();
-            let equal = [("axis", Attribute::Int(1)), ("num_outputs", Attribute::Int(targets.len() as i64))];
-            self.graph.node(ONNX, "Split", &[&step("own")], &outputs, &equal);
-        }
-        for (target, part) in targets.into_iter().zip(&parts) {
-            // One operator for product and sum, which rounds once.
-            let inputs = [part, &input_b(target, layer), &self.base_of(target, layer)];
-            let value = format!("{}.{layer}", value_name(target));
-            self.graph.node(ONNX, "Gemm", &inputs.map(String::as_str), &[&value], &[doubled]);
-        }
+        let columns = self.columns(targets, scored);
+        let value = |what: &str| format!("{output}.{what}");
+        let [a, b] = [true, false].map(|is_a| factor_name(is_a, site, layer));
+        self.product(input, &a, None, false, &value("inner"));
+        self.graph.node(ONNX, "Mul", &[&value("inner"), &columns], &[&value("own")], &[]);
+        self.product(&value("own"), &b, stream, stream.is_some(), &value("low_rank"));
+        Some(value("low_rank"))
     }
 
     /// The mask of each row's own columns, repeated `times` times.
@@ -213,7 +182,7 @@ impl Builder<'_> {
             for adapter in 0..stack.ends.len() {
                 for time in 0..times {
                     let begin = ((adapter + 1) * times + time) * width;
-                    numbers[begin..begin + width][stack.columns(adapter)].fill(HALF);
+                    numbers[begin..begin + width][stack.columns(adapter)].fill(1.0);
                 }
             }
             let shape = [stack.ends.len() + 1, times * width];

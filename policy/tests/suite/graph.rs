@@ -3,7 +3,7 @@
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Arithmetic, Kind, Stack, fed_tensors};
+use policy::graph::{self, Arithmetic, Kind, Stack, fed_tensors, parameters};
 use policy::weights::Weights;
 
 /// A field of a protobuf message: its number and its bytes (empty for numbers).
@@ -95,17 +95,8 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
                         .collect();
                     if !entries.is_empty() {
                         external += 1;
-                        let name = name(8);
-                        // The query's, key's and value's weights are one initializer.
-                        let parts = match name.strip_suffix("/packed") {
-                            Some(query) => ["q_proj", "k_proj", "v_proj"]
-                                .map(|part| query.replace("q_proj", part))
-                                .to_vec(),
-                            None => vec![name],
-                        };
-                        let views: Vec<_> = parts.iter().map(|part| weights.tensor(part).unwrap()).collect();
-                        let length: usize = views.iter().map(|view| view.bytes.len()).sum();
-                        let (offset, length) = (views[0].offset.to_string(), length.to_string());
+                        let view = weights.tensor(&name(8)).unwrap();
+                        let (offset, length) = (view.offset.to_string(), view.bytes.len().to_string());
                         let place =
                             [("location", "model.safetensors"), ("offset", &offset), ("length", &length)];
                         assert_eq!(entries, place);
@@ -135,30 +126,34 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count(attention), 3, "{kind:?}");
         let factors = stack.factors(&Config::load(&policy.files).unwrap());
         assert!(factors.iter().all(|factor| known.contains(&factor.name)));
-        // Of each layer a product and a sum for each target of any adapter.
-        let targets = if *stack == two { 7 } else { usize::from(*stack == one) };
-        assert_eq!(count("Gemm"), 3 * targets, "{kind:?}");
-        assert_eq!(factors.iter().filter(|factor| !factor.is_a).count(), 3 * targets);
-        assert_eq!(known.iter().any(|name| name == "adapter"), targets > 0);
-        let own = attention == "SharedPrefixAttention";
-        // Of each layer: query, key and value together, the attention's output, gate and up together, down.
+        // Of each layer: query, key and value together, the attention's output, gate and up together, down; and of each of these
+        // with adapters their product, which takes one with A and one with B.
+        let sites = if *stack == two { 4 } else { usize::from(*stack == one) };
+        assert_eq!(factors.len(), 3 * 2 * sites);
+        assert_eq!(count("Mul"), if attention == "GroupQueryAttention" { 3 } else { 3 * sites }, "{kind:?}");
+        assert_eq!(known.iter().any(|name| name == "adapter"), sites > 0);
+        let (own, paged) = (attention == "SharedPrefixAttention", matches!(kind, Kind::Paged(_)));
         let adapted = kind == Kind::SharedPrefix { adapted: true };
         assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
-        assert_eq!(count("Linear"), if own { 3 * 4 + 1 } else { 0 });
-        assert_eq!(count("SwiGlu"), if own { 3 } else { 0 });
-        // In bf16 the residual stream is f32: the embeddings and two products of a layer are cast to it, their norms from it.
-        let narrow = kind == Kind::Paged(Arithmetic::BF16);
-        let wide = |from: &str, to: &str| from.ends_with(".f32") || to.ends_with(".f32");
-        let casts = fields(&graph)
-            .into_iter()
-            .filter(|(number, node)| *number == 1 && texts(node, 4)[0] == "Cast")
-            .filter(|(_, node)| wide(texts(node, 1)[0], texts(node, 2)[0]));
-        assert_eq!(casts.count(), if narrow { 1 + 3 * 4 } else { 0 }, "{kind:?}");
-        assert_eq!(count("ScaledSiLU"), if narrow { 3 } else { 0 });
-        // The tied head is one initializer, used twice. The shared-prefix graph has none: the embedding and the norms of the
-        // residual stream are its inputs, all else is the state of operators.
-        let packed = matches!(kind, Kind::Paged(_)) && *stack != two;
-        assert_eq!(external, if own { 0 } else { 35 - if packed { 3 * 2 } else { 0 } });
+        let products = if own { 3 * 4 + 1 } else { 0 } + if paged { 3 * 4 + 3 * 2 * sites } else { 0 };
+        assert_eq!(count("Linear") + count("ResidualLinear"), products);
+        // What is added to the residual stream is added before it is rounded.
+        let residual = 3 * 2 + if *stack == two { 3 * 2 } else { 3 * sites };
+        assert_eq!(count("ResidualLinear"), if paged { residual } else { 0 });
+        assert_eq!(count("SwiGlu"), if own || paged { 3 } else { 0 });
+        // In bf16 the residual stream is f32: the embeddings are cast to it, and nothing else is.
+        let casts = usize::from(kind == Kind::Paged(Arithmetic::BF16));
+        assert_eq!(count("Cast"), casts, "{kind:?}");
+        // The tied head is one initializer, used twice. The other graphs have none of weights: those are inputs or the state of
+        // operators.
+        assert_eq!(external, if own || paged { 0 } else { 35 });
+        if paged {
+            let config = Config::load(&policy.files).unwrap();
+            let wanted = parameters(&config);
+            // The embedding, four matrices and four norms a layer, and the last norm.
+            assert_eq!(wanted.len(), 1 + 3 * (4 + 4) + 1);
+            assert!(wanted.iter().all(|parameter| inputs.contains(&parameter.name)), "{inputs:?}");
+        }
         let decoder = Config::load(&policy.files).unwrap().decoder();
         let fed: Vec<&str> = fed_tensors(&decoder).map(|tensor| tensor.name.as_str()).collect();
         assert_eq!(fed.len(), 1 + 3 * 2 + 1);
@@ -198,29 +193,22 @@ fn a_shared_prefix_graph_depends_on_no_weights_and_casts_only_the_rows_that_are_
     assert_ne!(graphs[3], graphs[0]);
 }
 
-/// Training rounds norms of f32 checkpoints as it rounds all weights, so inference does.
+/// The matrices of a site are one, in any order of a checkpoint's tensors.
 #[test]
-fn in_bf16_norms_of_the_residual_stream_have_rounded_weights() {
+fn the_parameters_of_a_paged_graph_are_each_tensor_once() {
     let directory = tempfile::tempdir().unwrap();
-    let policy =
-        policy::initial::from_preset(&directory.path().join("p"), policy::initial::Preset::Tiny, 1).unwrap();
-    for (arithmetic, rounded) in [(Arithmetic::BF16, true), (Arithmetic::F32, false)] {
-        let graph = graph_of(&policy, Kind::Paged(arithmetic), &Stack::new([]));
-        let nodes: Vec<_> = fields(&graph).into_iter().filter(|(number, _)| *number == 1).collect();
-        let made_by = |value: &str| {
-            let node = nodes.iter().find(|(_, node)| texts(node, 2).contains(&value));
-            node.map(|(_, node)| (texts(node, 4)[0], texts(node, 1)[0]))
-        };
-        let norms = nodes.iter().filter(|(_, node)| texts(node, 4)[0] == "SkipSimplifiedLayerNormalization");
-        let weights: Vec<&str> = norms.map(|(_, node)| texts(node, 1)[2]).collect();
-        assert_eq!(weights.len(), 2 * 3);
-        for weight in weights {
-            let stored = weight.trim_end_matches("/f32");
-            let narrow = format!("{stored}/cast");
-            // The preset is stored in f32: to bf16 and back.
-            let wanted = rounded.then_some([("Cast", narrow.as_str()), ("Cast", stored)]);
-            let found = made_by(weight).map(|last| [last, made_by(last.1).expect("a cast")]);
-            assert_eq!(found, wanted, "{arithmetic:?}: {weight}");
-        }
-    }
+    let policy = crate::tiny(directory.path(), "tiny");
+    let config = Config::load(&policy.files).unwrap();
+    let decoder = config.decoder();
+    let all = parameters(&config);
+    let mut parts: Vec<&str> =
+        all.iter().flat_map(|parameter| parameter.parts.iter().map(String::as_str)).collect();
+    let mut wanted: Vec<&str> = decoder.tensors().map(|tensor| tensor.name.as_str()).collect();
+    parts.sort_unstable();
+    wanted.sort_unstable();
+    assert_eq!(parts, wanted);
+    let packed = all.iter().find(|parameter| parameter.name == "weight.qkv.1").unwrap();
+    let module = |part: &str| format!("model.layers.1.self_attn.{part}_proj.weight");
+    assert_eq!(packed.parts, ["q", "k", "v"].map(module));
+    assert_eq!(packed.shape, [config.query_width() + 2 * config.key_width(), config.hidden_size]);
 }

@@ -26,6 +26,11 @@ pub trait Kernel: Sized {
         FLOAT
     }
 
+    /// The element type of the outputs.
+    fn output_type() -> ONNXTensorElementDataType {
+        FLOAT
+    }
+
     /// The kernel of a node.
     fn new(shared: &Self::Shared, node: &Node) -> Outcome<Self>;
 
@@ -44,6 +49,12 @@ impl<S> Operator<S> {
     /// The operator of a kernel.
     pub fn new<K: Kernel<Shared = S>>(shared: S) -> Operator<S> {
         Operator { base: description::<K>(), shared }
+    }
+
+    /// The operator of a kernel that computes in a GPU's memory: its tensors are there.
+    pub fn on_cuda<K: Kernel<Shared = S>>(shared: S) -> Operator<S> {
+        let base = OrtCustomOp { GetExecutionProviderType: Some(cuda_provider), ..description::<K>() };
+        Operator { base, shared }
     }
 }
 
@@ -99,7 +110,7 @@ const fn description<K: Kernel>() -> OrtCustomOp {
         GetExecutionProviderType: Some(any_provider),
         GetInputType: Some(input_type::<K>),
         GetInputTypeCount: Some(inputs::<K>),
-        GetOutputType: Some(output_type),
+        GetOutputType: Some(output_type::<K>),
         GetOutputTypeCount: Some(outputs::<K>),
         KernelCompute: None,
         KernelDestroy: Some(destroy::<K>),
@@ -130,6 +141,10 @@ unsafe extern "system" fn any_provider(_: *const OrtCustomOp) -> *const c_char {
     ptr::null()
 }
 
+unsafe extern "system" fn cuda_provider(_: *const OrtCustomOp) -> *const c_char {
+    c"CUDAExecutionProvider".as_ptr()
+}
+
 unsafe extern "system" fn input_type<K: Kernel>(
     _: *const OrtCustomOp,
     index: usize,
@@ -137,8 +152,11 @@ unsafe extern "system" fn input_type<K: Kernel>(
     K::input_type(index)
 }
 
-unsafe extern "system" fn output_type(_: *const OrtCustomOp, _: usize) -> ONNXTensorElementDataType {
-    FLOAT
+unsafe extern "system" fn output_type<K: Kernel>(
+    _: *const OrtCustomOp,
+    _: usize,
+) -> ONNXTensorElementDataType {
+    K::output_type()
 }
 
 unsafe extern "system" fn inputs<K: Kernel>(_: *const OrtCustomOp) -> usize {
@@ -256,8 +274,8 @@ impl Call {
         Ok((rows as usize, width as usize, data))
     }
 
-    /// An f32 output of a shape.
-    pub fn output(&self, index: usize, shape: &[i64]) -> Outcome<*mut f32> {
+    /// An output of a shape and of element type `T`.
+    pub fn output<T>(&self, index: usize, shape: &[i64]) -> Outcome<*mut T> {
         let (mut value, mut data) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: as above.
         unsafe {

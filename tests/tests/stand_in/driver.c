@@ -273,6 +273,15 @@ int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream)
 int cuMemsetD8Async(void* at, unsigned char value, size_t bytes, void* stream) { return fill(at, value, bytes); }
 int cuStreamCreate(void** stream, unsigned flags) { return handle(stream); }
 int cuStreamSynchronize(void* stream) { return wait(); }
+int cuStreamIsCapturing(void* stream, int* status) { return *status = capturing && stream == capturing, 0; }
+// The time between two events is that of the last product's algorithm: the second is the fastest.
+static uint64_t last_algorithm;
+int cuEventCreate(void** event, unsigned flags) { return handle(event); }
+int cuEventDestroy_v2(void* event) { return free(event), 0; }
+int cuEventRecord(uint64_t* event, void* stream) { return refuse_in_capture("an event"), *event = last_algorithm, 0; }
+int cuEventElapsedTime_v2(float* milliseconds, const uint64_t* first, const uint64_t* second) {
+  return *milliseconds = *second == 2 ? 1 : 2, 0;
+}
 int cuStreamBeginCapture_v2(void* stream, int mode) {
   const char* graphs = getenv("STAND_IN_GRAPHS");
   if (graphs && !strcmp(graphs, "none")) return CAPTURE_UNSUPPORTED;
@@ -377,10 +386,17 @@ int cublasLtMatrixLayoutSetAttribute(Layout* layout, int which, const int* value
   return 0;
 }
 int cublasLtMatmulPreferenceCreate(void** made) { return handle(made); }
+// Three algorithms, numbered from 1.
 int cublasLtMatmulAlgoGetHeuristic(void* lt, Product* p, Layout* a, Layout* b, Layout* c, Layout* d, void* preference, int wanted,
                                    char* results, int* found) {
-  memset(results, 0, 96);
-  return *found = 1, 0;
+  *found = wanted < 3 ? wanted : 3;
+  memset(results, 0, 96 * *found);
+  for (uint64_t i = 1; i <= (uint64_t)*found; i++) memcpy(results + 96 * (i - 1), &i, sizeof i);
+  return 0;
+}
+int cublasLtMatmulAlgoCheck(void* lt, Product* p, Layout* a, Layout* b, Layout* c, Layout* d, const uint64_t* algorithm, char* result) {
+  memset(result, 0, 96);
+  return *algorithm >= 1 && *algorithm <= 3 ? 0 : FAILED;
 }
 static void operand(const char* name, const Layout* layout, const void* at) {
   size_t value = layout->type == 0 ? 4 : 2, bytes = ((layout->columns - 1) * layout->stride + layout->rows) * value;
@@ -397,11 +413,14 @@ int cublasLtMatmul(void* lt, Product* p, const void* alpha, const void* a, Layou
   if (*(const float*)beta) operand("the addend", lc, c);
   if (bytes && !on_device(room, bytes)) log_line("wrong: a product's room is not on the device");
   const char* sum = !*(const float*)beta ? "" : c == d ? "added " : "plus ";
-  log_line("product %lu %lu %lu %sstream %p", m, n, k, sum, stream);
+  last_algorithm = *(const uint64_t*)algorithm;
+  if (capturing) captured++;
+  log_line("%sproduct %lu %lu %lu %salgorithm %lu stream %p", capturing ? "capture " : "", m, n, k, sum, last_algorithm, stream);
   return 0;
 }
 int cublasGemmEx(void* blas, int ta, int tb, int m, int n, int k, const void* alpha, const void* a, int at, int lda, const void* b,
                  int bt, int ldb, const void* beta, void* c, int ct, int ldc, int compute, int algorithm) {
   if (compute != 68) log_line("wrong: sums are not f32");
-  return log_line("product of onnxruntime %d %d %d", m, n, k), 0;
+  if (capturing) captured++;
+  return log_line("%sproduct of onnxruntime %d %d %d", capturing ? "capture " : "", m, n, k), 0;
 }

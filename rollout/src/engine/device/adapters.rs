@@ -9,7 +9,7 @@ use device::{Buffer, Device};
 use policy::adapter::Adapter;
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{Factor, HALF, Stack};
+use policy::graph::{Factor, Stack};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ impl Adapters {
     ) -> Result<Vec<Buffer<T>>> {
         let mut buffers = Vec::new();
         for factor in self.stack.factors(config) {
-            let values: Vec<T> = self.values(&factor)?.into_iter().map(T::round).collect();
+            let values: Vec<T> = self.values(config, &factor)?.into_iter().map(T::round).collect();
             let buffer = device.allocate::<T>(values.len())?;
             device.upload(&values, buffer.all())?;
             session.input::<T>(&factor.name, buffer.address(), &factor.shape)?;
@@ -90,10 +90,10 @@ impl Adapters {
     }
 
     /// The values of an input, row by row.
-    fn values(&self, factor: &Factor) -> Result<Vec<f32>> {
+    fn values(&self, config: &Config, factor: &Factor) -> Result<Vec<f32>> {
         let [rows, width] = factor.shape;
         let mut values = vec![0.0; rows * width];
-        let columns = rows / factor.targets.len();
+        let columns = self.stack.width();
         for (slot, &target) in factor.targets.iter().enumerate() {
             for (index, member) in self.members.iter().enumerate() {
                 let Member { description, weights, files } = member;
@@ -108,14 +108,18 @@ impl Adapters {
                         .hint("training has diverged: go back to an earlier version"));
                 }
                 let own = self.stack.columns(index);
-                let part = &mut values[(slot * columns + own.start) * width..][..own.len() * width];
+                let first = slot * columns + own.start;
                 if factor.is_a {
-                    part.copy_from_slice(&read);
-                } else {
-                    let (rank, scale) = (description.rank, HALF * description.scale());
-                    for (at, value) in part.iter_mut().enumerate() {
-                        *value = scale * read[at % width * rank + at / width];
-                    }
+                    values[first * width..][..read.len()].copy_from_slice(&read);
+                    continue;
+                }
+                // The rows of this projection among those of the site.
+                let before = factor.site.targets().iter().take_while(|&&other| other != target);
+                let before: usize = before.map(|other| other.extent(config).1).sum();
+                let scale = description.scale();
+                for (row, read) in read.chunks_exact(description.rank).enumerate() {
+                    let part = &mut values[(before + row) * width + first..][..read.len()];
+                    part.iter_mut().zip(read).for_each(|(value, read)| *value = scale * read);
                 }
             }
         }

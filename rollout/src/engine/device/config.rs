@@ -1,7 +1,10 @@
 //! What a device engine computes in, and how much it holds.
 
 use crate::engine::onnx;
+use crate::kernels;
+use device::Kernel;
 use policy::graph::Arithmetic;
+use policy::weights::{ElementType, TensorView};
 
 /// The type of activations, keys and values.
 pub trait Activation: device::Element + onnx::Element {
@@ -10,6 +13,15 @@ pub trait Activation: device::Element + onnx::Element {
 
     /// The nearest value.
     fn round(value: f32) -> Self;
+
+    /// The elements of a tensor where it is stored in this type, and aligned to it.
+    fn stored<'a>(tensor: &TensorView<'a>) -> Option<&'a [Self]>;
+
+    /// The kernel of norms whose results have this type.
+    fn norm_kernel() -> &'static Kernel;
+
+    /// The kernel of SwiGLU in this type.
+    fn glu_kernel() -> &'static Kernel;
 }
 
 impl Activation for f32 {
@@ -18,6 +30,18 @@ impl Activation for f32 {
     fn round(value: f32) -> f32 {
         value
     }
+
+    fn stored<'a>(tensor: &TensorView<'a>) -> Option<&'a [f32]> {
+        (tensor.dtype == ElementType::F32).then(|| bytemuck::try_cast_slice(tensor.bytes).ok()).flatten()
+    }
+
+    fn norm_kernel() -> &'static Kernel {
+        &kernels::NORM_ROWS_F32
+    }
+
+    fn glu_kernel() -> &'static Kernel {
+        &kernels::GLU_ROWS_F32
+    }
 }
 
 impl Activation for half::bf16 {
@@ -25,6 +49,18 @@ impl Activation for half::bf16 {
 
     fn round(value: f32) -> half::bf16 {
         half::bf16::from_f32(value)
+    }
+
+    fn stored<'a>(tensor: &TensorView<'a>) -> Option<&'a [half::bf16]> {
+        (tensor.dtype == ElementType::BF16).then(|| bytemuck::try_cast_slice(tensor.bytes).ok()).flatten()
+    }
+
+    fn norm_kernel() -> &'static Kernel {
+        &kernels::NORM_ROWS_BF16
+    }
+
+    fn glu_kernel() -> &'static Kernel {
+        &kernels::GLU_ROWS_BF16
     }
 }
 

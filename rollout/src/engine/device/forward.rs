@@ -3,6 +3,7 @@
 //! depends on nothing but the batch shape and the buffers' content, so it can be captured.
 
 use super::config::Activation;
+use super::parameters::Parameters;
 use super::sampler::DeviceSampler;
 use super::session::Session;
 use super::shape::BatchShape;
@@ -23,15 +24,14 @@ pub struct Forward<T: Activation> {
     pub session: Session,
     /// What samples tokens.
     pub sampler: DeviceSampler,
-    /// `[vocabulary, hidden]`.
-    head: Buffer<T>,
+    /// Bound to the session.
+    parameters: Parameters<T>,
+    config: Config,
     /// `[logit rows, hidden]`.
     hidden: Buffer<T>,
     /// `[chunk of logit rows, vocabulary]`.
     logits: Buffer<f32>,
     requests: Vec<SampleRequest>,
-    vocabulary: usize,
-    hidden_size: usize,
 }
 
 /// Rows of logits that are held at a time.
@@ -40,31 +40,34 @@ fn logit_rows(vocabulary: usize) -> usize {
 }
 
 impl<T: Activation> Forward<T> {
-    /// Buffers for up to `rows` rows of logits, and the head, which is loaded.
+    /// Buffers for up to `rows` rows of logits, and for the weights, which are not there yet.
     ///
     /// # Errors
-    /// 69 where the device's arena is too small; a head that cannot be read.
+    /// 69 where the device's arena is too small.
     pub fn new<D: Device>(
         config: &Config,
-        weights: &Weights,
         device: &mut D,
-        session: Session,
+        mut session: Session,
         rows: usize,
     ) -> Result<Self> {
-        let (vocabulary, hidden_size) = (config.vocab_size, config.hidden_size);
-        let head = device.allocate::<T>(vocabulary * hidden_size)?;
-        let values: Vec<T> = weights.to_f32(config.head_name())?.into_iter().map(T::round).collect();
-        device.upload(&values, head.all())?;
+        let vocabulary = config.vocab_size;
         Ok(Forward {
-            head,
-            hidden: device.allocate(rows * hidden_size)?,
+            parameters: Parameters::new(config, device, &mut session)?,
+            hidden: device.allocate(rows * config.hidden_size)?,
             logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
             sampler: DeviceSampler::new(device, rows)?,
             requests: Vec::new(),
             session,
-            vocabulary,
-            hidden_size,
+            config: config.clone(),
         })
+    }
+
+    /// Reads a version's weights.
+    ///
+    /// # Errors
+    /// A tensor that is missing or of no floating type; a device that fails.
+    pub fn load<D: Device>(&self, device: &mut D, weights: &Weights) -> Result<()> {
+        self.parameters.load(device, weights)
     }
 
     /// Uploads a run's sample requests, padded to its shape.
@@ -80,7 +83,7 @@ impl<T: Activation> Forward<T> {
         let padding = |row| SampleRequest { row, sampling: SamplingParams::PLAIN, next: NextToken::Given(0) };
         self.requests.clear();
         self.requests.extend(requests.iter().copied().chain((requests.len()..shape.requests).map(padding)));
-        self.sampler.upload(device, &self.requests, logit_rows(self.vocabulary))
+        self.sampler.upload(device, &self.requests, logit_rows(self.config.vocab_size))
     }
 
     /// Binds the buffer for a run's hidden rows.
@@ -88,7 +91,11 @@ impl<T: Activation> Forward<T> {
     /// # Errors
     /// 1 where ONNX Runtime refuses.
     pub fn bind_output(&mut self, shape: &BatchShape) -> Result<()> {
-        self.session.output::<T>("hidden", self.hidden.address(), &[shape.logit_rows, self.hidden_size])
+        self.session.output::<T>(
+            "hidden",
+            self.hidden.address(),
+            &[shape.logit_rows, self.config.hidden_size],
+        )
     }
 
     /// Enqueues the work of a run whose inputs are bound and whose sample requests were uploaded.
@@ -97,14 +104,15 @@ impl<T: Activation> Forward<T> {
     /// The model or the device failed.
     pub fn submit<D: Device>(&mut self, device: &mut D, shape: &BatchShape) -> Result<()> {
         self.session.run()?;
-        let (vocabulary, hidden) = (self.vocabulary, self.hidden_size);
+        let (vocabulary, hidden) = (self.config.vocab_size, self.config.hidden_size);
+        let head = self.parameters.head(&self.config);
         let most = logit_rows(vocabulary);
         let mut sampled = 0;
         for first in (0..shape.logit_rows).step_by(most) {
             let rows = (shape.logit_rows - first).min(most);
             device.gemm(&Gemm::new(
                 Operand::new(self.hidden.slice(first * hidden..), hidden),
-                Operand::new(&self.head, hidden).transposed(),
+                Operand::new(head, hidden).transposed(),
                 Operand::new(&self.logits, vocabulary),
                 [rows, vocabulary, hidden],
             ))?;

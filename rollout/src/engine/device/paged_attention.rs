@@ -3,23 +3,19 @@
 //! It implements `com.microsoft`'s operator as far as the decoder's graph uses it (`policy::graph`, the paged kind), in
 //! f32 and written to be read, not to be fast.
 
-use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
+use crate::engine::custom_op::{Call, Kernel, Node, Outcome};
 use ort::sys::ONNXTensorElementDataType;
-use record::failure::Result;
 use std::ffi::CStr;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-/// The operator in our domain.
-pub fn domain() -> Result<Domain<()>> {
-    Domain::new(vec![Operator::new::<PagedAttention>(())])
-}
-
-/// An attention node of the graph.
-struct PagedAttention {
+/// An attention node of the graph; `S` is what all operators of its session share, which it does not need.
+pub struct PagedAttention<S> {
     heads: usize,
     kv_heads: usize,
     epsilon: f32,
+    shared: PhantomData<S>,
 }
 
 /// The inputs of a node: query, key and value rows, the KV cache, and what says where everything is.
@@ -64,7 +60,7 @@ struct Rotation<'a> {
     sin: &'a [f32],
 }
 
-impl PagedAttention {
+impl<S> PagedAttention<S> {
     fn run(&self, tensors: Tensors<'_>) {
         let rotation = tensors.rotation;
         let PagedAttention { heads, kv_heads, .. } = *self;
@@ -149,8 +145,8 @@ unsafe fn input<T>(call: &Call, index: usize) -> Outcome<(&[i64], &mut [T])> {
     Ok((shape, unsafe { from_raw_parts_mut(data, count) }))
 }
 
-impl Kernel for PagedAttention {
-    type Shared = ();
+impl<S> Kernel for PagedAttention<S> {
+    type Shared = S;
     const NAME: &'static CStr = c"PagedAttention";
     const INPUTS: usize = 17;
     const OUTPUTS: usize = 3;
@@ -163,9 +159,10 @@ impl Kernel for PagedAttention {
         }
     }
 
-    fn new(_: &(), node: &Node) -> Outcome<Self> {
+    fn new(_: &S, node: &Node) -> Outcome<Self> {
         let (heads, kv_heads) = (node.integer(c"num_heads")?, node.integer(c"kv_num_heads")?);
-        Ok(PagedAttention { heads, kv_heads, epsilon: node.float(c"qk_norm_epsilon")? })
+        let epsilon = node.float(c"qk_norm_epsilon")?;
+        Ok(PagedAttention { heads, kv_heads, epsilon, shared: PhantomData })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {

@@ -7,6 +7,8 @@ use super::forward::{Forward, LOGIT_BYTES};
 use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
 use super::kv_cache::KvCache;
+use super::operators;
+use super::parameters::Parameters;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
 use super::shape::BatchShape;
@@ -24,6 +26,8 @@ use record::stage;
 
 /// A policy on a device. `T` is what it computes in.
 pub struct DeviceRunner<D: Device, T: Activation> {
+    /// Before what they launch.
+    graphs: CudaGraphs<D::Graph>,
     forward: Forward<T>,
     config: Config,
     capacity: Capacity,
@@ -31,22 +35,20 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     inputs: Inputs,
     /// Bound to the session, and held for it.
     _factors: Vec<Buffer<T>>,
-    graphs: CudaGraphs<D::Graph>,
     /// Behind the buffers, which are its memory.
     device: D,
 }
 
-/// Bytes of the arena that a runner takes: keys and values, head, hidden rows, logits, adapters, the small inputs, sample
+/// Bytes of the arena that a runner takes: weights, keys and values, hidden rows, logits, adapters, the small inputs, sample
 /// requests, and the workspace of matrix products.
 pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity: &Capacity) -> u64 {
     let size = size_of::<T>() as u64;
-    let head = (config.vocab_size * config.hidden_size) as u64 * size;
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
     // Every buffer begins at a line of its own and may have a margin behind it.
-    let buffers = 9;
+    let buffers = 8;
     GEMM_WORKSPACE
         + KvCache::bytes::<T>(config, capacity)
-        + head
+        + Parameters::<T>::bytes(config)
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
         + adapters.bytes::<T>(config)
@@ -55,9 +57,9 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
         + buffers * 1024
 }
 
-impl<D: Device, T: Activation> DeviceRunner<D, T> {
-    /// Opens a session over the weights, reserves the arena, and loads the head and the adapters into it. `capacity` is
-    /// called once ONNX Runtime has taken what it needs for the weights.
+impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
+    /// Opens a session, reserves the arena, and loads the weights and the adapters into it. `capacity` is called once ONNX
+    /// Runtime has taken what it needs to open the session.
     ///
     /// # Errors
     /// 69 without a library or memory; files that are missing, damaged or of a kind that is not implemented.
@@ -70,15 +72,19 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
         capacity: impl FnOnce(&D) -> Result<Capacity>,
     ) -> Result<Self> {
         let graph = graph::paged_decoder(&config, weights, T::ARITHMETIC, adapters.stack())?;
-        let mut session = Session::open(&graph, weights.folder()?, provider)?;
+        let operators = operators::domain::<D, T>(&device, provider)?;
+        let mut session = Session::open(&graph, provider, operators)?;
         let capacity = capacity(&device)?;
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
         let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut session)?;
         let adapted = !adapters.stack().is_empty();
+        let _factors = adapters.upload(&config, &mut device, &mut session)?;
+        let forward = Forward::new(&config, &mut device, session, capacity.sequences)?;
+        forward.load(&mut device, weights)?;
         Ok(DeviceRunner {
-            _factors: adapters.upload(&config, &mut device, &mut session)?,
+            _factors,
             inputs: Inputs::new(&mut device, &capacity, config.max_positions, adapted)?,
-            forward: Forward::new(&config, weights, &mut device, session, capacity.sequences)?,
+            forward,
             graphs: CudaGraphs::asked(),
             config,
             capacity,
@@ -140,7 +146,7 @@ impl<D: Device, T: Activation> DeviceRunner<D, T> {
     }
 }
 
-impl<D: Device, T: Activation> Runner for DeviceRunner<D, T> {
+impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.kv.copy(&mut self.device, &batch.copies)?;
         let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);

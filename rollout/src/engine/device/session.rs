@@ -3,16 +3,15 @@
 //! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
 
 use super::attention_tier::{is_reproducible, sdpa_kernel};
-use super::paged_attention;
 use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Element, Memory, Tensor, check, failed, session_builder};
 use crate::runtime;
 use ort::AsPointer;
 use ort::sys::{OrtIoBinding, OrtRunOptions, OrtSessionOptions, OrtStatusPtr, OrtValue};
 use record::failure::{Failure, Result};
+use std::any::Any;
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
-use std::path::Path;
 use std::ptr;
 
 /// Who computes.
@@ -41,8 +40,8 @@ pub struct Session {
     host: Memory,
     /// Whether two runs over the same content give the same bits.
     pub exact: bool,
-    /// Must outlive the session, so it stands behind it.
-    _domain: Option<Domain<()>>,
+    /// The operators. They must outlive the session, so they stand behind it.
+    _domain: Box<dyn Any>,
 }
 
 /// `BindInput` or `BindOutput`.
@@ -82,41 +81,36 @@ impl Drop for RunOptions {
 }
 
 impl Session {
-    /// Opens a session over `graph`, a serialized model whose external data is in `folder`.
+    /// Opens a session over `graph`, a serialized model, with operators of its own.
     ///
     /// # Errors
     /// 69 without ONNX Runtime or its CUDA provider, 1 where ONNX Runtime refuses the graph.
-    pub fn open(graph: &[u8], folder: &Path, provider: Provider) -> Result<Session> {
-        let folder = folder.to_str().ok_or_else(|| Failure::data("the directory's name is not UTF-8"))?;
-        let mut builder = session_builder()?
-            .with_config_entry("session.model_external_initializers_file_folder_path", folder)
-            .map_err(failed)?;
-        let (domain, device, exact) = match provider {
-            Provider::Cpu => {
-                let domain = paged_attention::domain()?;
-                domain.register(builder.ptr_mut())?;
-                (Some(domain), Memory::host()?, true)
-            }
+    pub fn open<S: 'static>(graph: &[u8], provider: Provider, domain: Domain<S>) -> Result<Session> {
+        let mut builder = session_builder()?;
+        domain.register(builder.ptr_mut())?;
+        let (device, exact) = match provider {
+            Provider::Cpu => (Memory::host()?, true),
             Provider::Cuda { number, stream } => {
                 let attention = sdpa_kernel()?;
                 append_cuda(builder.ptr_mut(), number, stream, attention)?;
                 // A node that CUDA cannot run would move every token through host memory: an error is better.
                 builder =
                     builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
-                // Weights are allocated on their own, not from the arena that activations share.
+                // Rotary tables are allocated on their own, not from the arena that activations share.
                 builder = builder
                     .with_config_entry("session.use_device_allocator_for_initializers", "1")
                     .map_err(failed)?;
-                (None, Memory::cuda(number)?, is_reproducible(attention))
+                (Memory::cuda(number)?, is_reproducible(attention))
             }
         };
         let session = runtime::open_session(builder, graph)
-            .map_err(|error| refused(failed(error), "loads the weights"))?;
+            .map_err(|error| refused(failed(error), "opens the model"))?;
         let mut binding = ptr::null_mut();
         // SAFETY: the session is alive, and outlives the binding.
         check(unsafe { (ort::api().CreateIoBinding)(session.ptr().cast_mut(), &mut binding) })?;
         let (binding, options, host) = (Binding(binding), RunOptions::new()?, Memory::host()?);
-        Ok(Session { binding, options, session, bound: HashMap::new(), device, host, exact, _domain: domain })
+        let (bound, _domain) = (HashMap::new(), Box::new(domain));
+        Ok(Session { binding, options, session, bound, device, host, exact, _domain })
     }
 
     /// Binds an input to device memory, whose content must stay until it is bound again.

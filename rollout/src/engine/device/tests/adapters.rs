@@ -4,6 +4,7 @@
 use super::simulator::scheduler;
 use crate::engine::device::adapters::Adapters;
 use crate::engine::device::config::Capacity;
+use crate::engine::device::operators::domain;
 use crate::engine::device::runner::DeviceRunner;
 use crate::engine::device::session::{Provider, Session};
 use crate::engine::scheduler::Scheduler;
@@ -11,6 +12,7 @@ use crate::engine::tests::adapters::{golden, policy, read};
 use crate::engine::tests::support::{bits, drain, request, runtime};
 use crate::engine::{Engine, Options, Request};
 use device::Sim;
+use half::bf16;
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Arithmetic};
@@ -181,8 +183,9 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let weights = Weights::open(policies[0].model()).expect("weights");
         let adapters = Adapters::load(&policies, &config).expect("adapters");
         let graph = graph::paged_decoder(&config, &weights, Arithmetic::BF16, adapters.stack());
-        let folder = weights.folder().expect("a folder");
-        let opened = Session::open(&graph.expect("a graph"), folder, Provider::Cpu);
+        let sim = Sim::new(1, 0).expect("a simulator");
+        let operators = domain::<Sim, bf16>(&sim, Provider::Cpu).expect("operators");
+        let opened = Session::open(&graph.expect("a graph"), Provider::Cpu, operators);
         let message = opened.err().expect("no processor has the kernels").message;
         assert!(message.contains("Could not find an implementation for"), "{message}");
     }

@@ -33,6 +33,11 @@ impl Device for Faulty {
         self.sim.describe()
     }
 
+    /// Work of libraries is never captured by the simulator.
+    fn beside(&self) -> Result<Faulty> {
+        Ok(Faulty { sim: self.sim.beside()?, fault: self.fault, begun: 0 })
+    }
+
     fn memory(&self) -> Result<Memory> {
         self.sim.memory()
     }

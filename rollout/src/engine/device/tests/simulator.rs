@@ -4,6 +4,7 @@
 use crate::engine::SamplingParams;
 use crate::engine::device::adapters::Adapters;
 use crate::engine::device::config::Capacity;
+use crate::engine::device::operators::domain;
 use crate::engine::device::runner::DeviceRunner;
 use crate::engine::device::session::{Provider, Session};
 use crate::engine::scheduler::Scheduler;
@@ -11,6 +12,7 @@ use crate::engine::tests::support::{
     BENCH, Geometry, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
 };
 use device::{Device, Sim};
+use half::bf16;
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
@@ -27,7 +29,7 @@ pub fn scheduler(
 }
 
 /// The same on any device whose memory is the processor's.
-pub fn on<D: Device>(
+pub fn on<D: Device + 'static>(
     device: D,
     policies: &[Policy],
     blocks: usize,
@@ -142,7 +144,9 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let weights = Weights::open(&made.policy.files).expect("weights");
         assert_eq!(config.vocab_size, VOCABULARY);
         let graph = graph::decoder(&config, &weights, Kind::Paged(Arithmetic::BF16)).expect("a graph");
-        let opened = Session::open(&graph, weights.folder().expect("a folder"), Provider::Cpu);
+        let sim = Sim::new(1, 0).expect("a simulator");
+        let operators = domain::<Sim, bf16>(&sim, Provider::Cpu).expect("operators");
+        let opened = Session::open(&graph, Provider::Cpu, operators);
         let message = opened.err().expect("no processor has the kernels").message;
         assert!(message.contains("Could not find an implementation for"), "{message}");
     }
