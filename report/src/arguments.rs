@@ -12,6 +12,12 @@ Examples:
   # two runs in one page, and all metrics as a table
   report runs/shared runs/per-role --html compare.html --csv compare.csv
 
+  # a chart as a figure for a paper, and its data beside it: success.pdf and success.csv
+  report runs/shared runs/per-role --figure success.pdf
+
+  # methods side by side over their seeds, with the difference to the first, seed by seed
+  report compare runs/rloo-* runs/grpo-*
+
   # on the terminal, while it trains
   report runs/plan-path --watch
 
@@ -48,6 +54,8 @@ pub enum Command {
     Evaluate(Evaluate),
     /// Compresses streams: FILE.zst takes the place of FILE, which every stage reads as before
     Compress(Compress),
+    /// Compares methods over their seeds: success with its interval, and the difference to the first, seed by seed
+    Compare(Compare),
 }
 
 /// Which runs, and what to write.
@@ -57,7 +65,7 @@ pub struct Runs {
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
-    /// Write one self-contained page [default without --csv and --tensorboard: RUN/report.html, for several runs
+    /// Write one self-contained page [default without another output: RUN/report.html, for several runs
     /// report.html]. A link is followed; a device or a FIFO is written through
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -70,6 +78,11 @@ pub struct Runs {
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
 
+    /// Write a chart as a figure, vectors in a plain style, with its data as CSV beside it (repeatable): success.pdf,
+    /// figures/entropy.svg. The name is the chart's, as the page calls it below each; an unknown one lists them all
+    #[arg(long, value_name = "NAME.pdf|svg")]
+    pub figure: Vec<PathBuf>,
+
     /// Steps of which the page shows sampled episodes, spread evenly
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub episode_steps: usize,
@@ -79,12 +92,44 @@ pub struct Runs {
     pub episodes: usize,
 
     /// Show a run on the terminal while it trains, until Ctrl-C
-    #[arg(long, conflicts_with_all = ["html", "csv", "tensorboard", "show"])]
+    #[arg(long, conflicts_with_all = ["html", "csv", "tensorboard", "figure", "show"])]
     pub watch: bool,
 
     /// Put this episode on the page, too, as the page calls it (repeatable): 12.7
     #[arg(long, value_name = "EPISODE")]
     pub show: Vec<String>,
+
+    /// Print nothing on stderr but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl Runs {
+    /// Whether another output than the page is asked for.
+    pub fn writes_more(&self) -> bool {
+        self.csv.is_some() || self.tensorboard.is_some() || !self.figure.is_empty()
+    }
+}
+
+/// Compares methods over their seeds. Runs are seeds of one method if their run.json differs in the seed alone, whatever their folders are
+/// called; a method is called by what it does otherwise than the others, and all are compared with that of the first RUN.
+///
+/// Success is that of the last evaluation which all runs have. A difference is taken seed by seed, over the seeds that both methods have.
+/// Intervals are Student's, of the mean over seeds: with three seeds they are wide.
+///
+/// Examples:
+///   report compare runs/grpo-1 runs/grpo-2 runs/grpo-3 runs/rloo-1 runs/rloo-2 runs/rloo-3
+///   report compare runs/* --format json | jq .against
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Compare {
+    /// Run directories of pipeline.sh
+    #[arg(value_name = "RUN", required = true)]
+    pub runs: Vec<PathBuf>,
+
+    /// How to print it
+    #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
+    pub format: TableFormat,
 
     /// Print nothing on stderr but errors
     #[arg(long, short)]
@@ -131,6 +176,15 @@ pub struct Compress {
     /// Print nothing on stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// How a comparison is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// A table for people
+    Table,
+    /// One JSON line of type comparison for each method
+    Json,
 }
 
 /// How a result is printed.

@@ -34,7 +34,7 @@ pub fn table(runs: &[(String, Vec<Metric>)]) -> Result<Vec<u8>> {
 }
 
 /// A name as a cell.
-fn cell(name: &str) -> String {
+pub fn cell(name: &str) -> String {
     let formula = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     format!("{formula}{}", printable(name))
 }

@@ -1,15 +1,20 @@
-//! `report`: what a run did: a page, a table, TensorBoard events, and the result of an evaluation.
+//! `report`: what a run did: a page, figures, a table, TensorBoard events, the result of an evaluation, and methods compared.
 //!
 //! It reads the streams in a run directory and keeps what it learned of each, so that one more step costs one more stream. Left
 //! out: sending metrics to a service.
 
 mod arguments;
 mod boards;
+mod chart;
+mod compare;
 mod compress;
 mod csv;
 mod episodes;
 mod evaluate;
+mod facts;
+mod figure;
 mod index;
+mod methods;
 mod metrics;
 mod page;
 mod run;
@@ -30,6 +35,7 @@ fn main() -> ExitCode {
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
             Some(Command::Compress(arguments)) => compress::run(arguments),
+            Some(Command::Compare(arguments)) => compare::run(arguments),
             None if arguments.runs.watch => watch::run(&arguments.runs.runs),
             None => stage::run(&arguments.runs),
         }

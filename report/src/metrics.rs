@@ -101,9 +101,11 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
         rows.put("turns", stats.turns.mean());
         rows.put("episode_reward", stats.reward.mean());
         rows.put("completion_tokens", stats.completion_tokens().map(|tokens| tokens as f64));
-        for (agent, &tokens) in &stats.tokens {
+        for (agent, answers) in &stats.answers {
             rows.like.agent.clone_from(agent);
-            rows.count("completion_tokens", tokens);
+            rows.count("samples", answers.samples);
+            rows.count("completion_tokens", answers.tokens);
+            rows.put("completions_cut", answers.cut_share());
         }
         rows.like.agent.clear();
     }
@@ -163,13 +165,14 @@ fn of_agents(step: &TrainingStep, rows: &mut Rows) {
         rows.like.agent.clone_from(name);
         rows.put("reward", agent.reward.mean());
         rows.put("reward_std", agent.reward.deviation());
-        rows.count("samples", agent.samples);
+        let answers = agent.answers;
+        rows.count("samples", answers.samples);
         rows.count("groups", agent.groups);
         rows.count("groups_flat", agent.flat);
         rows.count("prompt_tokens", agent.prompt_tokens);
-        rows.count("completion_tokens", agent.completion_tokens);
-        rows.put("completion_length", agent.completion_tokens as f64 / agent.samples.max(1) as f64);
-        rows.put("completions_cut", agent.cut as f64 / agent.samples.max(1) as f64);
+        rows.count("completion_tokens", answers.tokens);
+        rows.put("completion_length", answers.tokens as f64 / answers.samples.max(1) as f64);
+        rows.put("completions_cut", answers.cut_share());
         for (component, stats) in &agent.components {
             rows.put(&format!("component/{component}"), stats.mean());
         }

@@ -1,17 +1,23 @@
-//! The page: the metrics and episodes of the runs as one HTML file that needs no network.
+//! The page: the charts, facts and episodes of the runs as one HTML file that needs no network.
 //!
 //! The data is JSON inside the page, drawn by `page/*.js`: a reader can point at a value, hide a curve and step through an
 //! episode. Style, program and data are inlined.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use record::failure::Result;
 use record::splice::json;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::chart::learning::Drawn;
+use crate::chart::series::RunMetrics;
+use crate::chart::{Chart, Color, Kind, Unit, detail};
+use crate::compare::{self, Compared};
 use crate::episodes::{self, EpisodeSet};
+use crate::facts::{self, Facts};
 use crate::index::EpisodeIndex;
+use crate::methods::{self, Method};
 use crate::metrics::Metric;
 use crate::run::RunDirectory;
 use crate::summary::Summary;
@@ -20,7 +26,9 @@ const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = concat!(include_str!("page/style.css"), include_str!("page/episodes.css"));
 const PROGRAM: &str = concat!(
     include_str!("page/data.js"),
+    include_str!("page/axis.js"),
     include_str!("page/chart.js"),
+    include_str!("page/export.js"),
     include_str!("page/sections.js"),
     include_str!("page/list.js"),
     include_str!("page/episodes.js"),
@@ -35,39 +43,78 @@ const STEPS: usize = 2000;
 #[derive(Serialize)]
 struct Data<'a> {
     version: &'static str,
-    runs: Vec<RunData<'a>>,
     episodes_left_out: usize,
+    runs: Vec<RunData<'a>>,
+    methods: Vec<MethodData<'a>>,
+    /// What dashes tell apart.
+    dashes: Vec<&'a str>,
+    success: Vec<PageChart>,
+    measured: Vec<PageChart>,
+    /// The horizontal places of series, each list once.
+    xs: Vec<Vec<f64>>,
+}
+
+#[derive(Serialize)]
+struct MethodData<'a> {
+    #[serde(flatten)]
+    compared: &'a Compared,
+    runs: &'a [usize],
 }
 
 #[derive(Serialize)]
 struct RunData<'a> {
     name: &'a str,
     settings: &'a Map<String, Value>,
+    /// Defaults of the settings that have another value.
+    defaults: Option<&'a Map<String, Value>>,
     steps: usize,
     drawn_every: usize,
     last: Option<u64>,
     begun: Option<u64>,
     equal_prompts: bool,
-    /// What series name by number.
-    names: Vec<&'a str>,
-    /// The steps that are drawn: those of every series that does not name its own.
-    drawn: Vec<u64>,
-    series: Vec<Series>,
+    facts: Facts,
+    groups: Vec<PageChart>,
+    rewards: Vec<PageChart>,
+    cost: Vec<PageChart>,
     episode_sets: &'a [EpisodeSet],
 }
 
-/// The values of one metric over the steps. Names are numbers into `names`.
+/// A chart with its points as columns.
 #[derive(Serialize)]
-struct Series {
-    /// split, environment, policy, agent, metric.
-    of: [usize; 5],
+struct PageChart {
+    name: String,
+    title: String,
+    note: String,
+    kind: Kind,
+    x: &'static str,
+    unit: Unit,
+    log: bool,
+    whole: bool,
+    series: Vec<PageSeries>,
+}
+
+#[derive(Serialize)]
+struct PageSeries {
+    name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    steps: Option<Vec<u64>>,
-    values: Vec<f64>,
+    method: Option<usize>,
+    color: Color,
+    dash: usize,
+    thin: bool,
+    /// Which of the page's lists of places.
+    x: usize,
+    y: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    lows: Vec<Option<f64>>,
+    low: Vec<Option<f64>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    highs: Vec<Option<f64>>,
+    high: Vec<Option<f64>>,
+}
+
+/// The lists of places of all series, each once.
+#[derive(Default)]
+struct Places {
+    lists: Vec<Vec<f64>>,
+    known: HashMap<Vec<u64>, usize>,
 }
 
 /// The episodes of a stream, for the list of all of them.
@@ -86,10 +133,32 @@ struct StreamIndex<'a> {
 pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
     let budget = EPISODES / runs.len().max(1);
     let left_out = runs.iter_mut().map(|run| episodes::fit(&mut run.episode_sets, budget)).sum();
+    let methods = methods::of(runs);
+    let tables: Vec<RunMetrics> =
+        runs.iter().zip(metrics).map(|(run, (_, metrics))| RunMetrics::new(run, metrics, STEPS)).collect();
+    let drawn = Drawn::new(&tables, &methods);
+    let mut places = Places::default();
+    let run_data: Vec<RunData> = tables
+        .iter()
+        .zip(metrics)
+        .map(|(table, (_, metrics))| run_data(table, metrics, &mut places))
+        .collect();
+    let facts: Vec<&Facts> = run_data.iter().map(|run| &run.facts).collect();
+    let compared: Vec<Compared> =
+        methods.iter().map(|method| compare::sum_up(method, &facts, runs)).collect();
     let data = Data {
         version: record::stage::build(),
-        runs: runs.iter().zip(metrics).map(|(run, (_, metrics))| run_data(run, metrics)).collect(),
         episodes_left_out: left_out,
+        methods: methods
+            .iter()
+            .zip(&compared)
+            .map(|(Method { runs, .. }, compared)| MethodData { compared, runs })
+            .collect(),
+        dashes: drawn.dashed.clone(),
+        success: drawn.success().into_iter().map(|chart| places.page_chart(chart)).collect(),
+        measured: drawn.measured().into_iter().map(|chart| places.page_chart(chart)).collect(),
+        runs: run_data,
+        xs: places.lists,
     };
     // Apart from the rest: it is parsed when a reader first looks for an episode.
     let index: Vec<Vec<StreamIndex>> = runs
@@ -126,53 +195,59 @@ pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Resul
     Ok(page)
 }
 
-fn run_data<'a>(run: &'a RunDirectory, metrics: &'a [Metric]) -> RunData<'a> {
-    let steps = run.steps().count();
-    let drawn_every = steps.div_ceil(STEPS).max(1);
-    let drawn: BTreeSet<u64> = run.steps().rev().step_by(drawn_every).map(|step| step.step).collect();
-    let (mut names, mut known) = (Vec::new(), HashMap::new());
-    let mut number = |name: &'a str| {
-        *known.entry(name).or_insert_with(|| {
-            names.push(name);
-            names.len() - 1
-        })
+fn run_data<'a>(table: &RunMetrics<'a>, metrics: &[Metric], places: &mut Places) -> RunData<'a> {
+    let run = table.run;
+    let mut charts = |charts: Vec<Chart>| {
+        charts.into_iter().map(|chart| places.page_chart(chart)).collect::<Vec<PageChart>>()
     };
-    let (mut series, mut places) = (Vec::<Series>::new(), HashMap::new());
-    for metric in metrics.iter().filter(|metric| metric.split == "test" || drawn.contains(&metric.step)) {
-        let of = [&*metric.split, &metric.environment, &metric.policy, &metric.agent, &metric.name]
-            .map(&mut number);
-        let place = *places.entry(of).or_insert_with(|| {
-            let (steps, values) = (Some(Vec::new()), Vec::new());
-            series.push(Series { of, steps, values, lows: Vec::new(), highs: Vec::new() });
-            series.len() - 1
-        });
-        let one = &mut series[place];
-        one.steps.get_or_insert_default().push(metric.step);
-        one.values.push(rounded(metric.value));
-        one.lows.push(metric.interval.map(|(low, _)| rounded(low)));
-        one.highs.push(metric.interval.map(|(_, high)| rounded(high)));
-    }
-    let drawn: Vec<u64> = drawn.into_iter().collect();
-    for one in &mut series {
-        if one.steps.as_ref() == Some(&drawn) {
-            one.steps = None;
-        }
-        if one.lows.iter().all(Option::is_none) {
-            (one.lows, one.highs) = (Vec::new(), Vec::new());
-        }
-    }
     RunData {
         name: &run.name,
         settings: &run.settings,
-        steps,
-        drawn_every,
+        defaults: run.defaults.as_ref(),
+        steps: run.steps().count(),
+        drawn_every: table.drawn_every,
         last: run.steps().next_back().map(|step| step.step),
         begun: run.begun,
         equal_prompts: run.steps().all(|step| step.equal_prompts),
-        names,
-        drawn,
-        series,
+        facts: facts::of(table, metrics),
+        groups: charts(detail::groups(table)),
+        rewards: charts(detail::rewards(table)),
+        cost: charts(detail::cost(table)),
         episode_sets: &run.episode_sets,
+    }
+}
+
+impl Places {
+    fn page_chart(&mut self, chart: Chart) -> PageChart {
+        let Chart { name, title, note, kind, x, unit, log, whole, series } = chart;
+        let series = series.into_iter().map(|series| {
+            let places = series.points.iter().map(|point| point.x).collect();
+            let ends = |of: fn(&crate::chart::Point) -> Option<f64>| {
+                let ends: Vec<_> = series.points.iter().map(|point| of(point).map(rounded)).collect();
+                if ends.iter().all(Option::is_none) { Vec::new() } else { ends }
+            };
+            PageSeries {
+                x: self.number(places),
+                y: series.points.iter().map(|point| rounded(point.y)).collect(),
+                low: ends(|point| point.low),
+                high: ends(|point| point.high),
+                name: series.name,
+                method: series.method,
+                color: series.color,
+                dash: series.dash,
+                thin: series.thin,
+            }
+        });
+        let series = series.collect();
+        PageChart { name, title, note, kind, x, unit, log, whole, series }
+    }
+
+    fn number(&mut self, places: Vec<f64>) -> usize {
+        let key = places.iter().map(|place| place.to_bits()).collect();
+        *self.known.entry(key).or_insert_with(|| {
+            self.lists.push(places);
+            self.lists.len() - 1
+        })
     }
 }
 

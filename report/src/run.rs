@@ -58,6 +58,8 @@ pub struct RunDirectory {
     pub name: String,
     /// The settings of `pipeline.sh`, and the build.
     pub settings: Map<String, Value>,
+    /// Defaults of those that have another value; none where the run does not say.
+    pub defaults: Option<Map<String, Value>>,
     /// The evaluations, then the committed steps.
     pub streams: Vec<Summary>,
     /// A step that was begun and is not committed: in progress, or stopped.
@@ -102,6 +104,7 @@ impl RunDirectory {
             return Ok(RunDirectory {
                 name,
                 settings: Map::new(),
+                defaults: None,
                 streams: vec![summary],
                 begun: None,
                 episode_sets,
@@ -113,7 +116,10 @@ impl RunDirectory {
         let cache = Cache::of(directory, limits.episodes);
         let vocabularies = Rc::new(RefCell::new(Vocabularies::of(directory)));
         let (streams, episode_sets) = (Vec::new(), Vec::new());
-        let mut run = RunDirectory { name, settings, streams, begun, episode_sets, vocabularies };
+        // A page without it is a page without marks.
+        let defaults = file::read(&directory.join("defaults.json")).ok();
+        let defaults = defaults.and_then(|text| serde_json::from_slice(&text).ok());
+        let mut run = RunDirectory { name, settings, defaults, streams, begun, episode_sets, vocabularies };
         let found = numbered(&directory.join("eval"), "step-", ".jsonl")?;
         let shown = limits.shown(&found.keys().copied().collect::<Vec<u64>>());
         for (number, path) in found {

@@ -10,6 +10,7 @@ use record::{file, stage, write};
 use crate::arguments::Runs;
 use crate::csv;
 use crate::episodes::EpisodeLimits;
+use crate::figure;
 use crate::metrics::{self, Metric};
 use crate::page;
 use crate::run::RunDirectory;
@@ -18,24 +19,10 @@ use crate::tensorboard;
 /// Reads the runs and writes what was asked for.
 ///
 /// # Errors
-/// No run directory (2, 65), a broken stream (65), I/O (74).
+/// No run directory, no such chart (2, 65), a broken stream (65), I/O (74).
 pub fn run(arguments: &Runs) -> Result<()> {
-    if let Some(twice) = twice(&arguments.runs) {
-        return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
-    }
     let limits = EpisodeLimits { steps: arguments.episode_steps, episodes: arguments.episodes };
-    let mut runs = Vec::new();
-    for (directory, name) in arguments.runs.iter().zip(names(&arguments.runs)) {
-        runs.push(RunDirectory::read(directory, name, limits, &arguments.show).map_err(|failure| {
-            match failure.code {
-                record::failure::USAGE => failure,
-                _ if arguments.runs.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
-                    failure.at(directory.display())
-                }
-                _ => failure,
-            }
-        })?);
-    }
+    let mut runs = read(&arguments.runs, limits, &arguments.show)?;
     let metrics: Vec<(String, Vec<Metric>)> =
         runs.iter().map(|run| (run.name.clone(), metrics::of(run))).collect();
     if let Some(path) = &arguments.csv {
@@ -49,17 +36,45 @@ pub fn run(arguments: &Runs) -> Result<()> {
             extend(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(run), arguments.quiet)?;
         }
     }
+    if !arguments.figure.is_empty() {
+        for (path, bytes) in figure::files(&runs, &metrics, &arguments.figure)? {
+            put(&path, &bytes, arguments.quiet)?;
+        }
+    }
     if let Some(path) = html(arguments) {
         put(&path, page::of(&mut runs, &metrics)?.as_bytes(), arguments.quiet)?;
     }
     Ok(())
 }
 
+/// Reads runs that are named once each.
+///
+/// # Errors
+/// No run directory, a run that is named twice (2, 65), a broken stream (65), I/O (74).
+pub fn read(directories: &[PathBuf], limits: EpisodeLimits, show: &[String]) -> Result<Vec<RunDirectory>> {
+    if let Some(twice) = twice(directories) {
+        return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
+    }
+    let mut runs = Vec::new();
+    for (directory, name) in directories.iter().zip(names(directories)) {
+        runs.push(RunDirectory::read(directory, name, limits, show).map_err(
+            |failure| match failure.code {
+                record::failure::USAGE => failure,
+                _ if directories.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
+                    failure.at(directory.display())
+                }
+                _ => failure,
+            },
+        )?);
+    }
+    Ok(runs)
+}
+
 /// Where the page goes, if one is wanted.
 fn html(arguments: &Runs) -> Option<PathBuf> {
     match (&arguments.html, arguments.runs.as_slice()) {
         (Some(path), _) => Some(path.clone()),
-        (None, _) if arguments.csv.is_some() || arguments.tensorboard.is_some() => None,
+        (None, _) if arguments.writes_more() => None,
         (None, [run]) if run.is_file() => Some(run.with_extension("html")),
         (None, [run]) => Some(run.join("report.html")),
         (None, _) => Some(PathBuf::from("report.html")),

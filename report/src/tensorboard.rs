@@ -185,6 +185,7 @@ mod tests {
         let mut run = RunDirectory {
             name: "run".to_owned(),
             settings: serde_json::Map::new(),
+            defaults: None,
             streams: vec![stream(300, metrics)],
             begun: None,
             episode_sets: Vec::new(),

@@ -1,5 +1,5 @@
-//! `report RUN --watch`: a run on the terminal while it trains: the curve, groups, rewards by agent, tokens per second, and an
-//! episode of the last step.
+//! `report RUN --watch`: a run on the terminal while it trains: the curve, groups, cut answers, advice, rewards by agent, tokens per
+//! second, and an episode of the last step.
 //!
 //! Reads the run again when a step is committed. Where stdout is no terminal it is printed once.
 
@@ -13,7 +13,9 @@ use record::stage::{interrupted, printable};
 use record::{file, write};
 use serde_json::Value;
 
+use crate::chart::series::RunMetrics;
 use crate::episodes::EpisodeLimits;
+use crate::facts::{self, MANY_CUT};
 use crate::metrics::{self, Metric};
 use crate::run::{RunDirectory, Snapshot};
 
@@ -102,13 +104,20 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
         let shown: String = printable(&line).chars().take(width.saturating_sub(indent)).collect();
         let _ = writeln!(text, "{:indent$}{}", "", shown.trim_end());
     };
+    let facts = facts::of(&RunMetrics::new(run, metrics, usize::MAX), metrics);
     line(0, format!("{}  {}", run.name, what.join(" · ")));
     line(0, last.map_or("no step committed".to_owned(), |step| format!("step {step} committed")) + progress);
     for (title, split) in [("success, held out", "test"), ("success in training", "train")] {
         let values = over_steps(metrics, |metric| metric.split == split && metric.name == "success");
         let (Some((first, from)), Some((step, to))) = (values.first(), values.last()) else { continue };
         line(0, String::new());
-        line(0, format!("{title}: {from:.3} at step {first}, {to:.3} at step {step}"));
+        let best = match facts.best {
+            Some(best) if split == "test" && values.len() > 1 => {
+                format!(", best {:.3} at step {}", best.value, best.step)
+            }
+            _ => String::new(),
+        };
+        line(0, format!("{title}: {from:.3} at step {first}, {to:.3} at step {step}{best}"));
         let rows = if split == "test" { CURVE.div_ceil(2) } else { CURVE };
         for (place, row) in curve(&values, width.saturating_sub(7).min(96), rows).iter().enumerate() {
             let label = match place {
@@ -133,6 +142,10 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
         0,
         format!("groups     {groups} seen, {flat} flat ({share:.0} %), {} dropped", all("groups_dropped")),
     );
+    if let Some(cut) = facts.cut.filter(|cut| *cut >= MANY_CUT) {
+        line(0, format!("cut        {:.0} % of the answers ended at the token limit", 100.0 * cut));
+    }
+    facts.advice.iter().take(1).for_each(|advice| line(0, format!("advice     {advice}")));
     for reward in now("reward", "train").iter().filter(|one| !one.agent.is_empty()) {
         let of = |one: &Metric| one.name == "reward" && one.agent == reward.agent && one.split == "train";
         let trend: String = curve(&scaled(&over_steps(metrics, of)), 32, 1).concat();

@@ -6,10 +6,15 @@
 //! - Several samples a task are not independent, so tasks are drawn and not samples: the percentile bootstrap over
 //!   clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh, "Bootstrapping
 //!   clustered data", JRSS B 69, 2007).
+//! - Seeds are few and each one's success is near normal: Student's interval of their mean ("The probable error of a mean",
+//!   Biometrika 6, 1908).
 //!
 //! Left out: tests of significance. An interval says more.
 
 use record::philox::{Draws, Part, Stream};
+use serde::Serialize;
+
+use crate::stats::RunningStats;
 
 /// The two-sided 95 % point of the normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
@@ -53,6 +58,55 @@ pub fn of_rates(rates: &[f64]) -> Option<Interval> {
         return wilson(rates.iter().filter(|&&rate| rate > 0.0).count() as u64, rates.len() as u64);
     }
     bootstrap(rates)
+}
+
+/// The mean of a few numbers, their standard deviation over n - 1, and the 95 % interval of the mean by Student's distribution with
+/// n - 1 degrees of freedom; deviation and interval only of two and more.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MeanOfSeeds {
+    /// How many.
+    pub count: usize,
+    /// Their mean.
+    pub mean: f64,
+    /// Their standard deviation.
+    pub deviation: Option<f64>,
+    /// The interval of the mean.
+    pub interval: Option<Interval>,
+}
+
+/// See [`MeanOfSeeds`]; none without numbers.
+pub fn mean_of_seeds(values: &[f64]) -> Option<MeanOfSeeds> {
+    let mut stats = RunningStats::default();
+    values.iter().for_each(|value| stats.push(*value));
+    let (count, mean, deviation) = (values.len(), stats.mean()?, stats.deviation());
+    let interval = deviation.map(|deviation| {
+        let half = student(count - 1) * deviation / (count as f64).sqrt();
+        (mean - half, mean + half)
+    });
+    Some(MeanOfSeeds { count, mean, deviation, interval })
+}
+
+/// See [`MeanOfSeeds`]; of rates, whose interval ends at 0 and 1.
+pub fn mean_of_rates(rates: &[f64]) -> Option<MeanOfSeeds> {
+    let found = mean_of_seeds(rates)?;
+    let interval = found.interval.map(|(low, high)| (low.max(0.0), high.min(1.0)));
+    Some(MeanOfSeeds { interval, ..found })
+}
+
+/// The two-sided 95 % point of Student's distribution. Below ten degrees of freedom from the tables; then the expansion in
+/// Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5, good to five digits there.
+fn student(degrees: usize) -> f64 {
+    const TABLE: [f64; 9] =
+        [12.706_205, 4.302_653, 3.182_446, 2.776_445, 2.570_582, 2.446_912, 2.364_624, 2.306_004, 2.262_157];
+    if let Some(point) = TABLE.get(degrees.saturating_sub(1)) {
+        return *point;
+    }
+    let n = degrees as f64;
+    let [z3, z5, z7, z9] = [3, 5, 7, 9].map(|power| Z.powi(power));
+    Z + (z3 + Z) / (4.0 * n)
+        + (5.0 * z5 + 16.0 * z3 + 3.0 * Z) / (96.0 * n.powi(2))
+        + (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * Z) / (384.0 * n.powi(3))
+        + (79.0 * z9 + 776.0 * z7 + 1482.0 * z5 - 1920.0 * z3 - 945.0 * Z) / (92_160.0 * n.powi(4))
 }
 
 #[cfg(test)]
@@ -106,5 +160,27 @@ mod tests {
         let (low, high) = bootstrap(&rates).unwrap();
         let (one, many) = (wilson(20, 40).unwrap(), wilson(160, 320).unwrap());
         assert!(high - low > 0.9 * (one.1 - one.0) && high - low > 2.0 * (many.1 - many.0), "{low} {high}");
+    }
+
+    /// Points of Student's distribution as R's `qt(0.975, df)` prints them.
+    #[test]
+    fn few_seeds_have_a_wide_interval() {
+        for (degrees, point) in [
+            (1, 12.706_205),
+            (2, 4.302_653),
+            (4, 2.776_445),
+            (10, 2.228_139),
+            (20, 2.085_963),
+            (100, 1.983_972),
+        ] {
+            assert!((student(degrees) - point).abs() < 3e-5, "{degrees}: {}", student(degrees));
+        }
+        let found = mean_of_seeds(&[0.9, 0.94, 0.95]).unwrap();
+        assert!((found.mean - 0.93).abs() < 1e-12 && (found.deviation.unwrap() - 0.026_457_5).abs() < 1e-6);
+        // 4.302653 * 0.0264575 / sqrt(3)
+        close(found.interval, (0.93 - 0.065_724, 0.93 + 0.065_724), 1e-5);
+        let one = mean_of_seeds(&[0.5]).unwrap();
+        assert_eq!((one.count, one.mean, one.deviation, one.interval), (1, 0.5, None, None));
+        assert_eq!(mean_of_seeds(&[]), None);
     }
 }

@@ -5,7 +5,7 @@
 
 pub mod interval;
 pub mod measure;
-mod print;
+pub mod print;
 
 use std::path::Path;
 
@@ -18,10 +18,11 @@ use record::stream::Stream;
 use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
+use crate::facts::MANY_CUT;
 use crate::stats::{Environments, ends_of};
 
 /// One stream that was read.
-struct Evaluated {
+pub struct Evaluated {
     name: String,
     environments: Environments,
 }
@@ -104,6 +105,16 @@ fn print_notes(stream: &Evaluated) {
                 format_args!(
                     "{at}: every turn was played with one of {candidates} candidates after they were scored, which no \
                      policy can do by itself; evaluate with rollout --greedy or --sampling parallel"
+                ),
+            );
+        }
+        if let Some(cut) = stats.cut().filter(|cut| *cut >= MANY_CUT) {
+            let nothing = if stats.solved() == 0 { "; that no task is solved may be its doing" } else { "" };
+            note(
+                "report",
+                format_args!(
+                    "{at}: {:.0} % of the answers were cut at the token limit{nothing}: try a larger --max-tokens first",
+                    100.0 * cut
                 ),
             );
         }

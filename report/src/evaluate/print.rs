@@ -9,9 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::evaluate::Evaluated;
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure::{self, Difference, Measured, difference};
-use crate::stats::EnvironmentStats;
+use crate::facts::MANY_CUT;
+use crate::stats::{Answers, EnvironmentStats};
 
-const HEADS: [&str; 9] = [
+const HEADS: [&str; 10] = [
     "stream",
     "environment",
     "tasks",
@@ -21,6 +22,7 @@ const HEADS: [&str; 9] = [
     "95 % interval",
     "turns",
     "tokens/episode",
+    "cut",
 ];
 
 /// Every stream and environment with its result.
@@ -57,12 +59,12 @@ fn against(
 /// # Errors
 /// 65 where `base` shares no task with a stream; 74 when writing fails.
 pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
-    let mut table = vec![HEADS.map(str::to_owned)];
+    let mut table = vec![HEADS.map(str::to_owned).to_vec()];
     let mut notes = Vec::new();
     for (stream, environment, stats, measured) in rows(streams) {
         let episodes = stats.episodes();
         let tokens = stats.completion_tokens().map(|tokens| tokens as f64 / episodes as f64);
-        table.push([
+        table.push(vec![
             stream.name.clone(),
             environment.to_owned(),
             stats.tasks.len().to_string(),
@@ -74,6 +76,7 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
                 .map_or("-".to_owned(), |(low, high)| format!("{:.1} to {}", 100.0 * low, percent(high))),
             stats.turns.mean().map_or("-".to_owned(), |turns| format!("{turns:.2}")),
             tokens.map_or("-".to_owned(), |tokens| format!("{tokens:.1}")),
+            stats.cut().map_or("-".to_owned(), percent),
         ]);
         let place = format!("{}, {environment}", stream.name);
         for pass in &measured.pass {
@@ -92,13 +95,13 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             ));
         }
     }
-    let mut text = aligned(&table);
+    let mut text = aligned(&table, 2);
     notes.iter().for_each(|note| text += &format!("{}\n", printable(note)));
     write::stdout(text.as_bytes())
 }
 
-/// Columns under their heads: the names to the left, numbers to the right.
-fn aligned(table: &[[String; 9]]) -> String {
+/// Columns under their heads: the first `names` to the left, numbers to the right.
+pub fn aligned(table: &[Vec<String>], names: usize) -> String {
     let width =
         |column: usize| table.iter().map(|row| printable(&row[column]).chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -107,9 +110,9 @@ fn aligned(table: &[[String; 9]]) -> String {
             .iter()
             .enumerate()
             .map(|(column, cell)| (column, printable(cell)))
-            .map(|(column, cell)| match column {
-                0 | 1 => format!("{cell:<0$}", width(column)),
-                _ => format!("{cell:>0$}", width(column)),
+            .map(|(column, cell)| match column < names {
+                true => format!("{cell:<0$}", width(column)),
+                false => format!("{cell:>0$}", width(column)),
             })
             .collect();
         text += &format!("{}\n", cells.join("  "));
@@ -149,8 +152,14 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         put("turns", json!(stats.turns.mean()));
         let known = stats.samples > 0;
         put("completion_tokens", json!(stats.completion_tokens()));
-        put("completion_tokens_by_agent", json!(known.then_some(&stats.tokens)));
+        let by_agent = |of: fn(&Answers) -> Value| -> Value {
+            let all = stats.answers.iter().map(|(agent, answers)| (agent.clone(), of(answers)));
+            if known { Value::Object(all.collect()) } else { Value::Null }
+        };
+        put("completion_tokens_by_agent", by_agent(|answers| json!(answers.tokens)));
         put("prompt_tokens", json!(known.then_some(stats.prompt_tokens)));
+        put("completions_cut", json!(stats.cut()));
+        put("completions_cut_by_agent", by_agent(|answers| json!(answers.cut_share())));
         if let Some(found) = against(base, stream, environment, stats)? {
             let base = base.map(|base| &base.name);
             let difference = json!({"stream": base, "tasks": found.tasks, "value": found.value, "interval": found.interval});
@@ -181,12 +190,16 @@ pub fn line(streams: &[Evaluated]) -> Result<()> {
         if let Some(tokens) = stats.completion_tokens() {
             text += &format!(", {:.1} tokens an episode", tokens as f64 / episodes as f64);
         }
+        if let Some(cut) = stats.cut().filter(|cut| *cut >= MANY_CUT) {
+            text += &format!(", {:.0} % of answers cut", 100.0 * cut);
+        }
         text.push('\n');
     }
     write::stdout(text.as_bytes())
 }
 
-fn percent(rate: f64) -> String {
+/// A rate in percent.
+pub fn percent(rate: f64) -> String {
     format!("{:.1} %", 100.0 * rate)
 }
 

@@ -62,7 +62,7 @@ function list(run, streams, show, body) {
   const order = h('select', {'aria-label': 'order', onchange: () => look()}, Object.keys(ORDERS).map(name => h('option', {}, name)));
   const link = entry => `#episode=${entry.heldOut ? 'test' : 'training'}/${entry.step}/${encodeURIComponent(entry.name)}`;
   const draw = () => rows.replaceChildren(...[...found.slice(0, most).map((entry, place) => h('button', {
-    role: 'option', 'aria-selected': String(place === at), onclick: () => go(place),
+    role: 'option', tabindex: place === at ? 0 : -1, 'aria-selected': String(place === at), onclick: () => go(place),
   }, h('span', {class: `check ${entry.solved ? 'good' : 'bad'}`}, entry.solved ? '✓' : '✗'), h('span', {class: 'name'}, entry.name, entry.heldOut && h('i', {}, ' test')),
   h('span', {class: 'faint'}, entry.reward === null ? 'no reward' : short(entry.reward)), h('span', {class: 'faint'}, entry.tree ? '●' : ''))),
   found.length > most && h('button', {class: 'more', onclick: () => { most *= 4; draw(); }}, `${count(found.length - most)} more`)].filter(Boolean));
@@ -70,10 +70,13 @@ function list(run, streams, show, body) {
     if (!found.length) return body.replaceChildren();
     at = Math.max(0, Math.min(found.length - 1, place));
     if (at >= most) { most = at + ROOM; draw(); }
-    [...rows.children].forEach((row, index) => row.setAttribute('aria-selected', String(index === at)));
+    // The list is one stop of the keyboard; arrows go through it.
+    const focused = rows.contains(document.activeElement);
+    [...rows.children].forEach((row, index) => { row.setAttribute('aria-selected', String(index === at)); row.tabIndex = index === at ? 0 : -1; });
     const row = rows.children[at];
     rows.scrollTop = Math.max(0, Math.min(rows.scrollTop, row.offsetTop - rows.offsetTop)) || 0;
     if (row.offsetTop - rows.offsetTop + row.offsetHeight > rows.scrollTop + rows.clientHeight) rows.scrollTop = row.offsetTop - rows.offsetTop + row.offsetHeight - rows.clientHeight;
+    if (focused) row.focus({preventScroll: true});
     show(found[at], query);
     if (write) history.replaceState(null, '', link(found[at]));
   };
@@ -105,7 +108,8 @@ function list(run, streams, show, body) {
     if (!rows.isConnected || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target === search) { if (event.key === 'Escape') search.blur(); return; }
     if (/INPUT|SELECT|TEXTAREA/.test(event.target.tagName)) return;
-    const move = {j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1}[event.key];
+    const inside = rows.contains(event.target) ? {ArrowDown: 1, ArrowUp: -1, Home: -found.length, End: found.length} : {};
+    const move = {j: 1, ArrowRight: 1, k: -1, ArrowLeft: -1, ...inside}[event.key];
     if (move) { event.preventDefault(); go(at + move); } else if (event.key === '/') { event.preventDefault(); search.focus(); search.select(); }
   });
   // Half a million episodes are listed once the page stands, not before.

@@ -1,65 +1,64 @@
 // Puts the page together: the head with the numbers that matter first, the sections, and the choice of a run.
 
-const first = list => list[0];
-// The success of an evaluation over all environments: the only one, or their mean.
-function heldOut(run) {
-  const steps = Map.groupBy(pick(run, {metric: 'success', split: 'test'}), row => row.step);
-  return [...steps].sort(([a], [b]) => a - b).map(([step, list]) =>
-    ({step, value: mean(list.map(row => row.value)), ...(list.length === 1 ? {low: list[0].low, high: list[0].high} : {})}));
-}
-const range = row => Number.isFinite(row.low) ? `95 % interval ${(100 * row.low).toFixed(1)}–${percent(row.high)}` : 'mean over environments';
-const total = (run, metric) => sum(pick(run, {metric, split: 'train', policy: ''}).filter(row => metric === 'completion_tokens' || row.agent === '').map(row => row.value));
-const largest = (run, metric) => most(pick(run, {metric}).map(row => row.value));
+const range = success => success.interval ? `95 % interval ${(100 * success.interval[0]).toFixed(1)}–${percent(success.interval[1])}` : 'mean over environments';
 
 function status(run) {
   const steps = run.steps === 0 ? 'no step committed yet' : `${plural(run.steps, 'step')} committed`;
   return run.begun === null ? steps : `${steps}; step ${run.begun} was begun and is not committed: the run is in progress, or was stopped`;
 }
 
-function tiles(run) {
-  const tile = (label, value, more) => value && h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: 'value'}, value), h('div', {class: 'more'}, more));
-  const evaluations = heldOut(run), now = last(evaluations), before = first(evaluations);
-  const training = last(pick(run, {metric: 'success', split: 'train'}));
-  const groups = total(run, 'groups'), flat = total(run, 'groups_flat'), gap = largest(run, 'sampling/logp_difference_max');
-  const tokens = total(run, 'completion_tokens');
+function tiles({facts}) {
+  const tile = (label, value, more, bad) => h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: `value${bad ? ' bad' : ''}`}, value), h('div', {class: 'more'}, more));
+  const {first, best, now, training, tokens, taught, gap, cut} = facts;
+  const later = now && now.step !== best.step ? `best after step ${best.step}; last ${percent(now.value)} after step ${now.step}` : best && `after step ${best.step}`;
   return h('div', {class: 'tiles'},
-    now && tile('Success, held out', evaluations.length > 1 ? [h('small', {}, `${percent(before.value)} → `), percent(now.value)] : percent(now.value), [range(now), h('br'), `after step ${now.step}`]),
+    best && tile('Best success, held out', now.step > first.step ? [h('small', {}, `${percent(first.value)} → `), percent(best.value)] : percent(best.value), [range(best), h('br'), later]),
     training && tile('Success in training', percent(training.value), `step ${training.step}, sampled`),
-    tokens > 0 && tile('Tokens generated', short(tokens), run.drawn_every > 1 ? `in training, at every ${run.drawn_every}th step` : 'in training, evaluations aside'),
-    groups > 0 && tile('Groups that taught', percent(1 - flat / groups), `of ${count(groups)}; the rest were flat`),
-    Number.isFinite(gap) && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
+    cut >= 0.2 && tile('Answers cut', percent(cut), 'ended at the token limit', true),
+    tokens > 0 && tile('Tokens generated', short(tokens), 'in training, evaluations aside'),
+    taught !== null && tile('Groups that taught', percent(taught), `of ${count(facts.books.seen)}; the rest were flat`),
+    gap !== null && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
 }
 
-// A row for each run; before the runs of a method their means, with the lowest and the highest seed.
+const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text)));
+
+// A row for each run; before the seeds of a method their mean, its standard deviation and its interval.
 function comparison() {
-  const facts = run => {
-    const evaluations = heldOut(run), groups = total(run, 'groups');
-    return {run, before: first(evaluations), now: last(evaluations), tokens: total(run, 'completion_tokens'),
-      taught: groups ? 1 - total(run, 'groups_flat') / groups : NaN, gap: largest(run, 'sampling/logp_difference_max')};
-  };
   const told = (value, write) => Number.isFinite(value) ? write(value) : '–';
-  const span = now => Number.isFinite(now?.low) ? `${percent(now.value)} (${percent(now.low)} to ${percent(now.high)})` : told(now?.value, percent);
-  const single = ({run, before, now, tokens, taught, gap}) =>
-    [run.method.runs.length > 1 ? run.name.slice(run.method.name.length).replace(/^[/_-]/, '') : run.name, count(run.steps), told(before?.value, percent), span(now), short(tokens), told(taught, percent), told(gap, short)];
-  const all = (method, rows) => {
-    const ends = rows.map(row => row.now?.value).filter(Number.isFinite);
-    return [`${method.name}, ${rows.length} seeds`, count(mean(rows.map(row => row.run.steps))), told(mean(rows.map(row => row.before?.value)), percent),
-      ends.length === rows.length ? span({value: mean(ends), low: Math.min(...ends), high: Math.max(...ends)}) : '–', short(mean(rows.map(row => row.tokens))),
-      told(mean(rows.map(row => row.taught)), percent), told(Math.max(...rows.map(row => row.gap)), short)];
+  const between = interval => interval ? `${percent(interval[0])} to ${percent(interval[1])}` : '–';
+  const single = run => {
+    const {first, best, now, tokens, taught, gap} = run.facts;
+    const seed = run.settings.seed && `seed ${run.settings.seed}`;
+    return [[run.name, seed], count(run.steps), told(first?.value, percent), told(now?.value, percent), between(now?.interval), told(best?.value, percent), short(tokens), told(taught ?? NaN, percent), told(gap ?? NaN, short)];
   };
-  const heads = ['Run', 'Steps', 'Held out, first', 'Held out, last', 'Tokens generated', 'Groups that taught', 'Largest difference, nats'];
-  const row = (cells, kind) => h('tr', {class: kind}, cells.map((cell, place) => h('td', {class: place ? 'number' : ''}, cell)));
-  return h('div', {class: 'scroll'}, h('table', {class: 'facts'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
+  const whole = method => [[method.name, `${plural(method.runs.length, 'seed')}: ${method.seeds.join(', ')}`], count(method.steps), told(method.first?.mean, percent),
+    told(method.now?.mean, value => `${percent(value)}${Number.isFinite(method.now.deviation) ? ` ± ${(100 * method.now.deviation).toFixed(1)}` : ''}`),
+    between(method.now?.interval), told(method.best?.mean, percent), short(method.tokens), told(method.taught ?? NaN, percent), told(method.gap ?? NaN, short)];
+  const heads = ['', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens generated', 'Groups that taught', 'Sampler against trainer'];
+  const row = ([[name, more], ...cells], kind) => h('tr', {class: kind}, h('td', {}, name, more && h('small', {}, more)), cells.map(text => h('td', {class: 'number'}, text)));
+  return [h('div', {class: 'scroll'}, h('table', {class: 'facts compared'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
     METHODS.flatMap(method => {
-      const rows = method.runs.map(facts);
-      return rows.length === 1 ? row(single(rows[0])) : [row(all(method, rows), 'mean'), ...rows.map(one => row(single(one), 'seed'))];
-    })));
+      const runs = method.runs.map(index => RUNS[index]);
+      const [only] = runs;
+      if (runs.length > 1) return [row(whole(method), 'mean'), ...runs.map(run => row(single(run), 'seed'))];
+      const [[name, seed], ...cells] = single(only);
+      return [row([[method.name, [method.name !== name && name, seed].filter(Boolean).join(', ')], ...cells], '')];
+    }))),
+  h('p', {class: 'note'}, 'Runs that differ only in their seed are one method, called by what it does otherwise than the others. Over seeds: mean ± standard deviation, and Student’s interval of the mean. report compare takes differences seed by seed.')];
 }
 
-function summary(run) {
-  const {env, workflow, policies, branches, tasks, turns, seed} = run.settings;
-  const who = policies === 'shared' ? 'one policy for all roles' : policies === 'per-role' ? 'one policy for each role' : policies && 'policies of its own';
-  return [env && `${env}${workflow ? `, workflow ${workflow}` : ''}`, who, tasks && `${tasks} episodes a step`, branches && `${branches} candidates a turn`,
+// Who plays: one policy or several, and what they began as.
+function players({policies = '', model, adapter}) {
+  const from = model ? ` from ${model}` : '';
+  if (policies === 'shared') return `one policy for all roles${from}`;
+  if (policies === 'per-role') return `one policy for each role${from}`;
+  if (policies === 'adapter-per-role') return `an adapter${adapter ? ` (${adapter})` : ''} for each role over ${model || 'the tiny preset'}`;
+  return policies && `policies handed in: ${policies.split(' ').map(pair => { const [agent, path = ''] = pair.split(/=(.*)/); return `${agent} ${path.includes('://') ? path : path.split('/').slice(-2).join('/')}`; }).join(', ')}`;
+}
+
+function summary({settings}) {
+  const {env, workflow, branches, tasks, turns, seed} = settings;
+  return [env && `${env}${workflow ? `, workflow ${workflow}` : ''}`, players(settings), tasks && `${tasks} episodes a step`, branches && `${branches} candidates a turn`,
     turns && `at most ${turns} turns`, seed && `seed ${seed}`].filter(Boolean).join(' · ');
 }
 
@@ -86,10 +85,11 @@ function renewal() {
 const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'Rewards'], ['cost', 'Tokens and time'], ['episodes', 'Episodes'], ['settings', 'Settings']];
 
 function main() {
-  const details = h('div', {});
+  const details = h('div', {}), learned = learning(), own = REDRAW.length;
   const show = index => {
     const run = RUNS[index];
-    details.replaceChildren(...[accounts(run), rewards(run), cost(run), episodes(run), settings(run)].filter(Boolean));
+    REDRAW.length = own; // those of the run before are gone
+    details.replaceChildren(...[SEVERAL && advice(run), accounts(run), rewards(run), cost(run), episodes(run), settings(run)].filter(Boolean));
   };
   const chooser = SEVERAL && h('section', {}, h('h2', {}, 'One run in detail'), h('div', {class: 'row', style: 'margin-top:10px'}, RUNS.map(run =>
     h('button', {'aria-pressed': String(run.index === 0), onclick: event => {
@@ -97,11 +97,12 @@ function main() {
       show(run.index);
     }}, run.name))));
   document.getElementById('page').append(...[
+    h('a', {class: 'skip', href: '#episodes'}, 'Skip to the episodes'),
     h('header', {}, h('div', {}, h('div', {class: 'eyebrow'}, 'Troupe · report'), h('h1', {}, SEVERAL ? plural(RUNS.length, 'run') : RUNS[0].name),
       SEVERAL ? null : [h('p', {class: 'lead'}, summary(RUNS[0])), h('p', {class: 'lead'}, status(RUNS[0]))]), RUNS.some(run => run.begun !== null) && renewal(), theme()),
-    SEVERAL ? comparison() : [tiles(RUNS[0]), loop(RUNS[0])].filter(Boolean),
+    SEVERAL ? comparison() : [tiles(RUNS[0]), advice(RUNS[0]), loop(RUNS[0])],
     h('nav', {style: 'margin-top:24px'}, SECTIONS.map(([id, name]) => h('a', {href: `#${id}`}, name))),
-    learning(), ...(chooser ? [chooser] : []), details,
+    learned, ...(chooser ? [chooser] : []), details,
     h('footer', {}, h('p', {class: 'note'},
       RUNS.filter(run => run.drawn_every > 1).map(run => `Of the ${count(run.steps)} steps of ${run.name} every ${run.drawn_every}th is drawn. `),
       DATA.episodes_left_out > 0 && `${plural(DATA.episodes_left_out, 'chosen episode')} did not fit into a page of this size and ${DATA.episodes_left_out === 1 ? 'is' : 'are'} left out. `,

@@ -6,6 +6,11 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
+mod browser;
+mod cut;
 mod files;
+mod made;
+mod pages;
 mod run;
+mod seeds;
 mod transcripts;

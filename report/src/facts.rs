@@ -1,0 +1,232 @@
+//! The numbers of a run that a reader wants first: success before, at its best and now; tokens; what taught; what has to add up; and
+//! advice where nothing is learned. The page, `--watch` and `report compare` show them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::chart::series::RunMetrics;
+use crate::evaluate::interval::Interval;
+use crate::metrics::Metric;
+use crate::run::RunDirectory;
+
+/// From this share on cut answers are worth a word.
+pub const MANY_CUT: f64 = 0.2;
+
+/// Success of an evaluation over all environments: the only one, or their mean, which has no interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Success {
+    /// After which training step.
+    pub step: u64,
+    /// The rate.
+    pub value: f64,
+    /// Its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Interval>,
+}
+
+/// What went through the pipe at the last step.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Loop {
+    step: u64,
+    episodes: f64,
+    tokens: f64,
+    rollout_seconds: f64,
+    samples: f64,
+    groups: f64,
+    flat: f64,
+    optimizer_steps: f64,
+    update_seconds: f64,
+}
+
+/// Groups of a whole run: what has to add up, and whether it does.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Books {
+    /// Groups that agents, turns and episodes should have made; none where the grouping has no fixed number.
+    expected: Option<f64>,
+    /// Steps that say how many.
+    steps: usize,
+    /// Of them, those at which seen and dropped do not add up to it.
+    off: Vec<u64>,
+    seen: f64,
+    flat: f64,
+    dropped: f64,
+    /// By stage and reason.
+    reasons: BTreeMap<String, f64>,
+    uneven: f64,
+    mixed: f64,
+}
+
+/// The facts of a run.
+#[derive(Debug, PartialEq, Serialize)]
+pub struct Facts {
+    /// The first evaluation.
+    pub first: Option<Success>,
+    /// The best; of equals the first.
+    pub best: Option<Success>,
+    /// The last.
+    pub now: Option<Success>,
+    /// The last training step's.
+    pub training: Option<Success>,
+    /// Tokens generated in training.
+    pub tokens: f64,
+    /// The share of groups that were not flat; none without groups.
+    pub taught: Option<f64>,
+    /// The largest difference of a log-probability between sampler and trainer, nats.
+    pub gap: Option<f64>,
+    /// The share of answers that the token limit cut, at the last step, else at the last evaluation.
+    pub cut: Option<f64>,
+    /// What to do where nothing is learned; the first is the first to try.
+    pub advice: Vec<String>,
+    /// The loop at the last step.
+    #[serde(rename = "loop")]
+    pub pipe: Option<Loop>,
+    /// What has to add up.
+    pub books: Option<Books>,
+}
+
+/// Success of every evaluation, in order.
+pub fn held_out(metrics: &[Metric]) -> Vec<Success> {
+    success(metrics.iter().filter(|metric| metric.split == "test"))
+}
+
+/// The best of them; of equals the first.
+pub fn best(all: &[Success]) -> Option<Success> {
+    all.iter().copied().reduce(|best, one| if one.value > best.value { one } else { best })
+}
+
+fn success<'a>(metrics: impl Iterator<Item = &'a Metric>) -> Vec<Success> {
+    let mut steps: BTreeMap<u64, Vec<&Metric>> = BTreeMap::new();
+    for metric in metrics.filter(|metric| metric.name == "success" && metric.agent.is_empty()) {
+        steps.entry(metric.step).or_default().push(metric);
+    }
+    let mean = |(step, all): (u64, Vec<&Metric>)| Success {
+        step,
+        value: all.iter().map(|metric| metric.value).sum::<f64>() / all.len() as f64,
+        interval: all.first().filter(|_| all.len() == 1).and_then(|metric| metric.interval),
+    };
+    steps.into_iter().map(mean).collect()
+}
+
+/// The facts of a run.
+pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
+    let evaluations = held_out(metrics);
+    let training = success(metrics.iter().filter(|metric| metric.split == "train")).pop();
+    let all = |name| run.all("train", name).iter();
+    let (groups, flat) = (total(run, "groups"), total(run, "groups_flat"));
+    let gap = all("sampling/logp_difference_max").map(|metric| metric.value).reduce(f64::max);
+    let (cut, pipe) = (cut(run), pipe(run));
+    let now = evaluations.last().copied();
+    let is_flat = pipe.as_ref().is_some_and(|pipe| pipe.groups == pipe.flat);
+    let is_zero = now.or(training).is_some_and(|success| success.value == 0.0);
+    Facts {
+        first: evaluations.first().copied(),
+        best: best(&evaluations),
+        now,
+        training,
+        tokens: all("completion_tokens").map(|metric| metric.value).sum(),
+        taught: (groups > 0.0).then(|| 1.0 - flat / groups),
+        gap,
+        cut,
+        advice: if is_flat || is_zero { advice(run.run, cut, is_flat) } else { Vec::new() },
+        books: books(run),
+        pipe,
+    }
+}
+
+/// The share of answers that were cut: of all roles, each weighed by its samples.
+fn cut(run: &RunMetrics) -> Option<f64> {
+    let of = |split: &'static str| {
+        let shares = run.all(split, "completions_cut");
+        let step = shares.last()?.step;
+        let (mut cut, mut samples) = (0.0, 0.0);
+        for share in shares.iter().filter(|share| share.step == step) {
+            let count = run.sum_at(step, split, "samples", |one| {
+                one.agent == share.agent && one.environment == share.environment
+            });
+            (cut, samples) = (cut + share.value * count, samples + count);
+        }
+        (samples > 0.0).then(|| cut / samples)
+    };
+    of("train").or_else(|| of("test"))
+}
+
+fn advice(run: &RunDirectory, cut: Option<f64>, is_flat: bool) -> Vec<String> {
+    let mut advice = Vec::new();
+    if let Some(cut) = cut.filter(|cut| *cut >= MANY_CUT) {
+        let limit = run.settings.get("max_tokens").and_then(Value::as_str).unwrap_or_default();
+        let limit = if limit.is_empty() { String::new() } else { format!(" of {limit} tokens") };
+        advice.push(format!(
+            "{:.0} % of the answers were cut at the limit{limit}, and what is cut is rarely right. Raise --max-tokens first.",
+            100.0 * cut
+        ));
+    }
+    if is_flat {
+        advice.push(
+            "All groups of the last step are flat: the candidates of a group earn the same, so there is nothing to learn from. \
+             Where all fail, try an easier task (--set level=1), more --branches, a higher --temperature, or a --warmup; where all \
+             succeed, a harder task."
+                .to_owned(),
+        );
+    } else {
+        advice.push(
+            "No task is solved. Try an easier task (--set level=1), a --warmup on demonstrations, or a larger model.".to_owned(),
+        );
+    }
+    advice
+}
+
+fn of_all(metric: &Metric) -> bool {
+    metric.agent.is_empty() && metric.policy.is_empty()
+}
+
+/// Over all steps.
+fn total<'a>(run: &RunMetrics<'a>, name: &'a str) -> f64 {
+    run.all("train", name).iter().filter(|metric| of_all(metric)).map(|metric| metric.value).sum()
+}
+
+fn pipe(run: &RunMetrics) -> Option<Loop> {
+    let step = run.run.steps().next_back()?.step;
+    let groups = run.sum_at(step, "train", "groups", of_all);
+    let of_agents = |metric: &Metric| !metric.agent.is_empty();
+    let any = |_: &Metric| true;
+    (groups > 0.0).then(|| Loop {
+        step,
+        episodes: run.sum_at(step, "train", "episodes", any),
+        tokens: run.sum_at(step, "train", "completion_tokens", of_agents),
+        rollout_seconds: run.sum_at(step, "timing", "rollout/seconds", any),
+        samples: run.sum_at(step, "train", "samples", of_agents),
+        groups,
+        flat: run.sum_at(step, "train", "groups_flat", of_all),
+        optimizer_steps: run.sum_at(step, "train", "optimizer_steps", any),
+        update_seconds: run.sum_at(step, "timing", "update/seconds", any),
+    })
+}
+
+fn books(run: &RunMetrics) -> Option<Books> {
+    let steps = |name| -> BTreeMap<u64, f64> {
+        let all = run.all("train", name).iter().filter(|metric| of_all(metric));
+        all.map(|metric| (metric.step, metric.value)).collect()
+    };
+    let (expected, seen, dropped) = (steps("groups_expected"), steps("groups"), steps("groups_dropped"));
+    if seen.is_empty() {
+        return None;
+    }
+    let at = |of: &BTreeMap<u64, f64>, step: &u64| of.get(step).copied().unwrap_or_default();
+    let is_off = |(step, expected): &(&u64, &f64)| **expected != at(&seen, step) + at(&dropped, step);
+    let reasons = run.names("train", "groups_dropped/").into_iter();
+    Some(Books {
+        expected: (!expected.is_empty()).then(|| expected.values().sum()),
+        steps: expected.len(),
+        off: expected.iter().filter(is_off).map(|(step, _)| *step).collect(),
+        seen: seen.values().sum(),
+        flat: total(run, "groups_flat"),
+        dropped: dropped.values().sum(),
+        reasons: reasons
+            .map(|name| (name.trim_start_matches("groups_dropped/").to_owned(), total(run, name)))
+            .collect(),
+        uneven: total(run, "groups_uneven"),
+        mixed: total(run, "groups_mixed_prompts"),
+    })
+}

@@ -1,0 +1,147 @@
+//! Runs that differ only in their seed, figures for papers, and methods compared.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::made::Made;
+use crate::run::{must, report};
+
+/// Three seeds of one method, and two of another.
+fn runs(folder: &Path) -> [&'static str; 5] {
+    let names = ["monday", "tuesday", "seed-9", "other", "another"];
+    for (place, name) in names.into_iter().enumerate() {
+        let seed = (place % 3 + 1).to_string();
+        let lr = if place < 3 { "1e-3" } else { "1e-4" };
+        let learns = place < 3;
+        Made { settings: json!({"seed": seed, "lr": lr}), learns, ..Made::default() }.put(folder, name);
+    }
+    names
+}
+
+fn data(page: &Path) -> Value {
+    let page = std::fs::read_to_string(page).expect("the page");
+    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").expect("the data");
+    serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")
+}
+
+#[test]
+fn seeds_are_one_curve_and_one_row() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = runs(folder.path());
+    must(folder.path(), &[&names[..], &["--quiet"]].concat());
+    let data = data(&folder.path().join("report.html"));
+    let methods = data["methods"].as_array().expect("methods");
+    let told: Vec<_> =
+        methods.iter().map(|method| (&method["name"], &method["runs"], &method["seeds"])).collect();
+    let (first, second) = ((json!("lr 1e-3"), json!([0, 1, 2])), (json!("lr 1e-4"), json!([3, 4])));
+    assert_eq!(told[0], (&first.0, &first.1, &json!(["1", "2", "3"])));
+    assert_eq!(told[1], (&second.0, &second.1, &json!(["1", "2"])));
+    // 17, 18 and 19 of 20 after step 12: mean and sample deviation by hand.
+    let now = &methods[0]["now"];
+    let (mean, deviation) =
+        (now["mean"].as_f64().expect("a mean"), now["deviation"].as_f64().expect("a deviation"));
+    assert!((mean - 0.9).abs() < 1e-9 && (deviation - 0.05).abs() < 1e-9, "{now}");
+    let interval = [0, 1].map(|end| now["interval"][end].as_f64().expect("an end"));
+    assert!(
+        (interval[0] - (0.9 - 4.302_653 * 0.05 / 3f64.sqrt())).abs() < 1e-6 && interval[1] == 1.0,
+        "{now}"
+    );
+    let success = &data["success"][0]["series"];
+    assert_eq!(success.as_array().map(Vec::len), Some(2));
+    let last = |key: &str| success[0][key].as_array().expect("values").last().cloned();
+    assert_eq!(
+        (last("low"), last("y"), last("high")),
+        (Some(json!(0.85)), Some(json!(0.9)), Some(json!(0.95)))
+    );
+}
+
+#[test]
+fn methods_are_compared_seed_by_seed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = runs(folder.path());
+    let table = must(folder.path(), &[&["compare"], &names[..]].concat());
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("method") && lines[0].contains("at step 12"), "{table}");
+    assert!(
+        lines[1].starts_with("lr 1e-3") && lines[1].contains("  90.0 %  5.0  77.6 to 100.0 %"),
+        "{table}"
+    );
+    // Over seeds 1 and 2: 0 - 0.85 and 0 - 0.9.
+    assert_eq!(
+        lines[3],
+        "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -119.3 to -55.7, paired over seeds 1, 2"
+    );
+    let json = must(folder.path(), &[&["compare", "--format", "json"], &names[..]].concat());
+    let second: Value = serde_json::from_str(json.lines().nth(1).expect("two lines")).expect("JSON");
+    assert_eq!(
+        (&second["method"], &second["step"], &second["against"]["seeds"]),
+        (&json!("lr 1e-4"), &json!(12), &json!(["1", "2"]))
+    );
+    assert_eq!(second["runs"][1], json!({"seed": "2", "run": "another"}));
+    Made { steps: 0, ..Made::default() }.put(folder.path(), "begun");
+    let none = report(folder.path(), &["compare", "monday", "begun"]);
+    assert_eq!(none.status.code(), Some(65));
+    let told = String::from_utf8_lossy(&none.stderr);
+    assert!(told.starts_with("report: begun: the run has no evaluation\nhint: "), "{told}");
+    Made { steps: 8, settings: json!({"seed": "7"}), ..Made::default() }.put(folder.path(), "shorter");
+    let shorter = report(folder.path(), &["compare", "monday", "shorter"]);
+    let told = String::from_utf8_lossy(&shorter.stderr);
+    assert!(told.contains("some runs go on after step 8"), "{told}");
+}
+
+#[test]
+fn every_chart_is_a_figure_with_its_data_beside_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    Made::default().put(folder.path(), "one");
+    let read = |name: &str| std::fs::read(folder.path().join(name)).expect("a file");
+    must(
+        folder.path(),
+        &[
+            "one",
+            "--figure",
+            "success.svg",
+            "--figure",
+            "success.pdf",
+            "--figure",
+            "agreement.pdf",
+            "--quiet",
+        ],
+    );
+    assert!(!folder.path().join("one/report.html").exists(), "only what was asked for");
+    let svg = String::from_utf8(read("success.svg")).expect("a text");
+    for part in ["<svg xmlns", ">100 %<", ">held out<", ">step<", "rotate(-90", "stroke-dasharray=\"6 3\""] {
+        assert!(svg.contains(part), "no {part} in {svg}");
+    }
+    let table = String::from_utf8(read("success.csv")).expect("a text");
+    assert!(table.starts_with("series,step,value,low,high\nheld out,0,0.25,0.11"), "{table}");
+    let pdf = read("success.pdf");
+    let text = String::from_utf8_lossy(&pdf);
+    assert!(text.starts_with("%PDF-1.7") && text.trim_end().ends_with("%%EOF"));
+    assert!(
+        text.contains("/FontFile2") && text.contains("/WinAnsiEncoding") && text.contains("(held out) Tj"),
+        "the font is in the file"
+    );
+    must(folder.path(), &["one", "--figure", "success.pdf", "--quiet"]);
+    assert_eq!(read("success.pdf"), pdf, "the same run, the same bytes");
+    let bad = report(folder.path(), &["one", "--figure", "succes.pdf"]);
+    let told = String::from_utf8_lossy(&bad.stderr);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(told.starts_with("report: --figure succes.pdf: there is no chart called succes\nhint: a figure is called by its chart: success, success-cost, "), "{told}");
+    for name in
+        ["cut-answers", "groups", "flat-groups", "components-tool", "turns-plan", "tokens", "time", "threads"]
+    {
+        assert!(told.contains(name), "no {name} in {told}");
+        must(
+            folder.path(),
+            &["one", "--figure", &format!("{name}.pdf"), "--figure", &format!("{name}.svg"), "--quiet"],
+        );
+        let svg = String::from_utf8(read(&format!("{name}.svg"))).expect("a text");
+        assert!(svg.contains("<path") && !svg.contains("NaN"), "{name}: {svg}");
+    }
+    let png = report(folder.path(), &["one", "--figure", "success.png"]);
+    assert!(
+        String::from_utf8_lossy(&png.stderr)
+            .starts_with("report: --figure success.png: neither .pdf nor .svg\nhint: ")
+    );
+}
