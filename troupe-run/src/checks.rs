@@ -22,7 +22,6 @@ pub enum Launcher {
 pub fn check(settings: &Settings) -> Result<Launcher> {
     let text = |name: &'static str| settings.text(name);
     let ask = |message: String, hint: &str| Err(Failure::usage(message).hint(hint));
-    let help = "./pipeline.sh --help says what the flags take";
     let device = text("device");
     let numbered =
         device.strip_prefix("cuda:").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
@@ -36,19 +35,6 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
             "--save-every has no effect without --resident".to_owned(),
             "add --resident: a process a step ends with its state saved",
         );
-    }
-    for (name, known) in [
-        ("launcher", &["auto", "local", "mpirun", "srun"][..]),
-        ("method", &["at-grpo", "magrpo", "magrpo-cross"]),
-        ("select", &["random", "best"]),
-        ("optimizer", &["adamw", "sgd", "muon"]),
-        ("warmup_optimizer", &["adamw", "sgd", "muon"]),
-    ] {
-        if !known.contains(&text(name)) {
-            let (last, others) = known.split_last().unwrap_or((&"", &[]));
-            let dashed = name.replace('_', "-");
-            return ask(format!("--{dashed} {}: not {} or {last}", text(name), others.join(", ")), help);
-        }
     }
     if shards == 1 && ranks == 1 && text("launcher") != "auto" {
         return ask(

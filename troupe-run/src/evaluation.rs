@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,33 @@ pub fn say(line: &str) -> Result<()> {
     }
 }
 
-/// Plays the test tasks after a step, if that has not been done, and says how many succeed.
+/// An evaluation that did better than those before it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Best {
+    /// The share of test tasks that succeed.
+    pub success: f64,
+    /// After which step.
+    pub step: u64,
+}
+
+impl Best {
+    /// The best of these evaluations; of equals the first.
+    pub fn of(evaluations: impl IntoIterator<Item = Best>) -> Option<Best> {
+        evaluations.into_iter().reduce(|best, next| if next.success > best.success { next } else { best })
+    }
+
+    /// What is said of an evaluation beside those before it.
+    fn said(before: Option<Best>, now: Best) -> String {
+        match before {
+            None => String::new(),
+            Some(before) if now.success > before.success => "; the best so far".to_owned(),
+            Some(before) => format!("; best so far {:.3} at step {}", before.success, before.step),
+        }
+    }
+}
+
+/// Plays the test tasks after a step, if that has not been done, and says how many succeed. Returns the best evaluation of the run up to
+/// this one; `before` is that of those before it.
 ///
 /// # Errors
 /// That of the pipe.
@@ -37,7 +64,8 @@ pub fn evaluate(
     (programs, settings): (&Programs, &Settings),
     shell: &mut Shell,
     step: u64,
-) -> Result<()> {
+    before: Option<Best>,
+) -> Result<Option<Best>> {
     let file = run.path().join(format!("eval/step-{step:06}.jsonl"));
     if !file.is_file() {
         let command = match settings.text("env_command") {
@@ -56,32 +84,67 @@ pub fn evaluate(
         failure.message = format!("{path} is no whole evaluation");
         failure.hint("remove it, and the same command plays it again")
     })?;
-    say(&format!("step {step}: success on {} test tasks {}", settings.text("eval_tasks"), rate.trim_end()))?;
-    if settings.is_on("keep_best") { keep_if_best(run, programs, step, &path) } else { Ok(()) }
+    let now = evaluations(programs, &[(step, file)]).pop();
+    let beside = now.map_or(String::new(), |now| Best::said(before, now));
+    say(&format!(
+        "step {step}: success on {} test tasks {}{beside}",
+        settings.text("eval_tasks"),
+        rate.trim_end()
+    ))?;
+    if let Some(now) = now.filter(|_| settings.is_on("keep_best")) {
+        keep_if_best(run, programs, now)?;
+    }
+    Ok(Best::of(before.into_iter().chain(now)))
+}
+
+/// The evaluations of a run after steps before this one, in order.
+pub fn files_before(run: &Path, step: u64) -> Vec<(u64, PathBuf)> {
+    let entries = fs::read_dir(run.join("eval")).into_iter().flatten().flatten();
+    let mut files: Vec<(u64, PathBuf)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let of = name.to_str()?.strip_prefix("step-")?.strip_suffix(".jsonl")?.parse().ok()?;
+            (of < step).then(|| (of, entry.path()))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+/// The success of each of these evaluations; none, where one of them is not whole. With several environments it is their mean.
+pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let mut report = programs.command("report");
+    report.args(["evaluate", "--format", "json", "--quiet"]).args(files.iter().map(|(_, file)| file));
+    let told = report.stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    let told = String::from_utf8_lossy(&told);
+    let lines: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let success = |(step, file): &(u64, PathBuf)| {
+        let own = lines.iter().filter(|line| line["stream"].as_str().map(Path::new) == Some(file));
+        let rates: Vec<f64> = own.filter_map(|line| line["success"].as_f64()).collect();
+        let success = rates.iter().sum::<f64>() / rates.len() as f64;
+        (!rates.is_empty()).then_some(Best { success, step: *step })
+    };
+    files.iter().filter_map(success).collect()
 }
 
 /// `best` is a link that moves once its policies are there; of equals the first stays.
-fn keep_if_best(run: &RunFiles, programs: &Programs, step: u64, file: &str) -> Result<()> {
-    let told = programs.printed("report", &["evaluate", "--format", "json", "--quiet", file])?;
-    let rates = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()?["success"].as_f64());
-    let rates: Vec<f64> = rates.collect();
-    if rates.is_empty() {
-        return Ok(());
-    }
-    let now = rates.iter().sum::<f64>() / rates.len() as f64;
+fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     let before = fs::read_to_string(run.path().join("best/success")).ok();
     let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
-    if now <= before {
+    if now.success <= before {
         return Ok(());
     }
-    let name = format!("best-{step:06}");
+    let name = format!("best-{:06}", now.step);
     let new = run.path().join(&name);
     disk::remove(&new)?;
     for policy in run.policies() {
         let (to, from) = (new.join(policy).display().to_string(), run.policy(policy).display().to_string());
         programs.printed("policy", &["init", &to, "--from", &from, "--quiet"])?;
     }
-    disk::write(&new.join("success"), &format!("{now:?}\n"))?;
+    disk::write(&new.join("success"), &format!("{:?}\n", now.success))?;
     disk::link(&name, &run.path().join("best"))?;
     for other in disk::names(run.path())? {
         if other.starts_with("best-") && other != name {
@@ -92,7 +155,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, step: u64, file: &str) -> R
 }
 
 /// Successes over episodes of a step's samples, from the `episode` lines alone: samples are most of the file.
-pub fn rate(programs: &Programs, samples: &std::path::Path) -> String {
+pub fn rate(programs: &Programs, samples: &Path) -> String {
     let counted = || -> Option<String> {
         let text = fs::read(samples).ok()?;
         let is_episode = |line: &&[u8]| {
@@ -201,7 +264,7 @@ impl Flat {
     ///
     /// # Errors
     /// I/O (exit 74).
-    pub fn count(metrics: &std::path::Path) -> Result<Flat> {
+    pub fn count(metrics: &Path) -> Result<Flat> {
         let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
         let mut counts = Flat { flat: 0, groups: 0, is_skipped: false };
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -223,7 +286,7 @@ impl Flat {
 ///
 /// # Errors
 /// I/O (exit 74).
-pub fn tokens(metrics: &std::path::Path) -> Result<u64> {
+pub fn tokens(metrics: &Path) -> Result<u64> {
     let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
     let ends = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut stages: Vec<Value> = ends.filter(|line| line["type"] == "end").collect();

@@ -1,5 +1,6 @@
 //! `--config FILE` and `--resume RUN`: flags as lines of a TOML file. A number stays as it was written there.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -10,24 +11,71 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::flags::{self, Flag, Given, Kind};
+use crate::sweep::{self, Axis};
 
 /// The largest file that is read, in bytes: each flag is a line.
 const LARGEST: u64 = 1 << 18;
 
 /// What the command line takes the place of, besides the flag itself.
-const INSTEAD: [(&str, &[&str]); 3] =
-    [("policies", &["model", "adapter"]), ("env_command", &["env", "set"]), ("env", &["env_command"])];
+const INSTEAD: [(&str, &[&str]); 5] = [
+    ("policies", &["model", "adapter"]),
+    ("env_command", &["env", "set"]),
+    ("env", &["env_command"]),
+    ("seed", &["seeds"]),
+    ("seeds", &["seed"]),
+];
+
+/// What a command line and its file ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The flags, in order.
+    pub flags: Vec<Given>,
+    /// In what the runs differ; empty: it is one run.
+    pub axes: Vec<Axis>,
+    /// The name of the file without its ending, where it is `--config`'s.
+    pub name: Option<String>,
+    /// With `--resume`, the flags that the command line has.
+    pub resumed_with: Option<BTreeSet<&'static str>>,
+}
 
 /// The flags of a command line, after those of the file that it names, if it names one. What the command line has of them is left out.
 ///
 /// # Errors
 /// A file that cannot be read, or a line that is no flag.
-pub fn merge(given: Vec<Given>) -> Result<Vec<Given>> {
+pub fn merge(given: Vec<Given>) -> Result<Asked> {
+    let mut asked = merge_lines(given)?;
+    let is_seeds = |given: &Given| given.name == "seeds";
+    if let Some(seeds) = asked.flags.iter().rfind(|given| is_seeds(given)) {
+        asked.axes.push(sweep::seeds(&seeds.value)?);
+    }
+    asked.flags.retain(|given| !is_seeds(given));
+    for axis in &asked.axes {
+        let is_same = |given: &&Given| {
+            given.name == axis.flag && axis.key().is_none_or(|key| given.value.split('=').next() == Some(key))
+        };
+        let others = asked.axes.iter().filter(|other| (other.flag, &other.name) == (axis.flag, &axis.name));
+        if asked.flags.iter().any(|given| is_same(&given)) || others.count() > 1 {
+            return Err(Failure::usage(format!("{} has one value and several", axis.name))
+                .hint("give a value for all runs, or those of each: seeds and [sweep]"));
+        }
+    }
+    match asked.resumed_with {
+        Some(_) if !asked.axes.is_empty() => Err(Failure::usage("--resume goes on with one run")
+            .hint("the same command with --config or --seeds goes on with all of them")),
+        _ => Ok(asked),
+    }
+}
+
+fn merge_lines(given: Vec<Given>) -> Result<Asked> {
     let (files, mut given): (Vec<Given>, Vec<Given>) =
         given.into_iter().partition(|given| ["config", "resume"].contains(&given.name));
+    let mut asked = Asked::default();
     let path = match &files[..] {
-        [] => return Ok(given),
-        [Given { name: "config", value }] => value.clone(),
+        [] => return Ok(Asked { flags: given, ..Asked::default() }),
+        [Given { name: "config", value }] => {
+            asked.name = Path::new(value).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            value.clone()
+        }
         [Given { value: run, .. }] => {
             if given.iter().any(|given| given.name == "run") {
                 return Err(Failure::usage("--resume names the run, so --run has no effect")
@@ -43,6 +91,7 @@ pub fn merge(given: Vec<Given>) -> Result<Vec<Given>> {
                     },
                 ));
             }
+            asked.resumed_with = Some(given.iter().map(|given| given.name).collect());
             given.push(Given { name: "run", value: run.clone() });
             path
         }
@@ -60,10 +109,20 @@ pub fn merge(given: Vec<Given>) -> Result<Vec<Given>> {
             whole || same
         })
     };
-    let mut all = parse(&path, &text)?;
+    let (mut all, mut axes) = parse(&path, &text)?;
     all.retain(|line| !has(line.name, line.value.split('=').next().unwrap_or_default()));
+    axes.retain(|axis| !has(axis.flag, axis.key().unwrap_or_default()));
     all.append(&mut given);
-    Ok(all)
+    Ok(Asked { flags: all, axes, ..asked })
+}
+
+/// The flags that a run wrote down.
+///
+/// # Errors
+/// As [`merge`].
+pub fn of_run(run: &Path) -> Result<Vec<Given>> {
+    let path = run.join("config.toml").display().to_string();
+    Ok(parse(&path, &read(&path)?)?.0)
 }
 
 fn read(path: &str) -> Result<String> {
@@ -86,8 +145,8 @@ fn read(path: &str) -> Result<String> {
     })
 }
 
-/// The flags of a file, in its order.
-fn parse(path: &str, text: &str) -> Result<Vec<Given>> {
+/// The flags of a file, in its order, and in what its runs differ.
+fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<Axis>)> {
     let place = |at: usize| format!("{path}:{}", 1 + text[..at.min(text.len())].matches('\n').count());
     let table = DeTable::parse(text).map_err(|error| {
         // At the end of a file, the last line is meant.
@@ -99,8 +158,12 @@ fn parse(path: &str, text: &str) -> Result<Vec<Given>> {
             "write a line as: lr = 1e-3; strings are quoted, true and false, numbers and brackets are not"
         })
     })?;
-    let mut lines = Vec::new();
+    let (mut lines, mut axes) = (Vec::new(), Vec::new());
     for (written, value) in in_order(table.get_ref()) {
+        if let ("sweep", DeValue::Table(swept)) = (written.get_ref().as_ref(), value.get_ref()) {
+            axes = sweep::parse(swept, text, &place)?;
+            continue;
+        }
         let (at, written) = (written.span().start, written.get_ref().as_ref());
         let flag = flags::find(written);
         let Some(flag) = flag.filter(|flag| flag.is_of_a_run()) else {
@@ -122,20 +185,20 @@ fn parse(path: &str, text: &str) -> Result<Vec<Given>> {
         };
         lines.extend(values.into_iter().map(|value| Given { name: flag.name, value }));
     }
-    Ok(lines)
+    Ok((lines, axes))
 }
 
 type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
 /// The entries of a table as they stand in the text.
-fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
+pub fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
     let mut entries: Vec<Entry<'a, 'i>> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
 /// The values of a line for the command line, if it is of the flag's kind.
-fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<String>> {
+pub fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<String>> {
     let number = |value: &Spanned<DeValue<'_>>| -> Option<String> {
         let is_number = match value.get_ref() {
             DeValue::Integer(integer) => integer.radix() == 10,
@@ -163,8 +226,13 @@ fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<S
         (Kind::Betas, DeValue::Array(two)) if two.len() == 2 => {
             Some(vec![two.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
         }
+        (Kind::Seeds, DeValue::Array(several)) => {
+            Some(vec![several.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
+        }
         (Kind::List, DeValue::Array(several)) => several.iter().map(string).collect(),
-        (Kind::Text | Kind::List | Kind::Policies, DeValue::String(_)) => Some(vec![string(value)?]),
+        (Kind::Text | Kind::Choice(_) | Kind::List | Kind::Policies, DeValue::String(_)) => {
+            Some(vec![string(value)?])
+        }
         (Kind::Table | Kind::Policies, DeValue::Table(table)) => pairs(table),
         (Kind::Switch, DeValue::Boolean(on)) => Some(vec![if *on { "yes" } else { "no" }.to_owned()]),
         _ => None,
@@ -197,7 +265,8 @@ pub fn written(lines: &[Given]) -> String {
                     format!("[{}]", values.iter().map(|text| string(text)).collect::<Vec<_>>().join(", "))
                 }
                 Kind::Switch => (*last == "yes").to_string(),
-                Kind::Text | Kind::Policies | Kind::Table => string(last),
+                Kind::Seeds => format!("[{last}]"),
+                _ => string(last),
             };
             let line = format!("{} = {shown}", flag.key());
             let comment = if flag.meaning.is_empty() { String::new() } else { format!("# {}", flag.meaning) };
@@ -256,7 +325,7 @@ mod tests {
     use super::*;
 
     fn lines(text: &str) -> Result<Vec<(&'static str, String)>> {
-        Ok(parse("run.toml", text)?.into_iter().map(|given| (given.name, given.value)).collect())
+        Ok(parse("run.toml", text)?.0.into_iter().map(|given| (given.name, given.value)).collect())
     }
 
     #[test]
@@ -304,9 +373,42 @@ mod tests {
         let merged = merge(vec![given("config", &path), given("set", "a=9"), given("policies", "x=y")]);
         let expected =
             [given("steps", "3"), given("set", "b=2"), given("set", "a=9"), given("policies", "x=y")];
-        assert_eq!(merged.unwrap(), expected);
+        assert_eq!(merged.unwrap().flags, expected);
         std::fs::write(&path, "#".repeat(300_000)).unwrap();
         assert!(merge(vec![given("config", &path)]).unwrap_err().message.contains("larger than 256 KiB"));
+    }
+
+    #[test]
+    fn runs_that_differ_are_lists_and_the_command_line_goes_before_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("study.toml").display().to_string();
+        std::fs::write(&path, "seeds = [1, 2]\nlr = 1e-3\n[sweep]\nbranches = [4, 8]\n[sweep.flags]\nupdate = [\"--epochs 2\", \"\"]").unwrap();
+        let given = |name, value: &str| Given { name, value: value.to_owned() };
+        let names = |more: &[Given]| -> Vec<String> {
+            let asked = merge([&[given("config", &path)], more].concat()).unwrap();
+            assert_eq!(asked.name.as_deref(), Some("study"));
+            asked.axes.into_iter().map(|axis| axis.name).collect()
+        };
+        assert_eq!(names(&[]), ["branches", "update", "seed"]);
+        assert_eq!(names(&[given("seed", "3"), given("flags", "update=x")]), ["branches"]);
+        assert_eq!(names(&[given("branches", "3"), given("seeds", "7")]), ["update", "seed"]);
+        std::fs::write(&path, "seed = 1\nseeds = [1, 2]").unwrap();
+        assert!(
+            merge(vec![given("config", &path)])
+                .unwrap_err()
+                .message
+                .contains("seed has one value and several")
+        );
+        std::fs::write(&path, "lr = 1\nsweep.lr = [1, 2]").unwrap();
+        assert!(
+            merge(vec![given("config", &path)]).unwrap_err().message.contains("lr has one value and several")
+        );
+        assert!(
+            merge(vec![given("seeds", "1,x")])
+                .unwrap_err()
+                .message
+                .contains("--seeds 1,x: not whole numbers")
+        );
     }
 
     proptest! {
@@ -320,7 +422,7 @@ mod tests {
                 given("train", command.clone()),
                 given("set", format!("{key}={command}")),
             ];
-            let mut read = parse("written", &written(&all)).unwrap();
+            let mut read = parse("written", &written(&all)).unwrap().0;
             let at = read.iter().position(|line| line.name == "lr").unwrap();
             prop_assert_eq!(read[at].value.parse::<f64>().unwrap(), lr.parse::<f64>().unwrap());
             read[at].value = lr;

@@ -14,6 +14,12 @@ pub enum Kind {
     Betas,
     /// Text.
     Text,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Whole numbers with commas between them.
+    Seeds,
+    /// Text, which may be left out: then it is this.
+    Optional(&'static str),
     /// `NAME=VALUE`, repeatable; a table in a file.
     Table,
     /// A name, or `AGENT=DIR`, repeatable.
@@ -31,7 +37,8 @@ impl Kind {
             Kind::Whole(_) => "a whole number",
             Kind::Number => "a number",
             Kind::Betas => "two numbers in brackets",
-            Kind::Text => "a string",
+            Kind::Text | Kind::Choice(_) | Kind::Optional(_) => "a string",
+            Kind::Seeds => "whole numbers in brackets",
             Kind::Table => "a table",
             Kind::Policies => "a string, or a table of strings",
             Kind::List => "a string, or strings in brackets",
@@ -68,7 +75,30 @@ impl Flag {
 
     /// Whether it has a place in a file: it is a part of what a run is made with.
     pub fn is_of_a_run(&self) -> bool {
-        !["run", "evaluate", "setup", "config", "resume"].contains(&self.name)
+        !["run", "evaluate", "setup", "config", "resume", "runs", "completions"].contains(&self.name)
+    }
+
+    /// Whether `--resume` may change it in the middle of a run: what the next step is sampled, compared and trained with. What made the
+    /// policies may not, nor what an optimizer's state belongs to, nor what makes the run's evaluations comparable.
+    pub fn may_change(&self) -> bool {
+        const FREE: [&str; 15] = [
+            "tasks",
+            "branches",
+            "temperature",
+            "select",
+            "max_tokens",
+            "lr",
+            "lr_warmup",
+            "betas",
+            "minibatches",
+            "clip",
+            "kl",
+            "parts",
+            "eval_every",
+            "flags",
+            "stage",
+        ];
+        FREE.contains(&self.name)
     }
 }
 
@@ -86,7 +116,9 @@ const fn choice(name: &'static str, kind: Kind, default: &'static str) -> Flag {
     Flag { name, kind, defaults: [default; 3], value: "", meaning: "" }
 }
 
-use Kind::{Betas, List, Number, Policies, Switch, Table, Text, Whole};
+use Kind::{Betas, Choice, List, Number, Optional, Policies, Seeds, Switch, Table, Text, Whole};
+
+const OPTIMIZERS: Kind = Choice(&["adamw", "sgd", "muon"]);
 
 /// The numbers of a run. docs/real-models.md says how those of pretrained policies were found.
 pub const NUMBERS: &[Flag] = &[
@@ -94,7 +126,7 @@ pub const NUMBERS: &[Flag] = &[
     number("tasks", Whole(1), "N", ["48", "16", "16"], "episodes a step"),
     number("branches", Whole(1), "K", ["8", "8", "8"], "candidates of each agent at each turn"),
     number("temperature", Number, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
-    number("optimizer", Text, "NAME", ["adamw", "adamw", "adamw"], "of `update`"),
+    number("optimizer", OPTIMIZERS, "NAME", ["adamw", "adamw", "adamw"], "of `update`"),
     number("lr", Number, "X", ["1e-3", "1e-5", "5e-4"], "peak learning rate"),
     number("lr_warmup", Whole(0), "N", ["5", "2", "2"], "optimizer steps of linear warm-up"),
     number("betas", Betas, "B1,B2", ["0.9,0.95", "0.9,0.95", "0.9,0.95"], "decay rates of its two moments"),
@@ -108,7 +140,7 @@ pub const NUMBERS: &[Flag] = &[
     number("eval_tasks", Whole(1), "N", ["300", "300", "300"], "tasks of an evaluation, of the test split"),
     number("warmup", Whole(0), "N", ["3600", "0", "0"], "optimizer steps on demonstrations"),
     number("warmup_tasks", Whole(0), "N", ["8", "2", "2"], "tasks demonstrated in each"),
-    number("warmup_optimizer", Text, "NAME", ["muon", "adamw", "adamw"], "its optimizer"),
+    number("warmup_optimizer", OPTIMIZERS, "NAME", ["muon", "adamw", "adamw"], "its optimizer"),
     number("warmup_lr", Number, "X", ["0.03", "3e-5", "5e-4"], "its learning rate"),
     number("warmup_lr_warmup", Whole(0), "N", ["50", "10", "2"], "its optimizer steps of linear warm-up"),
     number("warmup_lr_other", Number, "X", ["4e-3", "-", "-"], "the same of what muon leaves to AdamW"),
@@ -120,26 +152,27 @@ pub const CHOICES: &[Flag] = &[
     choice("env_command", Text, ""),
     choice("set", Table, ""),
     choice("workflow", Text, "team"),
-    choice("method", Text, "at-grpo"),
+    choice("method", Choice(&["at-grpo", "magrpo", "magrpo-cross"]), "at-grpo"),
     choice("model", Text, "tiny"),
     choice("policies", Policies, "shared"),
     choice("adapter", Text, "rank=16,alpha=32"),
     choice("train", List, ""),
-    choice("select", Text, "random"),
+    choice("select", Choice(&["random", "best"]), "random"),
     choice("turns", Whole(1), ""),
     choice("max_tokens", Whole(1), ""),
     choice("tokens", Whole(1), ""),
     choice("seed", Whole(0), "1"),
+    choice("seeds", Seeds, ""),
     choice("device", Text, "cpu"),
     choice("dtype", Text, ""),
     choice("flags", Table, ""),
     choice("stage", Table, ""),
-    choice("keep_best", Switch, "no"),
+    Flag { defaults: ["no", "no", "yes"], ..choice("keep_best", Switch, "no") },
     choice("resident", Switch, "no"),
     choice("shards", Whole(1), "1"),
     choice("ranks", Whole(1), "1"),
     choice("side_by_side", Switch, "no"),
-    choice("launcher", Text, "auto"),
+    choice("launcher", Choice(&["auto", "local", "mpirun", "srun"]), "auto"),
     choice("local", Text, ""),
     choice("compress", Switch, "no"),
     choice("tensorboard", Text, ""),
@@ -148,6 +181,8 @@ pub const CHOICES: &[Flag] = &[
     choice("setup", Switch, "no"),
     choice("config", Text, ""),
     choice("resume", Text, ""),
+    choice("runs", Optional("runs"), ""),
+    choice("completions", Choice(&["bash", "fish", "zsh"]), ""),
 ];
 
 /// All flags.
@@ -214,7 +249,7 @@ pub struct Given {
 /// An unknown flag, or one without its value.
 pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
     let mut given = Vec::new();
-    let mut rest = arguments.iter();
+    let mut rest = arguments.iter().peekable();
     while let Some(argument) = rest.next() {
         if argument == "--help" || argument == "-h" {
             return Ok(None);
@@ -237,6 +272,10 @@ pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
                     .hint(format!("{dashed} alone is yes")));
             }
             (_, Some(value)) => value,
+            (Optional(left_out), None) => match rest.next_if(|next| !next.starts_with('-')) {
+                Some(value) => value.clone(),
+                None => left_out.to_owned(),
+            },
             (_, None) => rest.next().cloned().ok_or_else(|| {
                 Failure::usage(format!("{dashed} needs a value"))
                     .hint("run ./pipeline.sh --help for the list")

@@ -1,5 +1,6 @@
 //! `run.json` and `config.toml`: what a run is held to, and what it was called with last.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::environment::Acting;
 use crate::file;
-use crate::flags::{self, Given, Kind, NUMBERS};
+use crate::flags::{self, Flag, Given, Kind, NUMBERS};
 use crate::settings::{PolicyChoice, Settings, is_server};
 use crate::words::quoted;
 
@@ -183,44 +184,164 @@ pub fn lines(settings: &Settings) -> Vec<Given> {
     lines
 }
 
+/// What a run was held to until now.
+#[derive(Debug)]
+pub struct Comparison {
+    before: Map<String, Value>,
+    /// The names that differ.
+    differing: Vec<String>,
+}
+
+/// Values that are changed in the middle of a run.
+#[derive(Debug)]
+pub struct Change {
+    values: Map<String, Value>,
+    history: Vec<Value>,
+    said: String,
+}
+
+/// The name in run.json of what was changed, in order.
+const HISTORY: &str = "history";
+
+/// Compares the values of a run with those that its policies were made with; `None`: there are no policies yet.
+///
+/// # Errors
+/// A damaged `run.json` (exit 65).
+pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Comparison>> {
+    let path = run.join("run.json");
+    if !run.join("policies/done").is_file() || !path.is_file() {
+        return Ok(None);
+    }
+    let bytes = fs::read(&path).map_err(|error| disk::failed("read", &path, &error))?;
+    let before = serde_json::from_slice::<Map<String, Value>>(&bytes).map_err(|error| {
+        Failure::data(format!("{}: not the values of a run: {error}", path.display()))
+            .hint("restore that file, or choose another --run")
+    })?;
+    let names = before.keys().chain(values.keys().filter(|name| !before.contains_key(*name)));
+    let differing = names
+        .filter(|name| *name != HISTORY && !is_same(before.get(*name), values.get(*name)))
+        .cloned()
+        .collect();
+    Ok(Some(Comparison { before, differing }))
+}
+
+impl Comparison {
+    /// What differs, as flags: of the run, and of these values.
+    fn sides(&self, values: &Map<String, Value>) -> [String; 2] {
+        let side = |of: &Map<String, Value>| {
+            self.differing.iter().map(|name| said(name, of.get(name))).collect::<Vec<_>>().join(" ")
+        };
+        [side(&self.before), side(values)]
+    }
+
+    /// Refuses other values, all of them at once.
+    ///
+    /// # Errors
+    /// Usage (exit 2).
+    pub fn refuse(&self, run: &Path, values: &Map<String, Value>, is_resumed: bool) -> Result<()> {
+        if self.differing.is_empty() {
+            return Ok(());
+        }
+        let [before, now] = self.sides(values);
+        let shown = quoted(&run.display().to_string());
+        let bound: Vec<String> =
+            self.differing.iter().filter(|name| !may_change(name)).map(|name| flag_of(name)).collect();
+        let hint = match (&bound[..], is_resumed) {
+            ([], _) => format!(
+                "./pipeline.sh --resume {shown} goes on as it was started, and with {now} changes that from the next step on; or \
+                 choose another --run"
+            ),
+            (_, false) => format!(
+                "./pipeline.sh --resume {shown} goes on as it was started (--steps may grow); or choose another --run"
+            ),
+            (bound, true) => format!(
+                "{} cannot change in a run: ./pipeline.sh --resume {shown} goes on as it was started, and a new --run can begin \
+                 from its policies, --policies AGENT={shown}/policies/NAME",
+                bound.join(" ")
+            ),
+        };
+        let message = format!("{} was started with {before}, not with {now}", run.display());
+        Err(Failure::usage(message).hint(hint))
+    }
+
+    /// What is changed, if anything is and all of it was asked for with `--resume`.
+    fn change(self, values: &Map<String, Value>, named: &BTreeSet<&'static str>) -> Option<Change> {
+        let is_meant = |name: &String| {
+            may_change(name)
+                && flags::find(flag_of(name).trim_start_matches('-'))
+                    .is_some_and(|flag| named.contains(flag.name))
+        };
+        if self.differing.is_empty() || !self.differing.iter().all(is_meant) {
+            return None;
+        }
+        let [before, now] = self.sides(values);
+        let history = self.before.get(HISTORY).and_then(Value::as_array).cloned().unwrap_or_default();
+        Some(Change { values: values.clone(), history, said: format!("{now} instead of {before}") })
+    }
+}
+
+impl Change {
+    /// Writes down that the values count from this step on, and with which flags.
+    ///
+    /// # Errors
+    /// I/O (exit 74).
+    pub fn write(mut self, run: &Path, step: u64, lines: &[Given]) -> Result<()> {
+        let said = format!("from step {step} on {}", self.said);
+        record::stage::note("pipeline.sh", &said);
+        self.history.push(said.into());
+        self.values.insert(HISTORY.to_owned(), self.history.into());
+        write(run, &self.values, lines)
+    }
+}
+
 /// Holds a run to the values that its policies were made with, and writes both files. A mistake in the first command is mended by the
-/// second. What differs is said as flags, all of it at once.
+/// second. What differs is said as flags, all of it at once; `named` has the flags that `--resume` was given with: what they change is
+/// returned, and counts once it is written.
 ///
 /// # Errors
 /// Other values (exit 2), or a damaged `run.json` (exit 65).
-pub fn hold(run: &Path, values: &Map<String, Value>, lines: &[Given]) -> Result<()> {
-    let path = run.join("run.json");
-    if run.join("policies/done").is_file() && path.is_file() {
-        let bytes = fs::read(&path).map_err(|error| disk::failed("read", &path, &error))?;
-        let before = serde_json::from_slice::<Map<String, Value>>(&bytes).map_err(|error| {
-            Failure::data(format!("{}: not the values of a run: {error}", path.display()))
-                .hint("restore that file, or choose another --run")
-        })?;
-        let names: Vec<&String> =
-            before.keys().chain(values.keys().filter(|name| !before.contains_key(*name))).collect();
-        let differ = |name: &&&String| !is_same(before.get(**name), values.get(**name));
-        let differing: Vec<&String> = names.iter().filter(differ).copied().collect();
-        if !differing.is_empty() {
-            let side = |of: &Map<String, Value>| {
-                differing.iter().map(|name| said(name, of.get(*name))).collect::<Vec<_>>().join(" ")
-            };
-            return Err(Failure::usage(format!(
-                "{} was started with {}, not with {}",
-                run.display(),
-                side(&before),
-                side(values)
-            ))
-            .hint(format!(
-                "./pipeline.sh --resume {} goes on as it was started (--steps may grow); or choose another --run",
-                quoted(&run.display().to_string())
-            )));
+pub fn hold(
+    run: &Path,
+    values: &Map<String, Value>,
+    lines: &[Given],
+    named: Option<&BTreeSet<&'static str>>,
+) -> Result<Option<Change>> {
+    match (compare(run, values)?, named) {
+        (None, _) => write(run, values, lines)?,
+        (Some(found), named) => {
+            let refused = found.refuse(run, values, named.is_some());
+            let change = named.and_then(|named| found.change(values, named));
+            if change.is_some() {
+                return Ok(change);
+            }
+            refused?;
+            disk::replace(&run.join("config.toml"), &file::written(lines))?;
         }
-    } else {
-        let text = serde_json::to_string_pretty(values)
-            .map_err(|error| Failure::work(format!("run.json: {error}")))?;
-        disk::replace(&path, &format!("{text}\n"))?;
     }
+    Ok(None)
+}
+
+fn write(run: &Path, values: &Map<String, Value>, lines: &[Given]) -> Result<()> {
+    let text =
+        serde_json::to_string_pretty(values).map_err(|error| Failure::work(format!("run.json: {error}")))?;
+    disk::replace(&run.join("run.json"), &format!("{text}\n"))?;
     disk::replace(&run.join("config.toml"), &file::written(lines))
+}
+
+/// The flag behind a name of run.json, with its dashes.
+fn flag_of(name: &str) -> String {
+    match name {
+        "stages" => "--stage".to_owned(),
+        "settings" => "--set".to_owned(),
+        name if name.starts_with("flags of ") => "--flags".to_owned(),
+        name if name.starts_with("input ") => "--policies".to_owned(),
+        "build" => "the build".to_owned(),
+        name => format!("--{}", name.replace('_', "-")),
+    }
+}
+
+fn may_change(name: &str) -> bool {
+    flags::find(flag_of(name).trim_start_matches('-')).is_some_and(Flag::may_change)
 }
 
 fn text(value: Option<&Value>) -> Option<String> {
@@ -245,16 +366,14 @@ fn said(name: &str, value: Option<&Value>) -> String {
         return format!("the weights {shown} of {input}");
     }
     let value = value.unwrap_or_default();
-    let (flag, values): (String, Vec<String>) = match name.strip_prefix("flags of ") {
-        Some(_) if value.is_empty() => ("--flags".to_owned(), Vec::new()),
-        Some(stage) => ("--flags".to_owned(), vec![format!("{stage}={value}")]),
+    let flag = flag_of(name);
+    let values: Vec<String> = match name.strip_prefix("flags of ") {
+        Some(_) if value.is_empty() => Vec::new(),
+        Some(stage) => vec![format!("{stage}={value}")],
         None => match name {
-            "stages" => ("--stage".to_owned(), value.split_terminator(';').map(str::to_owned).collect()),
-            "settings" => ("--set".to_owned(), value.split_whitespace().map(str::to_owned).collect()),
-            "train" | "policies" => {
-                (format!("--{name}"), value.split_whitespace().map(str::to_owned).collect())
-            }
-            _ => (format!("--{}", name.replace('_', "-")), vec![value]),
+            "stages" => value.split_terminator(';').map(str::to_owned).collect(),
+            "settings" | "train" | "policies" => value.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![value],
         },
     };
     if values.iter().all(String::is_empty) {
@@ -281,15 +400,52 @@ mod tests {
     fn values_bind_once_there_are_policies() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path();
-        hold(run, &values(&[("seed", "1")]), &[]).unwrap();
-        hold(run, &values(&[("seed", "2"), ("lr", "1e-3")]), &[]).unwrap();
+        hold(run, &values(&[("seed", "1")]), &[], None).unwrap();
+        hold(run, &values(&[("seed", "2"), ("lr", "1e-3")]), &[], None).unwrap();
         fs::create_dir(run.join("policies")).unwrap();
         fs::write(run.join("policies/done"), "").unwrap();
-        hold(run, &values(&[("seed", "2"), ("lr", "0.001")]), &[]).unwrap();
+        hold(run, &values(&[("seed", "2"), ("lr", "0.001")]), &[], None).unwrap();
         let other = [("seed", "3"), ("lr", "1e-3"), ("flags of update", "--epochs 2"), ("settings", "")];
-        let failure = hold(run, &values(&other), &[]).unwrap_err();
+        let failure = hold(run, &values(&other), &[], None).unwrap_err();
         let expected = "was started with --seed 2 no --flags no --set, not with --seed 3 --flags 'update=--epochs 2' no --set";
         assert!(failure.code == 2 && failure.message.ends_with(expected), "{}", failure.message);
+    }
+
+    #[test]
+    fn resuming_changes_what_may_change_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path();
+        let began = [("seed", "1"), ("lr", "1e-3"), ("env", "math")];
+        hold(run, &values(&began), &[], None).unwrap();
+        fs::create_dir(run.join("policies")).unwrap();
+        fs::write(run.join("policies/done"), "").unwrap();
+        let slower = [("seed", "1"), ("lr", "1e-4"), ("env", "math"), ("flags of update", "--epochs 2")];
+        let named = BTreeSet::from(["lr", "flags"]);
+        // Not without --resume, not what it does not name, and not what binds.
+        let refused = hold(run, &values(&slower), &[], None).unwrap_err();
+        assert!(refused.hint.unwrap().contains("with --lr 1e-4 --flags 'update=--epochs 2' changes that"));
+        assert_eq!(hold(run, &values(&slower), &[], Some(&BTreeSet::from(["lr"]))).unwrap_err().code, 2);
+        let other = [("seed", "2"), ("lr", "1e-4"), ("env", "math")];
+        let refused = hold(run, &values(&other), &[], Some(&BTreeSet::from(["lr", "seed"]))).unwrap_err();
+        assert!(refused.hint.unwrap().starts_with("--seed cannot change in a run"));
+        let read = || -> Map<String, Value> {
+            serde_json::from_str(&fs::read_to_string(run.join("run.json")).unwrap()).unwrap()
+        };
+        assert_eq!(read(), values(&began));
+        // It counts once it is written, and then binds.
+        let change = hold(run, &values(&slower), &[], Some(&named)).unwrap().unwrap();
+        assert_eq!(read(), values(&began));
+        change.write(run, 4, &[]).unwrap();
+        let back = [("seed", "1"), ("lr", "1e-3"), ("env", "math"), ("flags of update", "--epochs 2")];
+        assert!(hold(run, &values(&slower), &[], None).unwrap().is_none());
+        hold(run, &values(&back), &[], Some(&named)).unwrap().unwrap().write(run, 9, &[]).unwrap();
+        let mut expected = values(&back);
+        let history = [
+            "from step 4 on --lr 1e-4 --flags 'update=--epochs 2' instead of --lr 1e-3 no --flags",
+            "from step 9 on --lr 1e-3 instead of --lr 1e-4",
+        ];
+        expected.insert("history".to_owned(), history.to_vec().into());
+        assert_eq!(read(), expected);
     }
 
     #[test]
@@ -300,11 +456,11 @@ mod tests {
         fs::write(run.join("policies/done"), "").unwrap();
         for damaged in [&b""[..], b"{\"a\":", b"[1,2]", b"\xff", b"3"] {
             fs::write(run.join("run.json"), damaged).unwrap();
-            let failure = hold(run, &values(&[("seed", "1")]), &[]).unwrap_err();
+            let failure = hold(run, &values(&[("seed", "1")]), &[], None).unwrap_err();
             assert!(failure.code == 65 && failure.hint.is_some() && !failure.message.contains('\n'));
             assert!(!run.join("config.toml").exists());
         }
         fs::write(run.join("run.json"), "{\"seed\": null, \"other\": [1]}").unwrap();
-        assert_eq!(hold(run, &values(&[("seed", "1")]), &[]).unwrap_err().code, 2);
+        assert_eq!(hold(run, &values(&[("seed", "1")]), &[], None).unwrap_err().code, 2);
     }
 }

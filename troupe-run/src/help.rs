@@ -2,12 +2,13 @@
 
 use record::failure::Result;
 
-use crate::flags::NUMBERS;
+use crate::flags::{self, Flag, NUMBERS};
 use crate::processes::called;
 
-const CHOICES: &str = "\
-Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.
+/// What the loop does.
+pub const SUMMARY: &str = "Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.";
 
+const CHOICES: &str = "\
 Examples:
   ./pipeline.sh                                    a team of tiny policies learns Plan-Path on the CPU
   ./pipeline.sh --policies per-role --run runs/two one policy for each role
@@ -22,6 +23,9 @@ Examples:
   ./pipeline.sh --policies per-role --ranks 2 --side-by-side   a process learns for each role, at the same time
   ./pipeline.sh --config run.toml                  flags as lines of a file, such as lr = 1e-3
   ./pipeline.sh --resume runs/two                  go on with what the run was made with
+  ./pipeline.sh --resume runs/two --lr 3e-4        the same, with another learning rate from the next step on
+  ./pipeline.sh --seeds 1,2,3                      three runs one after another, and one report of all
+  ./pipeline.sh --runs                             list the runs: state, steps, best evaluation, size on disk
   ./pipeline.sh --steps 120                        run again with more steps: it continues where it stopped
   ./pipeline.sh --policies tool=A --policies planner=B   start from your own checkpoints (no warm-up)
   ./pipeline.sh --env math --method magrpo         MAGRPO in place of AT-GRPO
@@ -39,7 +43,9 @@ Options:
   --config FILE         a TOML file of flags: steps = 40, betas = [0.9, 0.95], resident = true, policies = \"per-role\"; NAME=VALUE
                         flags are tables: [set], [flags], [stage], [policies]. The command line goes before the file. Every run
                         writes all of its flags to RUN/config.toml
-  --resume RUN          go on with a run and its RUN/config.toml; --steps may grow
+  --resume RUN          go on with a run and its RUN/config.toml; --steps may grow. These count from the next step on where
+                        they are given, and run.json keeps their history: CHANGEABLE
+  --runs [DIR]          list the runs in DIR: state, steps, best evaluation and size on disk, then stop   [default: runs]
   --env NAME            the environment (see `envs list`)                    [default: plan-path]
   --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test --count N
                         --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S its
@@ -62,6 +68,9 @@ Options:
   --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
                         before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]
+  --seeds S,S,…         runs one after another in folders of --run: DIR/seed=1 and so on. What is done is skipped, what was begun
+                        goes on. A file can also have a table [sweep] with values in brackets: lr = [1e-3, 2e-3] makes a run for
+                        each, branches = [4, 8] for each of both          [default of --run: runs/FILE, or runs/ENV-seeds]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
                         warm-up is always on the CPU                         [default: cpu]
   --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
@@ -70,7 +79,8 @@ Options:
   --flags NAME=FLAGS    more flags for a stage (tasks rollout group advantage update)
   --stage NAME=COMMAND  replaces a stage by a shell command, which finds $RUN, $STEP and the programs of this
                         project on its PATH; reward is one between rollout and group, for a judge
-  --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best
+  --keep-best           keep a copy of the policies that did best on the test tasks in DIR/best   [default: no; yes for adapters
+                        of a pretrained model]
   --resident            start the stages once and not for each step: the policies' weights and moments stay in memory.
                         The same bytes; with or without may change from run to run. Of the stages only tasks can be
                         replaced. With --save-every N the optimizer's state is saved every N steps and at the end:
@@ -89,10 +99,15 @@ Options:
                         `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
   --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
+  --completions SHELL   print what completes these flags in bash, fish or zsh, then stop:
+                        source <(./pipeline.sh --completions bash)
   --help                this text
 
 Numbers, and their defaults by the kind of policy:                  tiny      pretrained  adapters of one
 ";
+
+/// The column at which a paragraph of [`CHOICES`] says what a flag is.
+const WORDS_AT: usize = 24;
 
 const END: &str = "\
 A warm-up trains all weights; of a pretrained model under adapters it trains one adapter, with a copy of which each role
@@ -101,13 +116,26 @@ Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that faile
 ";
 
 fn text() -> String {
-    let mut text = CHOICES.to_owned();
+    let mut text = format!("{SUMMARY}\n\n{CHOICES}");
     for flag in NUMBERS {
         let [tiny, pretrained, adapters] = flag.defaults;
         let name = format!("{} {}", flag.key(), flag.value);
         text.push_str(&format!("  --{name:<22}{:<42}{tiny:<10}{pretrained:<12}{adapters}\n", flag.meaning));
     }
-    text + END
+    let free: Vec<String> = flags::all().filter(|flag| flag.may_change()).map(Flag::dashed).collect();
+    let (first, second) = free.split_at(free.len() / 2);
+    let free = format!("{}\n{:WORDS_AT$}{}", first.join(" "), "", second.join(" "));
+    (text + END).replace("CHANGEABLE", &free)
+}
+
+/// What a flag is, in a few words.
+pub fn meaning(flag: &Flag) -> String {
+    let start = format!("\n  {} ", flag.dashed());
+    let column = |line: &str| line.chars().skip(WORDS_AT.saturating_sub(start.len() - 1)).collect::<String>();
+    let paragraph = || Some(column(CHOICES.split_once(&start)?.1.lines().next()?));
+    let words = paragraph().unwrap_or_else(|| flag.meaning.to_owned());
+    let words = words.split("[default").next().unwrap_or_default().split(". ").next().unwrap_or_default();
+    words.trim().trim_end_matches([':', ',', '.']).to_owned()
 }
 
 /// Prints it.
@@ -125,6 +153,7 @@ mod tests {
         let text = super::text();
         for flag in crate::flags::all() {
             assert!(text.contains(&format!("\n  {} ", flag.dashed())), "{}", flag.name);
+            assert!(super::meaning(flag).len() > 3, "{}: {}", flag.name, super::meaning(flag));
         }
     }
 }

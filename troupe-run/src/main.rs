@@ -2,6 +2,7 @@
 //! the shell is next, and makes a step count once its pipe has ended well.
 
 mod checks;
+mod completions;
 mod directory;
 mod disk;
 mod environment;
@@ -13,24 +14,30 @@ mod help;
 mod keep;
 mod kind;
 mod make;
+mod prepare;
 mod processes;
 mod programs;
+mod queue;
+mod runs;
 mod settings;
 mod shards;
 mod shell;
 mod stages;
 mod staying;
+mod sweep;
 mod team;
 mod train;
 mod words;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::ExitCode;
 
 use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
+use crate::prepare::Prepared;
 use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{PRINTED, Place, Shell};
@@ -61,8 +68,23 @@ fn main() -> ExitCode {
 }
 
 fn pipeline(arguments: &[String]) -> Result<()> {
+    if completions::write_if_asked()? {
+        return Ok(());
+    }
     let Some(given) = flags::parse(arguments)? else { return help::print() };
-    let mut settings = Settings::new(&file::merge(given)?)?;
+    let asked_for = |name| given.iter().rfind(|given| given.name == name).map(|given| given.value.clone());
+    if let Some(shell) = asked_for("completions") {
+        Settings::new(&given)?;
+        return completions::print(&shell);
+    }
+    if let Some(folder) = asked_for("runs") {
+        return runs::print(&Programs::find()?, Path::new(&folder));
+    }
+    let asked = file::merge(given)?;
+    if !asked.axes.is_empty() {
+        return queue::run(&asked);
+    }
+    let mut settings = Settings::new(&asked.flags)?;
     let launcher = checks::check(&settings)?;
     processes::heed_signals()?;
     let mut programs = Programs::find()?;
@@ -70,49 +92,22 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     if settings.is_on("setup") {
         return Ok(());
     }
-    let acting = environment::ask(&programs, &mut settings)?;
-    if settings.text("method") != "at-grpo" {
-        settings.set_text("minibatches", "1");
-    }
-    if settings.text("max_tokens").is_empty() {
-        settings.set_text("max_tokens", acting.max_tokens.to_string());
-    }
     if settings.is_given("evaluate") {
+        let acting = environment::ask(&programs, &mut settings)?;
         return evaluate_only(&programs, &settings, &acting, launcher);
     }
-    let run = match settings.text("run") {
-        "" => format!("runs/{}", acting.env),
-        run => run.to_owned(),
-    };
-    if run.contains(char::is_control) {
-        return Err(Failure::usage(format!("--run {run:?} has a control character"))
-            .hint("a run is named in messages and in files of one line: choose a printable name"));
-    }
-    let path = absolute(Path::new(&run))?;
-    let team = Team::new(&settings, &acting)?;
-    let plan =
-        Plan { programs: &programs, settings: &settings, acting: &acting, team: &team, run: &path, launcher };
-    plan.check()?;
-    let build = programs.build(settings.text("device"))?;
-    train(plan, &build)
+    let prepared = Prepared::new(programs, settings, launcher)?;
+    train(&prepared, asked.resumed_with.as_ref())
 }
 
-/// The path from the root of the file system; of one that goes up, what it leads to.
-fn absolute(path: &Path) -> Result<PathBuf> {
-    let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
-    let found = if goes_up {
-        path.canonicalize().or_else(|_| std::path::absolute(path))
-    } else {
-        std::path::absolute(path)
-    };
-    found.map_err(|error| disk::failed("read", path, &error))
-}
-
-fn train(plan: Plan<'_>, build: &str) -> Result<()> {
+/// Begins a run, or goes on with it; `named` has the flags that `--resume` was given with.
+fn train(prepared: &Prepared, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
+    let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
     disk::remove(&staying::drawn(run.path()))?; // of a run that was killed
-    held::hold(run.path(), &held::values(plan.settings, plan.acting, build)?, &held::lines(plan.settings))?;
+    let (values, lines) = (prepared.values()?, held::lines(plan.settings));
+    let change = held::hold(run.path(), &values, &lines, named)?;
     processes::is_resumable(run.path());
     let stages = run.path().join("stages");
     plan.write(&stages)?;
@@ -121,6 +116,9 @@ fn train(plan: Plan<'_>, build: &str) -> Result<()> {
     make::policies(&plan, &run, &mut shell)?;
     let mut run = run;
     let step = run.go_back()?;
+    if let Some(change) = change {
+        change.write(run.path(), step + 1, &lines)?;
+    }
     let path = run.path().display().to_string();
     Training::new(plan, place, run, shell, step).run()?;
     evaluation::say(&format!("the run is in {path}, its report in {path}/report.html"))

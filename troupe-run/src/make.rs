@@ -19,7 +19,8 @@ use crate::stages::Plan;
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
-        return Ok(());
+        // A KL may begin in the middle of a run: what was handed in is there, or the run would not go on.
+        return references(plan, run);
     }
     if !run.committed()?.is_empty() {
         return Err(Failure::io(format!("{} cannot be read, and there are committed steps", done.display()))
@@ -47,12 +48,22 @@ fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
 
 /// Policies that were handed in, and if there is a KL, what they were.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
-    let reference = run.path().join("reference");
-    disk::remove(&reference)?;
+    disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {
         init(plan, &run.policy(name), &["--from", source])?;
-        if plan.settings.text("kl") != "0" {
-            init(plan, &reference.join(name), &["--from", source])?;
+    }
+    references(plan, run)
+}
+
+fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
+    if plan.settings.text("kl") == "0" {
+        return Ok(());
+    }
+    for (name, source) in &plan.team.source {
+        let reference = run.path().join("reference").join(name);
+        if !reference.join("current").exists() {
+            disk::remove(&reference)?;
+            init(plan, &reference, &["--from", source])?;
         }
     }
     Ok(())

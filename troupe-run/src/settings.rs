@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use record::failure::{Failure, Result};
 
-use crate::flags::{self, Given, Kind, NUMBERS, is_number};
+use crate::flags::{self, Given, Kind, is_number};
 use crate::kind::{self, PolicyKind};
 
 /// The stages of the pipe that take flags, in its order.
@@ -149,8 +149,15 @@ impl Settings {
             Kind::Number if !is_number(value) => {
                 return Err(usage(format!("{dashed} {value}: not a number")));
             }
+            Kind::Number if value.parse::<f64>().is_ok_and(|number| number < 0.0) => {
+                return Err(usage(format!("{dashed} {value} must not be negative")));
+            }
             Kind::Betas if value.split(',').count() != 2 || !value.split(',').all(is_number) => {
                 return Err(usage(format!("{dashed} {value}: not two numbers with a comma between them")));
+            }
+            Kind::Choice(known) if !known.contains(&value.as_str()) => {
+                let (last, others) = known.split_last().unwrap_or((&"", &[]));
+                return Err(usage(format!("{dashed} {value}: not {} or {last}", others.join(", "))));
             }
             Kind::Policies => return self.take_policies(value),
             Kind::Table if *name == "set" => {
@@ -163,7 +170,13 @@ impl Settings {
             }
             Kind::Table => return self.take_of_stage(flag.name, value),
             Kind::List => self.train.push(value.clone()),
-            Kind::Number | Kind::Betas | Kind::Text | Kind::Switch => {}
+            Kind::Number
+            | Kind::Betas
+            | Kind::Text
+            | Kind::Choice(_)
+            | Kind::Seeds
+            | Kind::Optional(_)
+            | Kind::Switch => {}
         }
         self.texts.insert(flag.name, text);
         Ok(())
@@ -237,7 +250,7 @@ impl Settings {
             self.set_text("warmup", "0");
             self.given.insert("warmup");
         }
-        for flag in NUMBERS {
+        for flag in flags::all() {
             if !self.is_given(flag.name) {
                 self.set_text(flag.name, flag.defaults[self.kind as usize]);
             }
@@ -293,6 +306,7 @@ mod tests {
             "--steps 1234567890123",
             "--branches 0",
             "--lr many",
+            "--lr -1",
             "--betas 0.9",
             "--betas 0.9,x",
             "--set x",

@@ -8,7 +8,7 @@ use record::failure::{Failure, Result};
 
 use crate::directory::{RunFiles, Versions};
 use crate::disk;
-use crate::evaluation::{self, Flat, Page, say};
+use crate::evaluation::{self, Best, Flat, Page, say};
 use crate::processes;
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
@@ -42,6 +42,8 @@ pub struct Training<'a> {
     flat_steps: u64,
     /// Tokens that were generated until now, where they are limited.
     tokens: u64,
+    /// The best evaluation so far.
+    best: Option<Best>,
     step: u64,
 }
 
@@ -60,6 +62,7 @@ impl<'a> Training<'a> {
             versions: Versions::new(),
             flat_steps: 0,
             tokens: 0,
+            best: None,
             step,
         }
     }
@@ -124,8 +127,13 @@ impl<'a> Training<'a> {
         if !self.is_due(step) {
             return Ok(());
         }
-        let programs = (self.plan.programs, self.plan.settings);
-        evaluation::evaluate(&self.run, programs, &mut self.shell, step)?;
+        let programs = self.plan.programs;
+        if self.best.is_none() {
+            let before = evaluation::files_before(self.run.path(), step);
+            self.best = Best::of(evaluation::evaluations(programs, &before));
+        }
+        let with = (programs, self.plan.settings);
+        self.best = evaluation::evaluate(&self.run, with, &mut self.shell, step, self.best)?;
         self.draw_page()
     }
 

@@ -146,7 +146,7 @@ fn a_run_goes_on_with_what_it_wrote_down() {
     assert_eq!(code, Some(2), "{said}");
     let named = format!(
         "pipeline.sh: {run} was started with --seed 3 --branches 4 no --flags, not with --seed 4 --branches 3 --flags 'update=--epochs 2'\n\
-         hint: ./pipeline.sh --resume {run} goes on as it was started",
+         hint: --seed cannot change in a run: ./pipeline.sh --resume {run} goes on as it was started",
         run = stopped.display()
     );
     assert!(said.starts_with(&named), "{said}");

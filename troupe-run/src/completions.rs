@@ -1,0 +1,243 @@
+//! Shell completions: of `pipeline.sh`, from the table of flags, and of a package's `troupe`, which begins other programs.
+
+use std::path::Path;
+use std::process::Command;
+
+use clap::builder::{PossibleValuesParser, ValueHint};
+use clap::{Arg, ArgAction};
+use clap_complete::Shell;
+use record::failure::{Failure, Result};
+
+use crate::disk;
+use crate::flags::{self, Flag, Kind};
+use crate::help;
+
+/// What a package's `troupe` begins.
+pub const PROGRAMS: [(&str, &str); 8] = [
+    ("pipeline", "the training loop"),
+    ("envs", "environments: tasks, their rules, demonstrations"),
+    ("rollout", "plays tasks and samples candidates"),
+    ("group", "compares candidates that answered the same prompt"),
+    ("advantage", "turns the rewards of a group into advantages"),
+    ("update", "trains policies and publishes a new version"),
+    ("report", "the page of a run, its curves and its episodes"),
+    ("policy", "makes, imports and checks policies"),
+];
+
+/// If set, a program writes its man pages and shell completions to this folder, laid out like `share`, and exits.
+const MANUALS: &str = "TROUPE_MANUALS";
+
+/// Prints a shell's completion of `pipeline.sh`.
+///
+/// # Errors
+/// stdout cannot be written (exit 74).
+pub fn print(shell: &str) -> Result<()> {
+    let shell = match shell {
+        "fish" => Shell::Fish,
+        "zsh" => Shell::Zsh,
+        _ => Shell::Bash,
+    };
+    record::write::stdout(&of_pipeline(shell))
+}
+
+/// Writes what a package installs, if this was started for that.
+///
+/// # Errors
+/// I/O (exit 74).
+pub fn write_if_asked() -> Result<bool> {
+    let Some(share) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) else { return Ok(false) };
+    for (shell, folder, [pipeline, troupe], text) in [
+        (Shell::Bash, "bash-completion/completions", ["pipeline.sh.bash", "troupe.bash"], bash()),
+        (Shell::Fish, "fish/vendor_completions.d", ["pipeline.sh.fish", "troupe.fish"], fish()),
+        (
+            Shell::Zsh,
+            "zsh/site-functions",
+            ["_pipeline.sh", "_troupe"],
+            ZSH.replace("PROGRAMS", &zsh_programs()),
+        ),
+    ] {
+        let folder = Path::new(&share).join(folder);
+        disk::make(&folder)?;
+        let of_pipeline = of_pipeline(shell);
+        let of_pipeline = String::from_utf8_lossy(&of_pipeline);
+        disk::write(&folder.join(pipeline), &of_pipeline)?;
+        disk::write(&folder.join(troupe), &text)?;
+    }
+    let page = Path::new(&share).join("man/man1");
+    disk::make(&page)?;
+    disk::write(&page.join("troupe-pipeline.1"), &manual()?)?;
+    Ok(true)
+}
+
+fn of_pipeline(shell: Shell) -> Vec<u8> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "pipeline.sh", &mut text);
+    text
+}
+
+fn manual() -> Result<String> {
+    let mut page = Vec::new();
+    let command = command().name("troupe-pipeline").display_name("troupe-pipeline");
+    clap_mangen::Man::new(command)
+        .render(&mut page)
+        .map_err(|error| Failure::work(format!("the manual of pipeline.sh: {error}")))?;
+    Ok(String::from_utf8_lossy(&page).into_owned())
+}
+
+/// The flags as `clap` has them. It never reads a command line.
+fn command() -> clap::Command {
+    let environments = environments();
+    let argument = |flag: &Flag| {
+        // Lives as long as the program, which ends once it has printed them.
+        let long: &'static str = flag.key().leak();
+        let argument = Arg::new(flag.name).long(long).help(help::meaning(flag));
+        let one_of = |words: &[&'static str]| PossibleValuesParser::new(words.to_vec());
+        match (flag.kind, flag.name) {
+            (Kind::Switch, _) => argument.action(ArgAction::SetTrue),
+            (Kind::Choice(words), _) => argument.value_parser(one_of(words)),
+            (_, "env") => argument.value_parser(PossibleValuesParser::new(environments.clone())),
+            (_, "policies") => argument.value_parser(one_of(&["shared", "adapter-per-role", "per-role"])),
+            (_, "model") => argument.value_parser(one_of(&["tiny", "smollm2"])),
+            (_, "device") => argument.value_parser(one_of(&["cpu", "cuda"])),
+            (_, "dtype") => argument.value_parser(one_of(&["float32", "bfloat16"])),
+            (_, "run" | "resume" | "runs" | "tensorboard" | "local") => {
+                argument.value_hint(ValueHint::DirPath)
+            }
+            (_, "config") => argument.value_hint(ValueHint::FilePath),
+            _ => argument.value_hint(ValueHint::Other),
+        }
+    };
+    clap::Command::new("pipeline.sh").about(help::SUMMARY).args(flags::all().map(argument))
+}
+
+/// The environments of `envs`, which is beside this program; none, where it is not.
+fn environments() -> Vec<&'static str> {
+    let names = || {
+        let envs = std::env::current_exe().ok()?.with_file_name("envs");
+        let output = Command::new(envs).args(["list", "--names"]).output().ok()?;
+        String::from_utf8(output.stdout).ok()
+    };
+    let names: &'static str = names().unwrap_or_default().leak();
+    names.lines().collect()
+}
+
+fn bash() -> String {
+    let names: Vec<&str> = PROGRAMS.iter().map(|(name, _)| *name).collect();
+    BASH.replace("PROGRAMS", &names.join(" "))
+}
+
+fn fish() -> String {
+    let mut text = FISH.to_owned();
+    for (name, about) in PROGRAMS {
+        text.push_str(&format!("complete -c troupe -f -n __troupe_is_first -a {name} -d '{about}'\n"));
+    }
+    text
+}
+
+fn zsh_programs() -> String {
+    PROGRAMS.iter().map(|(name, about)| format!("'{name}:{}' ", about.replace(':', "\\:"))).collect()
+}
+
+/// The word after `troupe`, then what completes that program: a file beside this one has it.
+const BASH: &str = r#"_troupe_completions=${BASH_SOURCE[0]%/*}
+_troupe() {
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "PROGRAMS --help --version" -- "$2"))
+        return
+    fi
+    local program=${COMP_WORDS[1]}
+    local file=$program
+    [ "$program" != pipeline ] || file=pipeline.sh
+    [ -r "$_troupe_completions/$file.bash" ] || return
+    declare -F "_$file" >/dev/null || . "$_troupe_completions/$file.bash"
+    COMP_WORDS=("${COMP_WORDS[@]:1}")
+    COMP_CWORD=$((COMP_CWORD - 1))
+    "_$file" "$program" "$2" "$3"
+}
+complete -F _troupe -o bashdefault -o default troupe
+"#;
+
+const FISH: &str = r#"function __troupe_is_first
+    test (count (commandline -opc)) -eq 1
+end
+function __troupe_rest
+    set -l words (commandline -opc) (commandline -ct)
+    set -e words[1]
+    test "$words[1]" = pipeline; and set words[1] pipeline.sh
+    complete -C "$words"
+end
+complete -c troupe -f -n 'not __troupe_is_first' -a '(__troupe_rest)'
+"#;
+
+const ZSH: &str = r#"#compdef troupe
+_troupe() {
+    local curcontext="$curcontext" state line program
+    local -a programs
+    programs=(PROGRAMS)
+    _arguments -C '1:program:->program' '*::argument:->arguments'
+    case $state in
+        program) _describe program programs ;;
+        arguments)
+            program=$words[1]
+            [[ $program = pipeline ]] && program=pipeline.sh
+            (( $+functions[_$program] )) && _$program ;;
+    esac
+}
+if [ "$funcstack[1]" = "_troupe" ]; then
+    _troupe "$@"
+else
+    compdef _troupe troupe
+fi
+"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What bash offers for the last of these words.
+    fn offered(folder: &Path, words: &[&str]) -> Vec<String> {
+        let (last, program) = (words.len() - 1, words[0]);
+        let script = format!(
+            "source '{}/{program}.bash'; COMP_WORDS=({}); COMP_CWORD={last}; _{program} {program} '{}' '{}'; printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            folder.display(),
+            words.iter().map(|word| format!("'{word}' ")).collect::<String>(),
+            words[last],
+            words[last - 1]
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn bash_offers_every_flag_and_the_words_that_one_takes() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        std::fs::write(folder.join("pipeline.sh.bash"), of_pipeline(Shell::Bash)).unwrap();
+        std::fs::write(folder.join("troupe.bash"), bash()).unwrap();
+        let all = offered(folder, &["pipeline.sh", "--"]);
+        for flag in flags::all() {
+            assert!(all.contains(&flag.dashed()), "{}", flag.name);
+        }
+        assert_eq!(offered(folder, &["pipeline.sh", "--lr-w"]), ["--lr-warmup"]);
+        assert_eq!(offered(folder, &["pipeline.sh", "--select", ""]), ["random", "best"]);
+        assert_eq!(offered(folder, &["pipeline.sh", "--resident", "--optimizer", "a"]), ["adamw"]);
+        assert_eq!(offered(folder, &["troupe", "up"]), ["update"]);
+        assert_eq!(offered(folder, &["troupe", "pipeline", "--warmup-lr-o"]), ["--warmup-lr-other"]);
+        assert_eq!(offered(folder, &["troupe", "pipeline", "--method", "magrpo-"]), ["magrpo-cross"]);
+        assert!(offered(folder, &["troupe", "nothing", "--"]).is_empty());
+    }
+
+    #[test]
+    fn other_shells_have_every_flag_too() {
+        for shell in [Shell::Fish, Shell::Zsh] {
+            let text = String::from_utf8(of_pipeline(shell)).unwrap();
+            for flag in flags::all() {
+                let written = if shell == Shell::Fish { format!("-l {}", flag.key()) } else { flag.dashed() };
+                assert!(text.contains(&written), "{shell}: {}", flag.name);
+            }
+        }
+        for text in [fish(), ZSH.replace("PROGRAMS", &zsh_programs())] {
+            assert!(PROGRAMS.iter().all(|(name, _)| text.contains(name)));
+        }
+    }
+}
