@@ -22,6 +22,10 @@ pub trait Activation: device::Element + onnx::Element {
 
     /// The kernel of SwiGLU in this type.
     fn glu_kernel() -> &'static Kernel;
+
+    /// The kernels of products of few rows: with results of this type, and with f32 ones. In f32, where tests compare a group's
+    /// bits in any company, one product serves all.
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]>;
 }
 
 impl Activation for f32 {
@@ -42,6 +46,10 @@ impl Activation for f32 {
     fn glu_kernel() -> &'static Kernel {
         &kernels::GLU_ROWS_F32
     }
+
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
+        None
+    }
 }
 
 impl Activation for half::bf16 {
@@ -61,6 +69,10 @@ impl Activation for half::bf16 {
 
     fn glu_kernel() -> &'static Kernel {
         &kernels::GLU_ROWS_BF16
+    }
+
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
+        Some([&kernels::FEW_ROWS_BF16, &kernels::FEW_ROWS_STREAM])
     }
 }
 
