@@ -231,6 +231,28 @@ impl Device for Cuda {
         Ok(())
     }
 
+    fn suspend(&mut self) -> Result<()> {
+        self.synchronize()?;
+        self.memory = None;
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<bool> {
+        let Some((address, bytes)) = self.arena.as_ref().map(|arena| (arena.base(), arena.total())) else {
+            return Ok(false);
+        };
+        if self.memory()?.free < bytes {
+            return Ok(false);
+        }
+        // SAFETY: freed by `DeviceMemory`.
+        let Ok(found) = (unsafe { result::malloc_sync(bytes as usize) }) else { return Ok(false) };
+        let memory = DeviceMemory { address: found, context: self.context.clone() };
+        // The driver gives what was given back last, as long as nobody took of it.
+        let same = found == address;
+        self.memory = same.then_some(memory);
+        Ok(same)
+    }
+
     fn workspace(&self) -> u64 {
         GEMM_WORKSPACE
     }

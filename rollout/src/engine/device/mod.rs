@@ -22,20 +22,17 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-use self::adapters::Adapters;
 pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::SEQUENCES;
 use self::config::Capacity;
-use self::runner::DeviceRunner;
+use self::runner::{DeviceRunner, read};
 use self::session::Provider;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::service::Service;
 use crate::runtime;
 use device::{Cuda, Device, DeviceKind, Sim};
 use half::bf16;
-use policy::config::Config;
 use policy::directory::Policy;
-use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::sync::Arc;
 
@@ -59,10 +56,7 @@ pub fn start(
         let Some(policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
-        let config = Config::load(policy.model())?.for_device()?;
-        let adapters = Adapters::load(&policies, &config)?;
-        let weights = Weights::of_model(policy.model(), &config)?;
-        Ok((config, weights, adapters))
+        read(policy, &policies)
     };
     match device {
         DeviceKind::Cpu => Err(Failure::work("the CPU has no device thread")),
