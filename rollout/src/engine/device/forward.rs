@@ -55,7 +55,7 @@ impl<T: Activation> Forward<T> {
             parameters: Parameters::new(config, device, &mut session)?,
             hidden: device.allocate(rows * config.hidden_size)?,
             logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
-            sampler: DeviceSampler::new(device, rows)?,
+            sampler: DeviceSampler::new(device, rows, vocabulary)?,
             requests: Vec::new(),
             session,
             config: config.clone(),

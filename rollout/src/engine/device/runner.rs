@@ -66,7 +66,7 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
     let size = size_of::<T>() as u64;
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
     // Every buffer begins at a line of its own and may have a margin behind it.
-    let buffers = 8;
+    let buffers = 9;
     GEMM_WORKSPACE
         + KvCache::bytes::<T>(config, capacity)
         + Parameters::<T>::bytes(config)
@@ -74,7 +74,7 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
         + adapters.bytes::<T>(config)
         + Inputs::bytes(capacity, config.max_positions)
-        + DeviceSampler::bytes(capacity.sequences)
+        + DeviceSampler::bytes(capacity.sequences, config.vocab_size)
         + buffers * 1024
 }
 
