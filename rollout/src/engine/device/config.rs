@@ -20,6 +20,9 @@ pub trait Activation: device::Element + onnx::Element {
     /// The kernel of norms whose results have this type.
     fn norm_kernel() -> &'static Kernel;
 
+    /// The kernel of query, key and value heads in this type.
+    fn heads_kernel() -> &'static Kernel;
+
     /// The kernel of SwiGLU in this type.
     fn glu_kernel() -> &'static Kernel;
 
@@ -41,6 +44,10 @@ impl Activation for f32 {
 
     fn norm_kernel() -> &'static Kernel {
         &kernels::NORM_ROWS_F32
+    }
+
+    fn heads_kernel() -> &'static Kernel {
+        &kernels::SPLIT_HEADS_F32
     }
 
     fn glu_kernel() -> &'static Kernel {
@@ -65,6 +72,10 @@ impl Activation for half::bf16 {
 
     fn norm_kernel() -> &'static Kernel {
         &kernels::NORM_ROWS_BF16
+    }
+
+    fn heads_kernel() -> &'static Kernel {
+        &kernels::SPLIT_HEADS_BF16
     }
 
     fn glu_kernel() -> &'static Kernel {

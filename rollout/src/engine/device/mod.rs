@@ -10,6 +10,7 @@ mod budget;
 pub mod config;
 mod forward;
 mod graphs;
+mod heads;
 mod inputs;
 mod kv_cache;
 mod operators;

@@ -11,6 +11,7 @@ use ort::sys::ONNXTensorElementDataType;
 use record::failure::Result;
 
 use super::config::Activation;
+use super::heads::Heads;
 use super::paged_attention::PagedAttention;
 use super::session::Provider;
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
@@ -35,13 +36,15 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
             Operator::new::<Product<D, T, Stream>>(shared.clone()),
             Operator::new::<RmsNorm<D, T>>(shared.clone()),
             Operator::new::<SwiGlu<D, T>>(shared.clone()),
+            Operator::new::<Heads<D, T>>(shared.clone()),
             Operator::new::<PagedAttention<Shared<D>>>(shared),
         ],
         Provider::Cuda { .. } => vec![
             Operator::on_cuda::<Product<D, T, T>>(shared.clone()),
             Operator::on_cuda::<Product<D, T, Stream>>(shared.clone()),
             Operator::on_cuda::<RmsNorm<D, T>>(shared.clone()),
-            Operator::on_cuda::<SwiGlu<D, T>>(shared),
+            Operator::on_cuda::<SwiGlu<D, T>>(shared.clone()),
+            Operator::on_cuda::<Heads<D, T>>(shared),
         ],
     };
     Domain::new(operators)
@@ -71,17 +74,17 @@ impl Output for Stream {
 }
 
 /// Rows of a tensor that ONNX Runtime owns.
-struct Rows<'a, T: device::Element> {
-    rows: usize,
-    width: usize,
-    values: Slice<'a, T>,
+pub(super) struct Rows<'a, T: device::Element> {
+    pub rows: usize,
+    pub width: usize,
+    pub values: Slice<'a, T>,
 }
 
 /// A tensor of the running call.
 ///
 /// # Safety
 /// `T` is its type, and it is on the device.
-unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'a, T> {
+pub(super) unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'a, T> {
     let count = shape.iter().product::<i64>() as usize;
     // SAFETY: ONNX Runtime keeps it until the work is done that is enqueued in its stream, which is the device's.
     unsafe { Slice::foreign(data as u64, count) }
@@ -91,7 +94,7 @@ unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'
 ///
 /// # Safety
 /// As [`values`].
-unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Option<Rows<'a, T>>> {
+pub(super) unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Option<Rows<'a, T>>> {
     let Some((shape, data)) = call.input::<T>(index)? else { return Ok(None) };
     let &[rows, width] = shape else {
         return Err(format!("a tensor of shape {shape:?} where rows are expected"));
@@ -102,7 +105,7 @@ unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Opt
 }
 
 /// Does `work` on the device.
-fn on<D: Device>(shared: &Shared<D>, work: impl FnOnce(&mut D) -> Result<()>) -> Outcome<()> {
+pub(super) fn on<D: Device>(shared: &Shared<D>, work: impl FnOnce(&mut D) -> Result<()>) -> Outcome<()> {
     // Nothing panics while it is held.
     let mut device = shared.lock().unwrap_or_else(PoisonError::into_inner);
     work(&mut device).map_err(|failure| failure.message)
