@@ -113,3 +113,100 @@ impl<D: Device, T: Activation> Kernel for Heads<D, T> {
         on(&self.device, |device| device.launch(T::heads_kernel(), shape, &arguments))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use device::{Any, Buffer};
+    use half::bf16;
+
+    fn numbers(count: usize, salt: usize) -> Vec<bf16> {
+        (0..count).map(|i| bf16::from_f32(((i * 7919 + salt * 31) % 211) as f32 / 64.0 - 1.6)).collect()
+    }
+
+    fn placed<T: device::Element>(device: &mut Any, values: &[T]) -> Buffer<T> {
+        let buffer = device.allocate(values.len()).expect("memory");
+        device.upload(values, buffer.all()).expect("an upload");
+        buffer
+    }
+
+    /// What there is, in the numbering of the kernel: bias, norms, rotation.
+    #[test]
+    fn heads_are_normed_and_rotated_in_f32_and_rounded_once() {
+        let (rows, heads, kv_heads, positions) = (3, 4, 2, [0, 5, 9]);
+        for (width, has, seed) in
+            [(128, 7_i32, 0), (64, 6, 1), (20, 5, 2), (256, 4, 3), (16, 0, 0), (128, 2, 1)]
+        {
+            let mut device = Any::for_tests(seed).expect("a device");
+            device.reserve(1 << 20).expect("memory");
+            let (parts, half) = (heads + 2 * kv_heads, width / 2);
+            let [qkv, bias] = [numbers(rows * parts * width, 1), numbers(parts * width, 2)];
+            let norms = [numbers(width, 3), numbers(width, 4)];
+            let angle = |at: usize| (at / half) as f32 * 0.7_f32.powi((at % half) as i32);
+            let tables = [f32::cos, f32::sin]
+                .map(|turn| (0..10 * half).map(|at| turn(angle(at))).collect::<Vec<f32>>());
+            let out = [heads, kv_heads, kv_heads].map(|count| numbers(rows * count * width, 5));
+            let out = out.each_ref().map(|values| placed(&mut device, values));
+            let inputs = [&qkv, &bias, &norms[0], &norms[1]].map(|values| placed(&mut device, values));
+            let placed_tables = tables.each_ref().map(|values| placed(&mut device, values));
+            let places = placed(&mut device, &positions);
+            let mut arguments: Vec<device::Argument<'_>> = out.iter().map(Into::into).collect();
+            arguments.extend(inputs.iter().map(device::Argument::from));
+            arguments.extend(placed_tables.iter().map(device::Argument::from));
+            arguments.push((&places).into());
+            arguments.extend([rows, heads, kv_heads, width].map(|size| device::Argument::from(size as i32)));
+            arguments.push(1e-6_f32.into());
+            arguments.push(has.into());
+            let shape = Shape::rows((rows * parts).div_ceil(2) as u32, 64);
+            device.launch(bf16::heads_kernel(), shape, &arguments).expect("a launch");
+            let found = out.each_ref().map(|buffer| {
+                let mut values = vec![bf16::ZERO; buffer.len()];
+                device.download(buffer.all(), &mut values).expect("a download");
+                values
+            });
+            for row in 0..rows {
+                for head in 0..parts {
+                    let (kind, first) = match head {
+                        query if query < heads => (0, 0),
+                        key if key < heads + kv_heads => (1, heads),
+                        _ => (2, heads + kv_heads),
+                    };
+                    let mut x: Vec<f64> = (0..width)
+                        .map(|i| {
+                            let value = qkv[(row * parts + head) * width + i];
+                            match has & 1 {
+                                0 => value.to_f64(),
+                                _ => {
+                                    bf16::from_f32(value.to_f32() + bias[head * width + i].to_f32()).to_f64()
+                                }
+                            }
+                        })
+                        .collect();
+                    if has & 2 != 0 && kind < 2 {
+                        let mean = x.iter().map(|x| x * x).sum::<f64>() / width as f64;
+                        let scale = (mean + 1e-6).sqrt().recip();
+                        x.iter_mut().zip(&norms[kind]).for_each(|(x, norm)| *x *= scale * norm.to_f64());
+                    }
+                    if has & 4 != 0 && kind < 2 {
+                        for i in 0..half {
+                            let at = positions[row] as usize * half + i;
+                            let (cos, sin) = (f64::from(tables[0][at]), f64::from(tables[1][at]));
+                            let (a, b) = (x[i], x[i + half]);
+                            (x[i], x[i + half]) = (a * cos - b * sin, b * cos + a * sin);
+                        }
+                    }
+                    let count = if kind == 0 { heads } else { kv_heads };
+                    let own = &found[kind][(row * count + head - first) * width..][..width];
+                    for (i, (own, wanted)) in own.iter().zip(&x).enumerate() {
+                        // Half a unit in the last of eight bits.
+                        let error = (own.to_f64() - wanted).abs();
+                        assert!(
+                            error <= wanted.abs() / 255.0 + 1e-5,
+                            "{width}, {has}: row {row}, head {head}, {i}: {own} {wanted}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
