@@ -54,6 +54,7 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
         let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
         ranks::flags::compare(ranks, &ranks::flags::of(&command, &matches))?;
     }
+    ranks::cards::assign(ranks, &mut arguments)?;
     let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
     arguments.check_ranks(ranks.count(), ownership.owners().len())?;
     let references = Ownership::of_directories("--reference", &arguments.reference)?;

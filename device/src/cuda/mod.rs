@@ -29,7 +29,7 @@ use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
 use cublaslt::CublasLt;
-pub use installation::{gpus, installation};
+pub use installation::{gpus, identities, installation};
 pub use library::{Found, Library, cudnn_version, open as open_library};
 
 /// cuBLASLt's workspace, bytes; part of the arena.

@@ -261,6 +261,8 @@ int cuDeviceGetCount(int* count) { return *count = 1, 0; }
 int cuDeviceGet(int* device, int number) { return *device = number, 0; }
 int cuDeviceGetName(char* name, int length, int device) { return snprintf(name, length, "a stand-in"), 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) { return attribute(value, which); }
+int cuDeviceGetUuid(char* identity, int device) { return memset(identity, device + 1, 16), 0; }
+int cuDeviceGetUuid_v2(char* identity, int device) { return cuDeviceGetUuid(identity, device); }
 static int references, graphs;
 int cuDevicePrimaryCtxRetain(void** context, int device) { return __sync_add_and_fetch(&references, 1), *context = &primary, 0; }
 int cuDevicePrimaryCtxRelease_v2(int device) {
