@@ -18,7 +18,7 @@ const WIDEST: usize = 256;
 const WARPS: usize = 8;
 
 /// Queries, keys and values of a layer.
-pub struct Heads<D, T> {
+pub struct SplitHeads<D, T> {
     device: Shared<D>,
     heads: usize,
     kv_heads: usize,
@@ -27,7 +27,7 @@ pub struct Heads<D, T> {
     types: PhantomData<T>,
 }
 
-impl<D: Device, T: Activation> Kernel for Heads<D, T> {
+impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
     type Shared = Shared<D>;
     const NAME: &'static CStr = c"Heads";
     const INPUTS: usize = 7;
@@ -46,7 +46,7 @@ impl<D: Device, T: Activation> Kernel for Heads<D, T> {
     }
 
     fn new(device: &Shared<D>, node: &Node) -> Outcome<Self> {
-        Ok(Heads {
+        Ok(SplitHeads {
             device: device.clone(),
             heads: node.integer(c"num_heads")?,
             kv_heads: node.integer(c"kv_num_heads")?,
@@ -57,7 +57,7 @@ impl<D: Device, T: Activation> Kernel for Heads<D, T> {
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        let Heads { heads, kv_heads, .. } = *self;
+        let SplitHeads { heads, kv_heads, .. } = *self;
         // SAFETY: the types are those that ONNX Runtime was told; all is where the operator computes.
         let (qkv, [query, key, value], positions, tables, [bias, query_norm, key_norm]) = unsafe {
             let qkv = rows::<T>(call, 0)?.ok_or("the heads are missing")?;

@@ -15,13 +15,13 @@ mod inputs;
 mod kv_cache;
 mod operators;
 mod paged_attention;
-mod parameters;
 pub mod runner;
 pub mod sampler;
 pub mod session;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::SEQUENCES;

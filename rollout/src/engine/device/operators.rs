@@ -11,7 +11,7 @@ use ort::sys::ONNXTensorElementDataType;
 use record::failure::Result;
 
 use super::config::Activation;
-use super::heads::Heads;
+use super::heads::SplitHeads;
 use super::paged_attention::PagedAttention;
 use super::session::Provider;
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
@@ -36,7 +36,7 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
             Operator::new::<Product<D, T, Stream>>(shared.clone()),
             Operator::new::<RmsNorm<D, T>>(shared.clone()),
             Operator::new::<SwiGlu<D, T>>(shared.clone()),
-            Operator::new::<Heads<D, T>>(shared.clone()),
+            Operator::new::<SplitHeads<D, T>>(shared.clone()),
             Operator::new::<PagedAttention<Shared<D>>>(shared),
         ],
         Provider::Cuda { .. } => vec![
@@ -44,7 +44,7 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
             Operator::on_cuda::<Product<D, T, Stream>>(shared.clone()),
             Operator::on_cuda::<RmsNorm<D, T>>(shared.clone()),
             Operator::on_cuda::<SwiGlu<D, T>>(shared.clone()),
-            Operator::on_cuda::<Heads<D, T>>(shared),
+            Operator::on_cuda::<SplitHeads<D, T>>(shared),
         ],
     };
     Domain::new(operators)

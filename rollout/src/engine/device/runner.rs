@@ -8,10 +8,10 @@ use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
 use super::kv_cache::KvCache;
 use super::operators;
-use super::parameters::Parameters;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
 use super::shape::BatchShape;
+use super::weights::DeviceWeights;
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
 use crate::engine::request::SampledToken;
@@ -69,7 +69,7 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
     let buffers = 9;
     GEMM_WORKSPACE
         + KvCache::bytes::<T>(config, capacity)
-        + Parameters::<T>::bytes(config)
+        + DeviceWeights::<T>::bytes(config)
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
         + adapters.bytes::<T>(config)
