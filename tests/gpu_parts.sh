@@ -23,7 +23,7 @@ ran() { # COMMAND...: a test program; a filter that no test's name has is a fail
 part_tests() {
     check 'tests: device' ran "$here/tests/device" --test-threads 1
     check 'tests: kernels of update' ran "$here/tests/update" --test-threads 1 kernels_operations:: attention::
-    check 'tests: sampler of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling
+    check 'tests: kernels of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling device::operators device::heads
     check 'tests: decoders of update' ran "$here/tests/update" --test-threads 1 device::
     check 'tests: the program update' ran "$here/tests/update" --test-threads 1 device_program::
 }

@@ -89,6 +89,11 @@ impl Arena {
         (list.used, list.peak)
     }
 
+    /// The device address at which it begins.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
     /// Bytes of the whole arena.
     pub fn total(&self) -> u64 {
         self.list().total

@@ -92,6 +92,13 @@ pub trait Device {
     /// 69 where not so much is free, 1 if there is an arena already.
     fn reserve(&mut self, bytes: u64) -> Result<()>;
 
+    /// Gives the arena's memory back; its buffers stay, and hold nothing until [`Device::resume`].
+    fn suspend(&mut self) -> Result<()>;
+
+    /// Takes the arena's memory again, with any content. False where it is not to be had, or at another address only: then
+    /// everything that knows an address is to be made anew.
+    fn resume(&mut self) -> Result<bool>;
+
     /// Bytes of the arena that GEMMs use as workspace.
     fn workspace(&self) -> u64;
 

@@ -180,6 +180,14 @@ impl Device for Any {
         forward!(self, device => device.reserve(bytes))
     }
 
+    fn suspend(&mut self) -> Result<()> {
+        forward!(self, device => device.suspend())
+    }
+
+    fn resume(&mut self) -> Result<bool> {
+        forward!(self, device => device.resume())
+    }
+
     fn workspace(&self) -> u64 {
         forward!(self, device => device.workspace())
     }

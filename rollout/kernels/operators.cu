@@ -72,3 +72,58 @@ template <typename T> __device__ __forceinline__ void glu_row(T* out, const T* g
 extern "C" __global__ void glu_rows_bf16(bf16* out, const bf16* gate_up, int width) { glu_row(out, gate_up, width); }
 
 extern "C" __global__ void glu_rows_f32(float* out, const float* gate_up, int width) { glu_row(out, gate_up, width); }
+
+// The sums of a warp's output column for each of `count` rows of x, of which lane r keeps that of row r. Eight values a lane and
+// step: the order of the sum depends on the width alone.
+template <typename T, int count>
+__device__ __forceinline__ float column_sums(const T* x, const T* weight, int inputs, int lane) {
+  float sums[count];
+  for (int r = 0; r < count; r++) sums[r] = 0.f;
+#pragma unroll 4
+  for (int i = lane * 8; i < inputs; i += 32 * 8) {
+    float4 w[2];
+    load8(weight + i, w);
+    for (int r = 0; r < count; r++) {
+      float4 v[2];
+      load8(x + (u64)r * inputs + i, v);
+      for (int h = 0; h < 2; h++) sums[r] += v[h].x * w[h].x + v[h].y * w[h].y + v[h].z * w[h].z + v[h].w * w[h].w;
+    }
+  }
+  float own = 0.f;
+  for (int r = 0; r < count; r++) {
+    float sum = warp_sum(sums[r]);
+    if (lane == r) own = sum;
+  }
+  return own;
+}
+
+// out = addend + x * weight^T for up to four rows, in f32 and rounded once: the weights are read once, and that is all that takes
+// time. x [rows, inputs], weight [outputs, inputs], out and addend [rows, outputs]; `adds` 0: no addend. `inputs` is a multiple of
+// eight. A warp a column.
+template <typename T, typename O>
+__device__ __forceinline__ void few_rows(O* out, const T* x, const T* weight, const O* addend, int rows, int inputs,
+                                         int outputs, int adds) {
+  int lane = threadIdx.x & 31, column = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+  if (column >= outputs) return;
+  const T* own = weight + (u64)column * inputs;
+  float sum;
+  switch (rows) {
+    case 1: sum = column_sums<T, 1>(x, own, inputs, lane); break;
+    case 2: sum = column_sums<T, 2>(x, own, inputs, lane); break;
+    case 3: sum = column_sums<T, 3>(x, own, inputs, lane); break;
+    default: sum = column_sums<T, 4>(x, own, inputs, lane); break;
+  }
+  if (lane >= rows) return;
+  u64 at = (u64)lane * outputs + column;
+  put(out + at, adds ? to_float(addend[at]) + sum : sum);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    few_rows_bf16(bf16* out, const bf16* x, const bf16* weight, const bf16* addend, int rows, int inputs, int outputs, int adds) {
+  few_rows(out, x, weight, addend, rows, inputs, outputs, adds);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    few_rows_stream(float* out, const bf16* x, const bf16* weight, const float* addend, int rows, int inputs, int outputs, int adds) {
+  few_rows(out, x, weight, addend, rows, inputs, outputs, adds);
+}

@@ -6,7 +6,8 @@
 // 64 sums, then 38, and sampling descends the same three levels. On a GPU only log() in f64, before it is rounded to f32,
 // is not defined to the last bit.
 //
-// One CUDA block of whole warps, at most 512 threads, per token. Dynamic shared memory: 64 floats per 4096 logits.
+// Two kernels: sum_logits reads the logits, with a block for each 4096 of a token's, and sample_rows, with a block a token, has only
+// what it left to look at, unless there is something to truncate.
 #include "device.cuh"
 
 #define BLOCK_LOGITS 64
@@ -253,10 +254,54 @@ __device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, const 
 // logits, which several may share. A top-k of 0 and a top-p of 1 keep all.
 #define REQUEST_WORDS 12
 
-// answers [requests, 2] from logits [rows, stride] and requests [requests, 12], a block each: the token, and the bits of
-// log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is 0xffffffff.
+__device__ __forceinline__ Row row_of(const u32* request, const float* logits, int vocabulary, u64 stride) {
+  return {logits + request[11] * stride, 0.f, __fdiv_rn(1.0f, __uint_as_float(request[8])), vocabulary};
+}
+
+// Values that sum_logits leaves for a request: the largest logit of each chunk, then the sum of each block of logits.
+__device__ __forceinline__ int sums_of(int vocabulary, int& chunks) {
+  int blocks = (vocabulary + BLOCK_LOGITS - 1) / BLOCK_LOGITS;
+  chunks = (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS;
+  return chunks + blocks;
+}
+
+// sums [requests, chunks + blocks] from logits [rows, stride] and requests [requests, 12]; grid (chunks, requests), 256 threads.
+// Half a warp takes 64 logits at a time: sixteen lanes with four each, then halves fold until one is left.
+extern "C" __global__ void __launch_bounds__(256)
+    sum_logits(float* sums, const float* logits, const u32* requests, int vocabulary, u64 stride) {
+  SHARED_ARRAY(float, scratch, 33);
+  const float lowest = __uint_as_float(0xff800000u);
+  Row row = row_of(requests + (u64)blockIdx.y * REQUEST_WORDS, logits, vocabulary, stride);
+  int chunks, count = sums_of(vocabulary, chunks), lane = threadIdx.x & 15, half = threadIdx.x >> 4;
+  float* to = sums + (u64)blockIdx.y * count;
+  float v[4][4], most = lowest;
+  for (int turn = 0; turn < 4; turn++)
+    for (int step = 0; step < 4; step++) {
+      int id = (blockIdx.x * CHUNK_BLOCKS + turn * 16 + half) * BLOCK_LOGITS + step * 16 + lane;
+      v[turn][step] = id < vocabulary ? row.logits[id] : lowest;
+      most = fmaxf(most, v[turn][step]);
+    }
+  for (int offset = 16; offset; offset >>= 1) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
+  if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = most;
+  __syncthreads();
+  for (int warp = 0; warp < 8; warp++) most = fmaxf(most, scratch[warp]);
+  if (threadIdx.x == 0) to[blockIdx.x] = most;
+  if (most == lowest) most = 0.f;
+  for (int turn = 0; turn < 4; turn++) {
+    int block = blockIdx.x * CHUNK_BLOCKS + turn * 16 + half;
+    float sum = 0.f;
+    for (int step = 0; step < 4; step++)
+      if (block * BLOCK_LOGITS + step * 16 + lane < vocabulary) sum = __fadd_rn(sum, weight_beside(row, v[turn][step], most));
+    for (int offset = 8; offset; offset >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, offset));
+    if (lane == 0 && block < count - chunks) to[chunks + block] = sum;
+  }
+}
+
+// answers [requests, 2] from logits [rows, stride], requests [requests, 12] and what sum_logits left of them, a block each: the
+// token, and the bits of log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is
+// 0xffffffff. Dynamic shared memory: 64 floats per 4096 logits.
 extern "C" __global__ void __launch_bounds__(512, 2)
-    sample_rows(u32* answers, const float* logits, const u32* requests, int vocabulary, u64 stride) {
+    sample_rows(u32* answers, const float* logits, const u32* requests, const float* given, int vocabulary, u64 stride) {
   SHARED_ARRAY(Search, searches, 1);
   SHARED_ARRAY(u64, weights, 512);
   SHARED_ARRAY(u32, ties, 512);
@@ -269,44 +314,17 @@ extern "C" __global__ void __launch_bounds__(512, 2)
   u32* answer = answers + 2 * (u64)blockIdx.x;
   Search& search = searches[0];
   float temperature = __uint_as_float(request[8]), share = __uint_as_float(request[9]);
-  Row row = {logits + request[11] * stride, 0.f, __fdiv_rn(1.0f, temperature), vocabulary};
+  Row row = row_of(request, logits, vocabulary, stride);
 
-  // Half a warp takes 64 logits: sixteen lanes, four steps, then halves fold until one is left. First the largest.
-  int lane = threadIdx.x & 15, halves = blockDim.x / 16, blocks = (vocabulary + BLOCK_LOGITS - 1) / BLOCK_LOGITS;
-  Sums sums = {block_sums, chunk_most, blocks, (blocks + CHUNK_BLOCKS - 1) / CHUNK_BLOCKS};
-  const float lowest = __uint_as_float(0xff800000u);
-  for (int first = 0; first < blocks; first += halves) {
-    int block = first + (threadIdx.x >> 4);
-    float most = lowest;
-    for (int step = 0; step < BLOCK_LOGITS; step += 16) {
-      int id = block * BLOCK_LOGITS + step + lane;
-      if (id < vocabulary) most = fmaxf(most, row.logits[id]);
-    }
-    for (int offset = 8; offset; offset >>= 1) most = fmaxf(most, __shfl_xor_sync(FULL_WARP, most, offset));
-    if (lane == 0 && block < blocks) sums.blocks[sums.place(block)] = most;
-  }
-  __syncthreads();
-  for (int chunk = threadIdx.x; chunk < sums.chunk_count; chunk += blockDim.x) {
-    float most = lowest;
-    for (int i = 0, count = sums.blocks_of(chunk); i < count; i++) most = fmaxf(most, sums.blocks[i * sums.chunk_count + chunk]);
-    sums.most[chunk] = most;
-  }
+  int chunks, count = sums_of(vocabulary, chunks);
+  Sums sums = {block_sums, chunk_most, count - chunks, chunks};
+  given += (u64)blockIdx.x * count;
+  for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) sums.most[chunk] = given[chunk];
+  for (int block = threadIdx.x; block < sums.block_count; block += blockDim.x) sums.blocks[sums.place(block)] = given[chunks + block];
   __syncthreads();
   // The same in every thread.
-  row.largest = lowest;
+  row.largest = __uint_as_float(0xff800000u);
   for (int chunk = 0; chunk < sums.chunk_count; chunk++) row.largest = fmaxf(row.largest, sums.most[chunk]);
-  for (int first = 0; first < blocks; first += halves) {
-    int block = first + (threadIdx.x >> 4);
-    float sum = 0.f, most = block < blocks ? sums.most[block / CHUNK_BLOCKS] : 0.f;
-    if (most == lowest) most = 0.f;
-    for (int step = 0; step < BLOCK_LOGITS; step += 16) {
-      int id = block * BLOCK_LOGITS + step + lane;
-      if (id < vocabulary) sum = __fadd_rn(sum, weight_beside(row, row.logits[id], most));
-    }
-    for (int offset = 8; offset; offset >>= 1) sum = __fadd_rn(sum, __shfl_xor_sync(FULL_WARP, sum, offset));
-    if (lane == 0 && block < blocks) sums.blocks[sums.place(block)] = sum;
-  }
-  __syncthreads();
   for (int chunk = threadIdx.x; chunk < sums.chunk_count; chunk += blockDim.x) {
     double sum = 0.0;
     for (int i = 0, count = sums.blocks_of(chunk); i < count; i++)
@@ -322,9 +340,9 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     return;
   }
 
-  u32 mode = request[0], count = request[10];
+  u32 mode = request[0], kept = request[10];
   u32 uniform = random_word(request + 2, (u64)request[7] << 32 | request[6]) >> 8;
-  bool by_count = count > 0 && count < (u32)vocabulary, by_mass = share < 1.f;
+  bool by_count = kept > 0 && kept < (u32)vocabulary, by_mass = share < 1.f;
   int chosen;
   if (mode == 2) {
     chosen = (int)request[1];
@@ -338,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     chosen = (int)search.above;
   } else if (by_count || by_mass) {
     Cut cut = {0, 0};
-    if (by_count) cut = shortest(row, count, true, cut, search);
+    if (by_count) cut = shortest(row, kept, true, cut, search);
     if (by_mass) {
       if (threadIdx.x == 0) search.above = 0;
       u64 edge = cut.ties ? (u64)cut.ties * each_of(row, cut.rank, search) : 0, own = 0;

@@ -37,6 +37,19 @@ pub struct ResidentState {
     tokenizers: Vec<KeptTokenizer>,
     /// In the order of the models.
     engines: Vec<engine::CarriedOver>,
+    /// Those of a device, in the same order.
+    services: Vec<Arc<Service>>,
+}
+
+impl ResidentState {
+    /// Leaves the device to the next stage until the next part. What would hold too much of it meanwhile, or has failed, is
+    /// closed.
+    pub fn release(&mut self) {
+        let kept = self.services.iter().all(|service| service.release().unwrap_or(false));
+        if !kept {
+            self.services.clear();
+        }
+    }
 }
 
 /// A tokenizer, and the files that it was made from.
@@ -122,7 +135,7 @@ impl Policies {
         // Each reads all weights.
         let (verified, loaded) = thread::scope(|scope| {
             let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
-            let loaded = load(&models, device, options, kept.map(|kept| &mut kept.engines));
+            let loaded = load(&models, device, options, kept);
             let verified = verifying.map_err(|error| no_thread(&error)).and_then(|thread| {
                 thread
                     .join()
@@ -198,14 +211,18 @@ fn load(
     models: &[(Vec<&Policy>, Vec<u32>)],
     device: DeviceKind,
     options: &Options,
-    mut kept: Option<&mut Vec<engine::CarriedOver>>,
+    kept: Option<&mut ResidentState>,
 ) -> Result<Inference> {
     if device != DeviceKind::Cpu {
-        let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
-            device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
-        };
-        return models.iter().enumerate().map(start).collect::<Result<_>>().map(Inference::Device);
+        let mut kept = kept.map(|kept| &mut kept.services);
+        let before = kept.as_deref_mut().map(mem::take).unwrap_or_default();
+        let services = on_device(models, device, before)?;
+        if let Some(kept) = kept {
+            kept.clone_from(&services);
+        }
+        return Ok(Inference::Device(services));
     }
+    let mut kept = kept.map(|kept| &mut kept.engines);
     let cache_bytes = options.cache_bytes / models.len().max(1);
     let mut before = kept.as_deref_mut().map(mem::take).unwrap_or_default().into_iter();
     let mut engines = Vec::new();
@@ -218,6 +235,27 @@ fn load(
         engines.push(engine);
     }
     Ok(Inference::Cpu(engines))
+}
+
+/// The engines of a device: those from before with the new versions, if all can take them, else others.
+fn on_device(
+    models: &[(Vec<&Policy>, Vec<u32>)],
+    device: DeviceKind,
+    before: Vec<Arc<Service>>,
+) -> Result<Vec<Arc<Service>>> {
+    // What fails here fails again where it is opened anew, and says why.
+    let goes_on = |(service, (policies, stop_ids)): (&Arc<Service>, &(Vec<&Policy>, Vec<u32>))| {
+        service.reload(policies, stop_ids).unwrap_or(false)
+    };
+    if before.len() == models.len() && before.iter().zip(models).all(goes_on) {
+        return Ok(before);
+    }
+    // Their memory is free before others ask for it.
+    drop(before);
+    let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
+        device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
+    };
+    models.iter().enumerate().map(start).collect()
 }
 
 /// The tokenizers of models, those in `kept` where the files are the same.

@@ -109,12 +109,14 @@ fn run_part<W: Write>(
     writer: &mut Writer<W>,
 ) -> Result<()> {
     let started = Instant::now();
-    let opened = open(settings, external, reader, settings.flags.resident.then_some(kept));
+    let opened = open(settings, external, reader, settings.flags.resident.then_some(&mut *kept));
     let load = started.elapsed();
     let (totals, outcome) = match opened {
         Ok(run) => play(run, writer),
         Err(failure) => (Totals::default(), Err(failure)),
     };
+    // Before the line that lets the next stage begin.
+    kept.release();
     let outcome = outcome.and_then(|()| judge(settings, &totals));
     if outcome.as_ref().is_err_and(Failure::is_closed) {
         return outcome;

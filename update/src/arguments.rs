@@ -4,6 +4,7 @@
 //! something else.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex};
 use std::thread::Builder;
 
@@ -236,6 +237,11 @@ pub struct Arguments {
     /// f32 weights and --dtype float32, 0.5 otherwise]; publish nothing
     #[arg(long, help_heading = "Running")]
     pub check: bool,
+
+    /// With --check, write each token to FILE, a JSON object a line: policy, sample (counted in the order of episodes), group,
+    /// position in the sequence, token, and both log-probabilities, recorded and recomputed
+    #[arg(long, value_name = "FILE", requires = "check", help_heading = "Running")]
+    pub per_token: Option<PathBuf>,
 
     /// Copy the input to stdout before the metrics
     #[arg(long, help_heading = "Running")]

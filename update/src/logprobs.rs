@@ -1,11 +1,14 @@
 //! Log-probabilities of recorded completions under given weights: of `--kl`'s reference policy, and for `--check`, which
 //! compares rollout's with update's.
 
+use std::io::{self, Write};
+
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::ownership::{Owner, Ownership};
 use record::failure::{Failure, Result};
 use record::stage;
+use serde_json::json;
 
 use crate::learner::TREES_AT_ONCE;
 use crate::loss::{FAR, TokenStats};
@@ -60,6 +63,33 @@ pub fn compare(samples: &Samples, recomputed: &[Vec<f32>]) -> TokenStats {
         }
     }
     stats
+}
+
+/// Writes each token with both its log-probabilities, a JSON object a line. A number that is not finite is null.
+///
+/// # Errors
+/// What cannot be written.
+pub fn write_tokens(
+    to: &mut impl Write,
+    policy: &str,
+    samples: &Samples,
+    recomputed: &[Vec<f32>],
+) -> io::Result<()> {
+    for (sample, recomputed) in recomputed.iter().enumerate() {
+        let sequence = samples.sequence(sample);
+        let (first, group) = (sequence.prompt.len(), samples.rows[sample].group);
+        let recorded = samples.logprobs(sample);
+        for (index, (token, (recorded, recomputed))) in
+            sequence.completion.iter().zip(recorded.iter().zip(recomputed)).enumerate()
+        {
+            let line = json!({
+                "policy": policy, "sample": sample, "group": group, "position": first + index, "token": token,
+                "recorded": f64::from(*recorded), "recomputed": f64::from(*recomputed),
+            });
+            writeln!(to, "{line}")?;
+        }
+    }
+    Ok(())
 }
 
 /// How far recorded log-probabilities may be from recomputed ones, nats.

@@ -4,6 +4,7 @@
 //! policies are opened before the first is trained, so that a missing version is found while nothing has changed. They
 //! are published one by one, with `--side-by-side` each by processes of its own, and a repeated call recognizes those that were.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::rc::Rc;
 use std::time::Instant;
@@ -54,11 +55,17 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
         let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
         ranks::flags::compare(ranks, &ranks::flags::of(&command, &matches))?;
     }
+    ranks::cards::assign(ranks, &mut arguments)?;
     let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
     arguments.check_ranks(ranks.count(), ownership.owners().len())?;
     let references = Ownership::of_directories("--reference", &arguments.reference)?;
     check_directories(&arguments, &ownership)?;
 
+    if let Some(path) = &arguments.per_token {
+        // Each policy adds its own.
+        File::create(path)
+            .map_err(|error| Failure::io(format!("--per-token {}: {error}", path.display())))?;
+    }
     let mut output = Output::new(Writer::stdout());
     if ranks.rank() > 0 {
         (output, arguments.quiet) = (Output::silent(), true);

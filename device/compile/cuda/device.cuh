@@ -11,7 +11,7 @@
 //   mma_m16n8k16(d, a, b0, b1)            d[4] += a[4] b[2], bf16 in, f32 out
 //   ldmatrix_x4(r, row), ldmatrix_x4_transposed(r, row)
 //   wgmma.cuh                             Hopper's matrix products, for files named *_sm90a.cu alone
-//   load4, store4, load8, store8          neighboring values of bf16 or float, at an address that is a multiple of as many
+//   load2, store2, load4, store4, load8, store8   neighboring values of bf16 or float, at an address that is a multiple of as many
 //   to_float, to_bf16, pack_bf16, warp_sum, warp_max, block_sum, block_max
 //
 // Reductions are in a fixed order, so a kernel gives the same bits in every run; atomics on floats would not.
@@ -102,6 +102,30 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 #else
   return (u32)to_bf16(low).bits | (u32)to_bf16(high).bits << 16;
 #endif
+}
+
+// Two neighboring values; the address is a multiple of two values.
+__device__ __forceinline__ float2 load2(const bf16* from) {
+  u32 both = *(const u32*)from;
+  return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
+}
+
+__device__ __forceinline__ float2 load2(const float* from) {
+  return *(const float2*)from;
+}
+
+__device__ __forceinline__ void store2(bf16* to, float first, float second) {
+  *(u32*)to = pack_bf16(first, second);
+}
+
+__device__ __forceinline__ void store2(float* to, float first, float second) {
+  *(float2*)to = make_float2(first, second);
+}
+
+// Both rounded to bf16.
+__device__ __forceinline__ float2 rounded(float first, float second) {
+  u32 both = pack_bf16(first, second);
+  return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
 
 // Four neighboring values; the address is a multiple of four values.

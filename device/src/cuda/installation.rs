@@ -50,6 +50,23 @@ pub fn gpus() -> Result<String> {
     ))
 }
 
+/// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
+///
+/// # Errors
+/// 69 where there is no driver, or it does not start.
+pub fn identities() -> Result<Vec<[u8; 16]>> {
+    library::open(Library::Driver)?;
+    let failed = |error: DriverError| {
+        Failure::unavailable(format!("the NVIDIA driver does not list its GPUs: {}", words(error)))
+    };
+    result::init().map_err(failed)?;
+    let identity = |number| {
+        let identity = result::device::get_uuid(result::device::get(number)?)?;
+        Ok(identity.bytes.map(|byte| byte as u8))
+    };
+    (0..result::device::get_count().map_err(failed)?).map(|number| identity(number).map_err(failed)).collect()
+}
+
 /// The newest CUDA that the driver supports: 1000 times the major version and 10 times the minor. The driver is open.
 pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
     let mut version = 0;

@@ -29,7 +29,7 @@ use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
 use cublaslt::CublasLt;
-pub use installation::{gpus, installation};
+pub use installation::{gpus, identities, installation};
 pub use library::{Found, Library, cudnn_version, open as open_library};
 
 /// cuBLASLt's workspace, bytes; part of the arena.
@@ -229,6 +229,28 @@ impl Device for Cuda {
         self.memory = Some(DeviceMemory { address, context: self.context.clone() });
         self.arena = Some(Arena::new(address, bytes, 0));
         Ok(())
+    }
+
+    fn suspend(&mut self) -> Result<()> {
+        self.synchronize()?;
+        self.memory = None;
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<bool> {
+        let Some((address, bytes)) = self.arena.as_ref().map(|arena| (arena.base(), arena.total())) else {
+            return Ok(false);
+        };
+        if self.memory()?.free < bytes {
+            return Ok(false);
+        }
+        // SAFETY: freed by `DeviceMemory`.
+        let Ok(found) = (unsafe { result::malloc_sync(bytes as usize) }) else { return Ok(false) };
+        let memory = DeviceMemory { address: found, context: self.context.clone() };
+        // The driver gives what was given back last, as long as nobody took of it.
+        let same = found == address;
+        self.memory = same.then_some(memory);
+        Ok(same)
     }
 
     fn workspace(&self) -> u64 {

@@ -124,6 +124,14 @@ impl Device for Sim {
         Ok(())
     }
 
+    fn suspend(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Result<bool> {
+        Ok(true)
+    }
+
     fn workspace(&self) -> u64 {
         0
     }

@@ -239,13 +239,13 @@ impl Builder<'_> {
         self.graph.node(ONNX, "Mul", &[&value("activated"), &value("up")], &[&value("gated")], &[]);
     }
 
-    /// Cosine and sine tables of the first positions, `[positions, pairs]` each, as two initializers.
+    /// Cosine and sine tables of the first positions, f32 `[positions, pairs]` each, as two initializers.
     fn rope_tables(&mut self, [cos, sin]: [&str; 2], positions: usize, rope: &Rope) {
         let Rope { frequencies, attention_factor } = rope;
         let shape = [positions, frequencies.len()];
         let angles = || (0..positions).flat_map(|p| frequencies.iter().map(move |f| p as f32 * f));
-        self.graph.numbers(cos, self.element, &shape, angles().map(|angle| angle.cos() * attention_factor));
-        self.graph.numbers(sin, self.element, &shape, angles().map(|angle| angle.sin() * attention_factor));
+        self.graph.numbers(cos, Element::F32, &shape, angles().map(|angle| angle.cos() * attention_factor));
+        self.graph.numbers(sin, Element::F32, &shape, angles().map(|angle| angle.sin() * attention_factor));
     }
 
     /// `output = input · weightᵀ`, with the weight as Hugging Face stores it, `[out, in]`.

@@ -12,6 +12,7 @@
 //! | input `past_seqlens` | int32 `[B]` | each sequence's tokens in the cache before this run |
 //! | input `block_table` | int32 `[B, M]` | each sequence's blocks in order; entries after them are ignored |
 //! | input `slot_mapping` | int32 `[N]` | where a row's key and value go: block times block size plus offset |
+//! | input `positions` | int32 `[N]` | each row's position in its sequence |
 //! | input `attention_metadata` | int32 `[3]`, in plain memory | most rows of any one sequence, most tokens, and what the longest has at least |
 //! | inputs `key_cache.L`, `value_cache.L` | T `[P, S, kv_num_heads, head_dim]` | P blocks of S tokens of layer L |
 //! | each of [`parameters`] | T | weights; those that read the same input are one matrix |
@@ -23,25 +24,24 @@
 //! T is bf16 or f32. The graph holds no weights: they are inputs, so a session serves every version of them, and the order of a
 //! checkpoint's tensors does not matter. The output head is left to the caller: its products of bf16 numbers want sums in f32.
 //!
-//! `PagedAttention` is `com.microsoft`'s operator: query, key and value rows as one, RMS norms of query and key
-//! heads, RoPE by halves with tables of T (in NoPE layers tables of no rotation, for the same kernels), the in-place
-//! append, and causal attention with scale `head_dim^-0.5`. [`block_size`] is what its fastest kernel takes. LoRA
-//! adapters add more inputs, see `stacked`. The other operators are ours, in the domain `troupe`:
+//! `PagedAttention` is `com.microsoft`'s operator: the in-place append, and causal attention with scale `head_dim^-0.5`.
+//! [`block_size`] is what its fastest kernel takes. LoRA adapters add more inputs, see `stacked`. The other operators are ours,
+//! in the domain `troupe`:
 //!
 //! | operator | inputs | output |
 //! |---|---|---|
 //! | `Linear` | T `[rows, inputs]`, T `[outputs, inputs]`, optional T `[rows, outputs]` | T: `input · weightᵀ`, with the third added before the sum is rounded |
 //! | `ResidualLinear` | the same, with an f32 `[rows, outputs]` | f32: the residual stream, which every layer adds to and bf16 would round each time |
 //! | `RmsNorm` | f32 `[rows, width]`, T `[width]`; attribute `epsilon` | T |
+//! | `Heads` | T `[rows, (num_heads + 2 * kv_num_heads) * head_dim]`, `positions`, f32 cosines and sines `[positions, head_dim / 2]`; optional T: bias, norms of query and key heads; attributes `num_heads`, `kv_num_heads`, `epsilon`, `rotary` (0: NoPE) | three T: queries, keys and values, after bias, norms and RoPE by halves |
 //! | `SwiGlu` | T `[rows, 2 * intermediate_size]`, gate then up | T: silu(gate) * up |
 
 use record::failure::Result;
 
-use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT, ONNX};
+use super::{Arithmetic, Builder, DOMAIN, Kind, MICROSOFT};
 use crate::config::Config;
 use crate::decoder::{Layer, Site, Tensor};
 use crate::onnx::{Attribute, Element};
-use crate::rope::Rope;
 
 /// Tokens of a block for heads of `head_dim`. A tile of FlashAttention's split kernel must not cross a block, and tiles
 /// are the longer the narrower the heads.
@@ -108,6 +108,7 @@ impl Builder<'_> {
         graph.input("past_seqlens", Element::I32, &["B"]);
         graph.input("block_table", Element::I32, &["B", "M"]);
         graph.input("slot_mapping", Element::I32, &["N"]);
+        graph.input("positions", Element::I32, &["N"]);
         graph.input("attention_metadata", Element::I32, &["3"]);
         graph.output("hidden", element, &["R", &config.hidden_size.to_string()]);
         let (heads, dim) = (config.num_kv_heads.to_string(), config.head_dim.to_string());
@@ -126,10 +127,6 @@ impl Builder<'_> {
         self.stack_inputs();
         for rope in config.ropes() {
             self.rope_tables(["cos", "sin"], config.max_positions, &rope);
-            if self.decoder.layers.iter().any(|layer| layer.rope.is_none()) {
-                let still = Rope { frequencies: vec![0.0; rope.frequencies.len()], attention_factor: 1.0 };
-                self.rope_tables(["cos.nope", "sin.nope"], config.max_positions, &still);
-            }
         }
     }
 
@@ -163,47 +160,29 @@ impl Builder<'_> {
     fn paged_attention(&mut self, index: usize, layer: &Layer) {
         let config = self.config;
         let value = |part: &str| format!("{part}.{index}");
-        let rows = value("qkv");
-        if config.attention_bias {
-            let unbiased = value("qkv_unbiased");
-            self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &unbiased);
-            let bias = bias_of(Site::QueryKeyValue, index);
-            self.graph.node(ONNX, "Add", &[&unbiased, &bias], &[&rows], &[]);
-        } else {
-            self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &rows);
-        }
-        let [cos, sin] = if layer.rope.is_some() { ["cos", "sin"] } else { ["cos.nope", "sin.nope"] };
+        self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &value("qkv"));
+        let bias = bias_of(Site::QueryKeyValue, index);
+        let bias = if config.attention_bias { bias.as_str() } else { "" };
         let norms = layer.qk_norm.as_ref().map_or(["", ""], |[query, key]| [&query.name, &key.name]);
-        let [keys, values] = ["key_cache", "value_cache"].map(value);
-        let inputs = [
-            &rows,
-            "",
-            "",
-            &keys,
-            &values,
-            "cumulative_sequence_length",
-            "past_seqlens",
-            "block_table",
-            cos,
-            sin,
-            "slot_mapping",
-            "",
-            norms[0],
-            norms[1],
-            "",
-            "",
-            "attention_metadata",
-        ];
-        let outputs = ["attention", "key_cache_out", "value_cache_out"].map(value);
-        let attributes = [
+        let heads = [
             ("num_heads", Attribute::Int(config.num_heads as i64)),
             ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
-            ("do_rotary", Attribute::Int(1)),
-            ("qk_norm_epsilon", Attribute::Float(config.rms_norm_eps)),
         ];
+        let mut attributes = heads.to_vec();
+        attributes.push(("epsilon", Attribute::Float(config.rms_norm_eps)));
+        attributes.push(("rotary", Attribute::Int(i64::from(layer.rope.is_some()))));
+        let inputs = [&value("qkv"), "positions", "cos", "sin", bias, norms[0], norms[1]];
+        let [query, key, rows] = ["q", "k", "v"].map(value);
+        self.graph.node(DOMAIN, "Heads", &inputs, &[&query, &key, &rows], &attributes);
+        let [keys, values] = ["key_cache", "value_cache"].map(value);
+        let lengths = ["cumulative_sequence_length", "past_seqlens", "block_table"];
+        let mut inputs = vec![&query[..], &key, &rows, &keys, &values];
+        inputs.extend(lengths);
+        inputs.extend(["", "", "slot_mapping", "", "", "", "", "", "attention_metadata"]);
+        let outputs = ["attention", "key_cache_out", "value_cache_out"].map(value);
         let domain = if self.kind == Kind::Paged(Arithmetic::F32) { DOMAIN } else { MICROSOFT };
         let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        self.graph.node(domain, "PagedAttention", &inputs, &outputs, &attributes);
+        self.graph.node(domain, "PagedAttention", &inputs, &outputs, &heads);
     }
 
     /// The projections of a site as one value, adapters included; added to the residual stream where one is given.

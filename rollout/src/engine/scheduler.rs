@@ -11,6 +11,7 @@ use super::block_pool::{BlockPool, CacheConfig};
 use super::group::{Group, Source, group_blocks};
 use super::request::{Completion, Request, SampledToken};
 use super::timings::{GraphCounts, PhaseTimings};
+use policy::directory::Policy;
 use record::failure::{Failure, Result};
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -22,6 +23,22 @@ pub trait Runner {
     /// # Errors
     /// The model failed, or its logits are not numbers.
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>>;
+
+    /// Leaves the device to others until [`Runner::reload`]. Whether it is to be kept for that.
+    ///
+    /// # Errors
+    /// The device failed.
+    fn release(&mut self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Goes on with other versions of its policies, after [`Runner::release`]. False where that takes another runner.
+    ///
+    /// # Errors
+    /// Files that are missing, damaged or not implemented; a device that fails.
+    fn reload(&mut self, _policies: &[Policy]) -> Result<bool> {
+        Ok(false)
+    }
 
     /// Its CUDA graphs since the last call.
     fn take_graph_counts(&mut self) -> GraphCounts {
@@ -158,6 +175,26 @@ impl<R: Runner> Scheduler<R> {
     pub fn take_timings(&mut self) -> PhaseTimings {
         let graphs = self.runner.take_graph_counts();
         PhaseTimings { graphs, ..std::mem::take(&mut self.timings) }
+    }
+
+    /// Leaves the device, with an empty KV cache; whether the scheduler is to be kept for [`Scheduler::reload`].
+    ///
+    /// # Errors
+    /// As [`Runner::release`].
+    pub fn release(&mut self) -> Result<bool> {
+        self.waiting.clear();
+        self.active.clear();
+        self.pool = BlockPool::new(self.config.cache);
+        self.runner.release()
+    }
+
+    /// Goes on with other versions of its policies.
+    ///
+    /// # Errors
+    /// As [`Runner::reload`].
+    pub fn reload(&mut self, policies: &[Policy], stop_ids: &[u32]) -> Result<bool> {
+        self.config.stop_ids = stop_ids.to_vec();
+        self.runner.reload(policies)
     }
 
     /// Whether no group is waiting or under way.

@@ -9,6 +9,7 @@ use crate::engine::request::{Completion, Request};
 use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
 use crate::engine::timings::PhaseTimings;
 use crate::runtime::no_thread;
+use policy::directory::Policy;
 use record::failure::{Failure, Result};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -32,12 +33,21 @@ struct Submission {
     answers: Sender<Answer>,
 }
 
+/// What the thread is asked for.
+enum Message {
+    Submit(Submission),
+    /// To leave the device; the answer is whether to keep the thread.
+    Release(Sender<Result<bool>>),
+    /// To go on with other versions of its one model; the answer is whether it does.
+    Reload(Vec<Policy>, Vec<u32>, Sender<Result<bool>>),
+}
+
 /// The thread. Dropping it waits for the run of a model that is under way; what is not finished then is nobody's.
 pub struct Service {
-    submissions: Sender<Submission>,
+    messages: Sender<Message>,
     limits: Vec<SchedulerConfig>,
     timings: Arc<Mutex<Vec<PhaseTimings>>>,
-    /// Behind `submissions`, which keep it going.
+    /// Behind `messages`, which keep it going.
     thread: Thread,
 }
 
@@ -61,7 +71,7 @@ impl Service {
         R: Runner + 'static,
         F: FnOnce() -> Result<Vec<Scheduler<R>>> + Send + 'static,
     {
-        let (submissions, queue) = channel();
+        let (messages, queue) = channel();
         let (opened, outcome) = channel();
         let timings = Arc::new(Mutex::new(Vec::new()));
         let counted = timings.clone();
@@ -82,7 +92,30 @@ impl Service {
         let thread = Thread(Some(thread.map_err(|error| no_thread(&error))?));
         let ended = || Failure::work("the models' thread ended while it opened them");
         let limits = outcome.recv().map_err(|_| ended())??;
-        Ok(Arc::new(Service { submissions, limits, timings, thread }))
+        Ok(Arc::new(Service { messages, limits, timings, thread }))
+    }
+
+    /// Leaves the device to others. Whether the thread is to be kept until [`Service::reload`].
+    ///
+    /// # Errors
+    /// The device failed, or the thread has ended.
+    pub fn release(&self) -> Result<bool> {
+        self.ask(Message::Release)
+    }
+
+    /// Goes on with other versions of the policies of its one model, whose limits stay. False where that takes another thread.
+    ///
+    /// # Errors
+    /// Files that are missing, damaged or not implemented; a device that fails, or the thread has ended.
+    pub fn reload(&self, policies: &[&Policy], stop_ids: &[u32]) -> Result<bool> {
+        let policies = policies.iter().map(|&policy| policy.clone()).collect();
+        self.ask(|answer| Message::Reload(policies, stop_ids.to_vec(), answer))
+    }
+
+    fn ask(&self, message: impl FnOnce(Sender<Result<bool>>) -> Message) -> Result<bool> {
+        let (answer, outcome) = channel();
+        self.messages.send(message(answer)).map_err(|_| ended())?;
+        outcome.recv().map_err(|_| ended())?
     }
 
     /// What the scheduler of a model may do.
@@ -103,7 +136,7 @@ impl Service {
 /// Accepts submissions while there are clients, and runs each model while it has groups.
 fn serve<R: Runner>(
     mut models: Vec<Scheduler<R>>,
-    queue: &Receiver<Submission>,
+    queue: &Receiver<Message>,
     timings: &Mutex<Vec<PhaseTimings>>,
 ) {
     let mut pending_answers: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
@@ -115,7 +148,22 @@ fn serve<R: Runner>(
                 false => queue.try_recv(),
             };
             let Submission { model, adapter, mut request, answers } = match next {
-                Ok(submission) => submission,
+                Ok(Message::Submit(submission)) => submission,
+                Ok(Message::Release(answer)) => {
+                    // Nobody waits for what is still under way.
+                    pending_answers.clear();
+                    let kept = models.iter_mut().map(Scheduler::release).collect::<Result<Vec<bool>>>();
+                    let _ = answer.send(kept.map(|kept| kept.into_iter().all(|kept| kept)));
+                    continue;
+                }
+                Ok(Message::Reload(policies, stop_ids, answer)) => {
+                    let outcome = match &mut models[..] {
+                        [model] => model.reload(&policies, &stop_ids),
+                        _ => Ok(false),
+                    };
+                    let _ = answer.send(outcome);
+                    continue;
+                }
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => return,
             };
@@ -184,7 +232,7 @@ impl Client {
         self.service.limits(self.model).check(&request)?;
         let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());
         let submission = Submission { model, adapter, request, answers };
-        self.service.submissions.send(submission).map_err(|_| ended())?;
+        self.service.messages.send(Message::Submit(submission)).map_err(|_| ended())?;
         self.inbox.pending.update(|pending| pending + 1);
         Ok(())
     }

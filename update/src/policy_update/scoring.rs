@@ -1,6 +1,8 @@
 //! The log-probabilities of a policy's samples under a checkpoint: its own, for `--check` and for more than one optimizer step, or
 //! the reference's.
 
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
 use std::time::Instant;
 
 use policy::config::Config;
@@ -29,7 +31,16 @@ impl PolicyUpdate<'_> {
         let _device = plan::open_device(self.arguments, self.spec(), &self.request(false))?;
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
-        let stats = logprobs::compare(self.samples, &self.logprobs(&checkpoint, &mut timing)?);
+        let recomputed = self.logprobs(&checkpoint, &mut timing)?;
+        let stats = logprobs::compare(self.samples, &recomputed);
+        if let Some(path) = &self.arguments.per_token {
+            let failure = |error: io::Error| Failure::io(format!("--per-token {}: {error}", path.display()));
+            let file = OpenOptions::new().append(true).open(path).map_err(failure)?;
+            let mut file = BufWriter::new(file);
+            logprobs::write_tokens(&mut file, &self.owned.name, self.samples, &recomputed)
+                .and_then(|()| file.flush())
+                .map_err(failure)?;
+        }
         let single = self.is_single(&checkpoint)?;
         let allowed = self.max_logprob_gap(CHECK_GAPS, single);
         let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);

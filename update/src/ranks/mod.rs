@@ -6,6 +6,7 @@
 //! weights and keeps its moments, then all receive the rest. With `--side-by-side` each policy has ranks of its own ([`PolicyRanks`]). Left
 //! out: gradients and weights in slices.
 
+pub mod cards;
 pub mod flags;
 #[cfg(feature = "mpi")]
 mod mpi;

@@ -86,7 +86,7 @@ fn side_by_side_each_policy_has_ranks_of_its_own_and_all_are_told() {
 }
 
 /// What each of `count` ranks comes to.
-fn each<T: Send>(count: usize, work: impl Fn(&dyn Ranks) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(count: usize, work: impl Fn(&dyn Ranks) -> T + Sync) -> Vec<T> {
     let table =
         Table { barrier: Barrier::new(count), places: (0..count).map(|_| Mutex::default()).collect() };
     std::thread::scope(|scope| {

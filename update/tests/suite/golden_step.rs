@@ -224,11 +224,24 @@ fn check_agrees_with_transformers() {
         let input = common::edited(&stream(name, &version(&root)), |index, sample| {
             sample["completion_logprobs"] = logprobs[index].clone();
         });
-        let outcome = place.update("--policy p --check", &input).ok();
+        let file = root.with_file_name("tokens");
+        let outcome =
+            place.update(&format!("--policy p --check --per-token {}", file.display()), &input).ok();
         let gap = outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap();
         println!("{name}: largest gap {gap:e}");
         assert!(gap < 2e-5, "{name}: {gap:e}");
         assert_eq!(outcome.metrics()["check"], true);
         assert!(!root.join("step-000001").exists(), "a check publishes nothing");
+        // Every token is in the file, the one that is furthest off among them.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let tokens: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let recorded: Vec<&Value> =
+            logprobs.as_array().unwrap().iter().flat_map(|one| one.as_array().unwrap()).collect();
+        assert_eq!(tokens.len(), recorded.len());
+        let off = |token: &Value| {
+            (token["recorded"].as_f64().unwrap() - token["recomputed"].as_f64().unwrap()).abs()
+        };
+        assert_eq!(tokens.iter().map(off).fold(0.0, f64::max), gap);
+        assert!(tokens.iter().all(|token| token["policy"] == "p" && token["position"].as_u64() > Some(0)));
     }
 }

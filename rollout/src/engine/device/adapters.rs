@@ -1,8 +1,6 @@
 //! Adapters over one base on a device: read, stacked as the graph takes them (`policy::graph`) and kept in device memory as
 //! long as the base.
 //!
-//! Left out: loading adapters while the base stays. A new version of a policy is a new engine, as for whole models.
-
 use super::config::Activation;
 use super::session::Session;
 use device::{Buffer, Device};
@@ -68,11 +66,11 @@ impl Adapters {
         self.stack.factors(config).iter().map(|factor| values(factor) + 1024).sum()
     }
 
-    /// Uploads all factors and binds them. They stay bound as long as the buffers are held.
+    /// Memory for all factors, bound to a session. They stay bound as long as the buffers are held.
     ///
     /// # Errors
-    /// 69 where the arena is too small; a factor that is not finite, which would reach the rows of other adapters.
-    pub fn upload<D: Device, T: Activation>(
+    /// 69 where the arena is too small; 1 where ONNX Runtime refuses.
+    pub fn buffers<D: Device, T: Activation>(
         &self,
         config: &Config,
         device: &mut D,
@@ -80,13 +78,28 @@ impl Adapters {
     ) -> Result<Vec<Buffer<T>>> {
         let mut buffers = Vec::new();
         for factor in self.stack.factors(config) {
-            let values: Vec<T> = self.values(config, &factor)?.into_iter().map(T::round).collect();
-            let buffer = device.allocate::<T>(values.len())?;
-            device.upload(&values, buffer.all())?;
+            let buffer = device.allocate::<T>(factor.shape.iter().product())?;
             session.input::<T>(&factor.name, buffer.address(), &factor.shape)?;
             buffers.push(buffer);
         }
         Ok(buffers)
+    }
+
+    /// Uploads all factors into their buffers.
+    ///
+    /// # Errors
+    /// A factor that is not finite, which would reach the rows of other adapters; a device that fails.
+    pub fn fill<D: Device, T: Activation>(
+        &self,
+        config: &Config,
+        device: &mut D,
+        buffers: &[Buffer<T>],
+    ) -> Result<()> {
+        for (factor, buffer) in self.stack.factors(config).iter().zip(buffers) {
+            let values: Vec<T> = self.values(config, factor)?.into_iter().map(T::round).collect();
+            device.upload(&values, buffer.all())?;
+        }
+        Ok(())
     }
 
     /// The values of an input, row by row.

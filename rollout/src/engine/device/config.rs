@@ -20,8 +20,15 @@ pub trait Activation: device::Element + onnx::Element {
     /// The kernel of norms whose results have this type.
     fn norm_kernel() -> &'static Kernel;
 
+    /// The kernel of query, key and value heads in this type.
+    fn heads_kernel() -> &'static Kernel;
+
     /// The kernel of SwiGLU in this type.
     fn glu_kernel() -> &'static Kernel;
+
+    /// The kernels of products of few rows: with results of this type, and with f32 ones. In f32, where tests compare a group's
+    /// bits in any company, one product serves all.
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]>;
 }
 
 impl Activation for f32 {
@@ -39,8 +46,16 @@ impl Activation for f32 {
         &kernels::NORM_ROWS_F32
     }
 
+    fn heads_kernel() -> &'static Kernel {
+        &kernels::SPLIT_HEADS_F32
+    }
+
     fn glu_kernel() -> &'static Kernel {
         &kernels::GLU_ROWS_F32
+    }
+
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
+        None
     }
 }
 
@@ -59,8 +74,16 @@ impl Activation for half::bf16 {
         &kernels::NORM_ROWS_BF16
     }
 
+    fn heads_kernel() -> &'static Kernel {
+        &kernels::SPLIT_HEADS_BF16
+    }
+
     fn glu_kernel() -> &'static Kernel {
         &kernels::GLU_ROWS_BF16
+    }
+
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
+        Some([&kernels::FEW_ROWS_BF16, &kernels::FEW_ROWS_STREAM])
     }
 }
 

@@ -3,10 +3,10 @@
 //! depends on nothing but the batch shape and the buffers' content, so it can be captured.
 
 use super::config::Activation;
-use super::parameters::Parameters;
 use super::sampler::DeviceSampler;
 use super::session::Session;
 use super::shape::BatchShape;
+use super::weights::DeviceWeights;
 use crate::engine::batch::{NextToken, SampleRequest};
 use crate::engine::request::SamplingParams;
 use device::{Buffer, Device, Gemm, Operand};
@@ -25,7 +25,7 @@ pub struct Forward<T: Activation> {
     /// What samples tokens.
     pub sampler: DeviceSampler,
     /// Bound to the session.
-    parameters: Parameters<T>,
+    weights: DeviceWeights<T>,
     config: Config,
     /// `[logit rows, hidden]`.
     hidden: Buffer<T>,
@@ -52,10 +52,10 @@ impl<T: Activation> Forward<T> {
     ) -> Result<Self> {
         let vocabulary = config.vocab_size;
         Ok(Forward {
-            parameters: Parameters::new(config, device, &mut session)?,
+            weights: DeviceWeights::new(config, device, &mut session)?,
             hidden: device.allocate(rows * config.hidden_size)?,
             logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
-            sampler: DeviceSampler::new(device, rows)?,
+            sampler: DeviceSampler::new(device, rows, vocabulary)?,
             requests: Vec::new(),
             session,
             config: config.clone(),
@@ -67,7 +67,7 @@ impl<T: Activation> Forward<T> {
     /// # Errors
     /// A tensor that is missing or of no floating type; a device that fails.
     pub fn load<D: Device>(&self, device: &mut D, weights: &Weights) -> Result<()> {
-        self.parameters.load(device, weights)
+        self.weights.load(device, weights)
     }
 
     /// Uploads a run's sample requests, padded to its shape.
@@ -105,7 +105,7 @@ impl<T: Activation> Forward<T> {
     pub fn submit<D: Device>(&mut self, device: &mut D, shape: &BatchShape) -> Result<()> {
         self.session.run()?;
         let (vocabulary, hidden) = (self.config.vocab_size, self.config.hidden_size);
-        let head = self.parameters.head(&self.config);
+        let head = self.weights.head(&self.config);
         let most = logit_rows(vocabulary);
         let mut sampled = 0;
         for first in (0..shape.logit_rows).step_by(most) {

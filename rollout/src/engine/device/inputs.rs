@@ -31,6 +31,7 @@ struct Addresses {
     cumulative: u64,
     past: u64,
     slots: u64,
+    positions: u64,
     table: u64,
     adapters: u64,
 }
@@ -78,6 +79,7 @@ impl Inputs {
             ),
             past: self.add(batch.past.iter().copied().map(word), shape.sequences, 0),
             slots: self.add(batch.slots.iter().copied().map(word), shape.rows, word(NOWHERE)),
+            positions: self.add(positions(batch).map(word), shape.rows, 0),
             table: self.add(batch.block_table(shape.width).map(word), shape.sequences * shape.width, 0),
             adapters: match self.adapted {
                 true => self.add(batch.adapters.iter().copied().map(word), shape.rows, 0),
@@ -98,6 +100,7 @@ impl Inputs {
         session.input::<i32>("cumulative_sequence_length", self.addresses.cumulative, &[sequences + 1])?;
         session.input::<i32>("past_seqlens", self.addresses.past, &[sequences])?;
         session.input::<i32>("slot_mapping", self.addresses.slots, &[rows])?;
+        session.input::<i32>("positions", self.addresses.positions, &[rows])?;
         session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
         if self.adapted {
             session.input::<i32>("adapter", self.addresses.adapters, &[rows])?;
@@ -120,8 +123,14 @@ impl Inputs {
 fn most_words(capacity: &Capacity, positions: usize) -> usize {
     let (rows, sequences) = (capacity.rows, capacity.sequences);
     let table = sequences * positions.div_ceil(capacity.block_size);
-    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, table, rows];
+    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, rows, table, rows];
     inputs.map(|words| words.next_multiple_of(LINE)).iter().sum()
+}
+
+/// Each row's position in its sequence.
+fn positions(batch: &Batch) -> impl Iterator<Item = i32> {
+    let rows = batch.cumulative.windows(2).map(|ends| ends[1] - ends[0]);
+    rows.zip(&batch.past).flat_map(|(rows, &past)| past..past + rows)
 }
 
 /// A 64-bit number as it is in memory.

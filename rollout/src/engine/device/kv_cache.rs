@@ -52,7 +52,6 @@ impl KvCache {
         let (sides, blocks) = (2 * config.num_layers, capacity.blocks);
         let block = block_bytes::<T>(config, capacity.block_size);
         let words = device.allocate::<u64>(sides * blocks * block / size_of::<u64>())?;
-        device.clear(words.all())?;
         let shape = [blocks, capacity.block_size, config.num_kv_heads, config.head_dim];
         for side in 0..sides {
             let (name, layer) = (["key", "value"][side % 2], side / 2);
@@ -60,7 +59,17 @@ impl KvCache {
             session.input::<T>(&format!("{name}_cache.{layer}"), address, &shape)?;
             session.output::<T>(&format!("{name}_cache_out.{layer}"), address, &shape)?;
         }
-        Ok(KvCache { words, copies: device.allocate(2 * COPIES)?, sides, blocks, block })
+        let cache = KvCache { words, copies: device.allocate(2 * COPIES)?, sides, blocks, block };
+        cache.clear(device)?;
+        Ok(cache)
+    }
+
+    /// Clears all keys and values.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
+        device.clear(self.words.all())
     }
 
     /// Copies blocks in all layers: one launch, however many they are. They are those of one run, so what is read has

@@ -10,32 +10,30 @@ mod budget;
 pub mod config;
 mod forward;
 mod graphs;
+mod heads;
 mod inputs;
 mod kv_cache;
 mod operators;
 mod paged_attention;
-mod parameters;
 pub mod runner;
 pub mod sampler;
 pub mod session;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod weights;
 
-use self::adapters::Adapters;
 pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::SEQUENCES;
 use self::config::Capacity;
-use self::runner::DeviceRunner;
+use self::runner::{DeviceRunner, read};
 use self::session::Provider;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::service::Service;
 use crate::runtime;
 use device::{Cuda, Device, DeviceKind, Sim};
 use half::bf16;
-use policy::config::Config;
 use policy::directory::Policy;
-use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::sync::Arc;
 
@@ -59,10 +57,7 @@ pub fn start(
         let Some(policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
-        let config = Config::load(policy.model())?.for_device()?;
-        let adapters = Adapters::load(&policies, &config)?;
-        let weights = Weights::of_model(policy.model(), &config)?;
-        Ok((config, weights, adapters))
+        read(policy, &policies)
     };
     match device {
         DeviceKind::Cpu => Err(Failure::work("the CPU has no device thread")),

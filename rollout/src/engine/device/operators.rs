@@ -1,5 +1,5 @@
-//! The operators of the paged graph on a device: products by the device's own library, norms of the residual stream and SwiGLU
-//! by our kernels (`kernels/operators.cu`). ONNX Runtime owns their tensors and decides the order; all of it is enqueued in the
+//! The operators of the paged graph on a device: products by the device's own library, those of few rows, norms of the residual
+//! stream and SwiGLU by our kernels (`kernels/operators.cu`). ONNX Runtime owns their tensors and decides the order; all of it is enqueued in the
 //! stream that it works in, so it can be captured with the rest. `policy::graph` has their inputs and outputs.
 
 use std::ffi::CStr;
@@ -11,6 +11,7 @@ use ort::sys::ONNXTensorElementDataType;
 use record::failure::Result;
 
 use super::config::Activation;
+use super::heads::SplitHeads;
 use super::paged_attention::PagedAttention;
 use super::session::Provider;
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
@@ -35,13 +36,15 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
             Operator::new::<Product<D, T, Stream>>(shared.clone()),
             Operator::new::<RmsNorm<D, T>>(shared.clone()),
             Operator::new::<SwiGlu<D, T>>(shared.clone()),
+            Operator::new::<SplitHeads<D, T>>(shared.clone()),
             Operator::new::<PagedAttention<Shared<D>>>(shared),
         ],
         Provider::Cuda { .. } => vec![
             Operator::on_cuda::<Product<D, T, T>>(shared.clone()),
             Operator::on_cuda::<Product<D, T, Stream>>(shared.clone()),
             Operator::on_cuda::<RmsNorm<D, T>>(shared.clone()),
-            Operator::on_cuda::<SwiGlu<D, T>>(shared),
+            Operator::on_cuda::<SwiGlu<D, T>>(shared.clone()),
+            Operator::on_cuda::<SplitHeads<D, T>>(shared),
         ],
     };
     Domain::new(operators)
@@ -51,11 +54,14 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
 trait Output {
     type Value: device::Element + Element;
     const NAME: &'static CStr;
+    /// Its place among [`Activation::few_rows_kernels`].
+    const KERNEL: usize;
 }
 
 impl<T: Activation> Output for T {
     type Value = T;
     const NAME: &'static CStr = c"Linear";
+    const KERNEL: usize = 0;
 }
 
 /// The residual stream, which is f32.
@@ -64,20 +70,21 @@ struct Stream;
 impl Output for Stream {
     type Value = f32;
     const NAME: &'static CStr = c"ResidualLinear";
+    const KERNEL: usize = 1;
 }
 
 /// Rows of a tensor that ONNX Runtime owns.
-struct Rows<'a, T: device::Element> {
-    rows: usize,
-    width: usize,
-    values: Slice<'a, T>,
+pub(super) struct Rows<'a, T: device::Element> {
+    pub rows: usize,
+    pub width: usize,
+    pub values: Slice<'a, T>,
 }
 
 /// A tensor of the running call.
 ///
 /// # Safety
 /// `T` is its type, and it is on the device.
-unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'a, T> {
+pub(super) unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'a, T> {
     let count = shape.iter().product::<i64>() as usize;
     // SAFETY: ONNX Runtime keeps it until the work is done that is enqueued in its stream, which is the device's.
     unsafe { Slice::foreign(data as u64, count) }
@@ -87,7 +94,7 @@ unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'
 ///
 /// # Safety
 /// As [`values`].
-unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Option<Rows<'a, T>>> {
+pub(super) unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Option<Rows<'a, T>>> {
     let Some((shape, data)) = call.input::<T>(index)? else { return Ok(None) };
     let &[rows, width] = shape else {
         return Err(format!("a tensor of shape {shape:?} where rows are expected"));
@@ -98,10 +105,48 @@ unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Opt
 }
 
 /// Does `work` on the device.
-fn on<D: Device>(shared: &Shared<D>, work: impl FnOnce(&mut D) -> Result<()>) -> Outcome<()> {
+pub(super) fn on<D: Device>(shared: &Shared<D>, work: impl FnOnce(&mut D) -> Result<()>) -> Outcome<()> {
     // Nothing panics while it is held.
     let mut device = shared.lock().unwrap_or_else(PoisonError::into_inner);
     work(&mut device).map_err(|failure| failure.message)
+}
+
+/// The most rows of a product that our kernel computes. It reads weights at the memory's speed, which is all that counts there.
+const FEW: usize = 4;
+
+/// `out = addend + input · weightᵀ`, by `kernel` where there is one and the rows are few.
+fn product<D: Device, T: Activation, O: device::Element>(
+    device: &mut D,
+    kernel: Option<&'static device::Kernel>,
+    input: &Rows<'_, T>,
+    weight: &Rows<'_, T>,
+    addend: Option<Slice<'_, O>>,
+    out: Slice<'_, O>,
+) -> Result<()> {
+    let (inputs, outputs) = (input.width, weight.rows);
+    let few = input.rows <= FEW && inputs.is_multiple_of(8);
+    if let Some(kernel) = kernel.filter(|_| few) {
+        const WARPS: usize = 4;
+        let arguments = [
+            out.into(),
+            input.values.into(),
+            weight.values.into(),
+            addend.unwrap_or(out).into(),
+            (input.rows as i32).into(),
+            (inputs as i32).into(),
+            (outputs as i32).into(),
+            i32::from(addend.is_some()).into(),
+        ];
+        let shape = Shape::rows(outputs.div_ceil(WARPS) as u32, 32 * WARPS as u32);
+        return device.launch(kernel, shape, &arguments);
+    }
+    let product = Gemm::new(
+        Operand::new(input.values, inputs),
+        Operand::new(weight.values, inputs).transposed(),
+        Operand::new(out, outputs),
+        [input.rows, outputs, inputs],
+    );
+    device.gemm(&addend.map_or(product, |addend| product.plus(Operand::new(addend, outputs))))
 }
 
 /// `out = addend + input · weightᵀ`.
@@ -143,18 +188,10 @@ impl<D: Device, T: Activation, O: Output> Kernel for Product<D, T, O> {
         if input.rows == 0 {
             return Ok(());
         }
-        let outputs = weight.rows;
-        let product = Gemm::new(
-            Operand::new(input.values, input.width),
-            Operand::new(weight.values, weight.width).transposed(),
-            Operand::new(out, outputs),
-            [input.rows, outputs, input.width],
-        );
-        let product = match addend {
-            Some(addend) => product.plus(Operand::new(addend.values, addend.width)),
-            None => product,
-        };
-        on(&self.device, |device| device.gemm(&product))
+        let kernel = T::few_rows_kernels().map(|kernels| kernels[O::KERNEL]);
+        on(&self.device, |device| {
+            product(device, kernel, &input, &weight, addend.map(|rows| rows.values), out)
+        })
     }
 }
 
@@ -258,5 +295,117 @@ impl<D: Device, T: Activation> Kernel for SwiGlu<D, T> {
             on(&self.device, |device| device.launch(T::glu_kernel(), shape, &arguments))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels;
+    use device::{Any, Buffer, GEMM_WORKSPACE};
+    use half::bf16;
+
+    fn numbers(count: usize, salt: usize) -> Vec<bf16> {
+        (0..count).map(|i| bf16::from_f32(((i * 7919 + salt * 31) % 211) as f32 / 64.0 - 1.6)).collect()
+    }
+
+    fn opened(seed: u64) -> Any {
+        let mut device = Any::for_tests(seed).expect("a device");
+        device.reserve(GEMM_WORKSPACE + (8 << 20)).expect("memory");
+        device
+    }
+
+    fn placed<T: device::Element>(device: &mut Any, values: &[T]) -> Buffer<T> {
+        let buffer = device.allocate(values.len()).expect("memory");
+        device.upload(values, buffer.all()).expect("an upload");
+        buffer
+    }
+
+    fn read<T: device::Element + Default>(device: &mut Any, buffer: &Buffer<T>) -> Vec<T> {
+        let mut values = vec![T::default(); buffer.len()];
+        device.download(buffer.all(), &mut values).expect("a download");
+        values
+    }
+
+    #[test]
+    fn products_of_few_rows_are_those_of_many_and_have_the_same_bits_in_any_company() {
+        let (inputs, outputs) = (264, 37);
+        let (x, w) = (numbers(FEW * inputs, 1), numbers(outputs * inputs, 2));
+        let addend: Vec<f32> = numbers(FEW * outputs, 3).into_iter().map(bf16::to_f32).collect();
+        let rounded: Vec<bf16> = addend.iter().copied().map(bf16::from_f32).collect();
+        let wanted = |row: usize, column: usize| -> f64 {
+            let pairs = x[row * inputs..][..inputs].iter().zip(&w[column * inputs..][..inputs]);
+            pairs.map(|(a, b)| a.to_f64() * b.to_f64()).sum()
+        };
+        for seed in Any::test_seeds() {
+            let mut device = opened(seed);
+            let (x, w) = (placed(&mut device, &x), placed(&mut device, &w));
+            let (wide, narrow) = (placed(&mut device, &addend), placed(&mut device, &rounded));
+            let weight = Rows { rows: outputs, width: inputs, values: w.all() };
+            let mut all: Vec<f32> = Vec::new();
+            for rows in (1..=FEW).rev() {
+                let input = Rows { rows, width: inputs, values: x.slice(..rows * inputs) };
+                let out = device.allocate::<f32>(rows * outputs).expect("memory");
+                let sum = Some(wide.slice(..rows * outputs));
+                let kernel = Some(&kernels::FEW_ROWS_STREAM);
+                product(&mut device, kernel, &input, &weight, sum, out.all()).expect("a product");
+                let found = read(&mut device, &out);
+                for (at, found) in found.iter().enumerate() {
+                    let wanted = wanted(at / outputs, at % outputs) + f64::from(addend[at]);
+                    assert!((f64::from(*found) - wanted).abs() < 1e-3, "{rows} rows, {at}: {found} {wanted}");
+                }
+                if rows == FEW {
+                    all = found;
+                } else {
+                    assert_eq!(found, all[..rows * outputs], "{rows} rows");
+                }
+                let out = device.allocate::<bf16>(rows * outputs).expect("memory");
+                for sum in [None, Some(narrow.slice(..rows * outputs))] {
+                    let kernel = Some(&kernels::FEW_ROWS_BF16);
+                    product(&mut device, kernel, &input, &weight, sum, out.all()).expect("a product");
+                    for (at, found) in read(&mut device, &out).iter().enumerate() {
+                        let added = if sum.is_some() { rounded[at].to_f64() } else { 0.0 };
+                        let wanted = wanted(at / outputs, at % outputs) + added;
+                        let error = (found.to_f64() - wanted).abs();
+                        assert!(error <= wanted.abs() / 256.0 + 1e-3, "{rows} rows, {at}: {found} {wanted}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn norms_and_swiglu_are_rounded_once_for_any_width() {
+        for (rows, width, seed) in [(3, 264, 0), (2, 70, 1), (5, 33, 2), (1, 2048, 3)] {
+            let mut device = opened(seed);
+            let x: Vec<f32> = numbers(rows * width, 4).into_iter().map(bf16::to_f32).collect();
+            let (weight, gate_up) = (numbers(width, 5), numbers(rows * 2 * width, 6));
+            let (stream, weights) = (placed(&mut device, &x), placed(&mut device, &weight));
+            let both = placed(&mut device, &gate_up);
+            let out = device.allocate::<bf16>(rows * width).expect("memory");
+            let arguments =
+                [(&out).into(), (&stream).into(), (&weights).into(), (width as i32).into(), 1e-6_f32.into()];
+            device.launch(bf16::norm_kernel(), Shape::rows(rows as u32, 64), &arguments).expect("a launch");
+            let near = |found: &[bf16], wanted: &dyn Fn(usize, usize) -> f64| {
+                for (at, found) in found.iter().enumerate() {
+                    let wanted = wanted(at / width, at % width);
+                    // Half a unit in the last of eight bits.
+                    let error = (found.to_f64() - wanted).abs();
+                    assert!(error <= wanted.abs() / 255.0 + 1e-6, "{width}, {at}: {found} {wanted}");
+                }
+            };
+            near(&read(&mut device, &out), &|row, column| {
+                let row = &x[row * width..][..width];
+                let mean = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / width as f64;
+                f64::from(row[column]) / (mean + 1e-6).sqrt() * weight[column].to_f64()
+            });
+            let arguments = [(&out).into(), (&both).into(), (width as i32).into()];
+            let shape = Shape { grid: [2, rows as u32, 1], block: [32, 1, 1], shared: 0 };
+            device.launch(bf16::glu_kernel(), shape, &arguments).expect("a launch");
+            near(&read(&mut device, &out), &|row, column| {
+                let (gate, up) = (gate_up[2 * row * width + column], gate_up[(2 * row + 1) * width + column]);
+                gate.to_f64() / (1.0 + (-gate.to_f64()).exp()) * up.to_f64()
+            });
+        }
     }
 }

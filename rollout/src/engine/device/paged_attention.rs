@@ -8,21 +8,21 @@ use ort::sys::ONNXTensorElementDataType;
 use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::slice::from_raw_parts_mut;
 
 /// An attention node of the graph; `S` is what all operators of its session share, which it does not need.
 pub struct PagedAttention<S> {
     heads: usize,
     kv_heads: usize,
-    epsilon: f32,
     shared: PhantomData<S>,
 }
 
 /// The inputs of a node: query, key and value rows, the KV cache, and what says where everything is.
 struct Tensors<'a> {
-    query: Rows<'a>,
-    key: Rows<'a>,
-    value: Rows<'a>,
+    /// `[rows, heads, size]`, and `[rows, key heads, size]` for the others.
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
     /// Values of a head.
     size: usize,
     keys: &'a mut [f32],
@@ -30,39 +30,13 @@ struct Tensors<'a> {
     cumulative: &'a [i32],
     past: &'a [i32],
     table: &'a [i32],
-    rotation: Rotation<'a>,
     slots: &'a [i32],
-    /// Weights of the norms of query and key heads.
-    gains: Option<[&'a [f32]; 2]>,
     block_size: usize,
     output: &'a mut [f32],
 }
 
-/// The heads of one kind of every row, which may be a part of longer rows.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    values: &'a [f32],
-    stride: usize,
-    /// Where a row's heads begin.
-    first: usize,
-}
-
-impl Rows<'_> {
-    fn head(&self, row: usize, head: usize, size: usize) -> &[f32] {
-        &self.values[row * self.stride + self.first + head * size..][..size]
-    }
-}
-
-/// Cosines and sines, `[positions, head size / 2]` each.
-#[derive(Clone, Copy)]
-struct Rotation<'a> {
-    cos: &'a [f32],
-    sin: &'a [f32],
-}
-
 impl<S> PagedAttention<S> {
     fn run(&self, tensors: Tensors<'_>) {
-        let rotation = tensors.rotation;
         let PagedAttention { heads, kv_heads, .. } = *self;
         let size = tensors.size;
         let (query_width, key_width) = (heads * size, kv_heads * size);
@@ -75,29 +49,23 @@ impl<S> PagedAttention<S> {
                 table[at / tensors.block_size] as usize * tensors.block_size + at % tensors.block_size
             };
             for row in begin..end {
-                let position = past as usize + row - begin;
                 // Padding has no slot.
                 let Ok(slot) = usize::try_from(tensors.slots[row]) else { continue };
-                for head in 0..kv_heads {
-                    let to = slot * key_width + head * size;
-                    let stored = &mut tensors.keys[to..to + size];
-                    stored.copy_from_slice(tensors.key.head(row, head, size));
-                    self.rotate(stored, tensors.gains.map(|gains| gains[1]), rotation, position);
-                    tensors.values[to..to + size].copy_from_slice(tensors.value.head(row, head, size));
-                }
+                let (from, to) = (row * key_width, slot * key_width);
+                tensors.keys[to..to + key_width].copy_from_slice(&tensors.key[from..from + key_width]);
+                tensors.values[to..to + key_width].copy_from_slice(&tensors.value[from..from + key_width]);
             }
             for row in begin..end {
                 let length = past as usize + row - begin + 1;
                 for head in 0..heads {
                     let at = row * query_width + head * size;
-                    let mut query = tensors.query.head(row, head, size).to_vec();
-                    self.rotate(&mut query, tensors.gains.map(|gains| gains[0]), rotation, length - 1);
+                    let query = &tensors.query[at..at + size];
                     let place = |position| slot_of(position) * key_width + head / (heads / kv_heads) * size;
                     let scale = (size as f32).sqrt().recip();
                     let scores: Vec<f32> = (0..length)
                         .map(|position| {
                             let key = &tensors.keys[place(position)..][..size];
-                            key.iter().zip(&query).map(|(a, b)| a * b).sum::<f32>() * scale
+                            key.iter().zip(query).map(|(a, b)| a * b).sum::<f32>() * scale
                         })
                         .collect();
                     let largest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -111,23 +79,6 @@ impl<S> PagedAttention<S> {
                     }
                 }
             }
-        }
-    }
-
-    /// A head's norm and its rotation by halves.
-    fn rotate(&self, head: &mut [f32], gain: Option<&[f32]>, rotation: Rotation<'_>, position: usize) {
-        if let Some(gain) = gain {
-            let mean = head.iter().map(|x| x * x).sum::<f32>() / head.len() as f32;
-            let scale = (mean + self.epsilon).sqrt().recip();
-            head.iter_mut().zip(gain).for_each(|(x, gain)| *x *= scale * gain);
-        }
-        let half = head.len() / 2;
-        let (cos, sin) = (&rotation.cos[position * half..][..half], &rotation.sin[position * half..][..half]);
-        let (low, high) = head.split_at_mut(half);
-        for at in 0..half {
-            let (a, b) = (low[at], high[at]);
-            low[at] = a * cos[at] - b * sin[at];
-            high[at] = b * cos[at] + a * sin[at];
         }
     }
 }
@@ -161,8 +112,7 @@ impl<S> Kernel for PagedAttention<S> {
 
     fn new(_: &S, node: &Node) -> Outcome<Self> {
         let (heads, kv_heads) = (node.integer(c"num_heads")?, node.integer(c"kv_num_heads")?);
-        let epsilon = node.float(c"qk_norm_epsilon")?;
-        Ok(PagedAttention { heads, kv_heads, epsilon, shared: PhantomData })
+        Ok(PagedAttention { heads, kv_heads, shared: PhantomData })
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
@@ -171,28 +121,19 @@ impl<S> Kernel for PagedAttention<S> {
             let (shape, query) = input::<f32>(call, 0)?;
             let (cache_shape, keys) = input::<f32>(call, 3)?;
             let (_, values) = input::<f32>(call, 4)?;
-            let &[rows, width] = shape else { return Err(format!("a query of shape {shape:?}")) };
+            let &[rows, _] = shape else { return Err(format!("a query of shape {shape:?}")) };
             let (_, key) = input::<f32>(call, 1)?;
             let (_, value) = input::<f32>(call, 2)?;
             // A cache is blocks of slots of heads.
             let size = *cache_shape.last().ok_or("a KV cache without a shape")?;
-            let [query_width, key_width] = [self.heads, self.kv_heads].map(|heads| heads * size as usize);
+            let query_width = self.heads * size as usize;
             let result = call.output(0, &[rows, query_width as i64])?;
             let caches = [call.output(1, cache_shape)?, call.output(2, cache_shape)?];
             if caches != [keys.as_mut_ptr(), values.as_mut_ptr()] {
                 return Err("the KV cache is not updated in place".to_owned());
             }
-            let gains = [input::<f32>(call, 12)?.1, input::<f32>(call, 13)?.1];
-            let gains = gains.map(|gain| from_raw_parts(gain.as_ptr(), gain.len()));
             let length = rows as usize * query_width;
             let output = if length == 0 { &mut [] } else { from_raw_parts_mut(result, length) };
-            let stride = width as usize;
-            let query = Rows { values: query, stride, first: 0 };
-            // Without keys of their own rows hold all three.
-            let [key, value] = match key.is_empty() {
-                true => [query_width, query_width + key_width].map(|first| Rows { first, ..query }),
-                false => [&*key, &*value].map(|values| Rows { values, stride: key_width, first: 0 }),
-            };
             self.run(Tensors {
                 query,
                 key,
@@ -203,9 +144,7 @@ impl<S> Kernel for PagedAttention<S> {
                 cumulative: input(call, 5)?.1,
                 past: input(call, 6)?.1,
                 table: input(call, 7)?.1,
-                rotation: Rotation { cos: input(call, 8)?.1, sin: input(call, 9)?.1 },
                 slots: input(call, 10)?.1,
-                gains: (!gains[0].is_empty()).then_some(gains),
                 block_size: cache_shape[1] as usize,
                 output,
             });

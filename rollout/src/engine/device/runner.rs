@@ -8,21 +8,41 @@ use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
 use super::kv_cache::KvCache;
 use super::operators;
-use super::parameters::Parameters;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
 use super::shape::BatchShape;
+use super::weights::DeviceWeights;
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
 use crate::engine::request::SampledToken;
 use crate::engine::scheduler::{Runner, SchedulerConfig};
 use crate::engine::timings::GraphCounts;
-use device::{Buffer, Device, GEMM_WORKSPACE};
+use device::{Buffer, Device, GEMM_WORKSPACE, Memory};
 use policy::config::Config;
-use policy::graph;
+use policy::directory::Policy;
+use policy::graph::{self, Stack};
 use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
+
+/// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
+/// Runtime's activations, graphs, and what the driver takes for a process.
+const KEPT: u64 = 20;
+
+fn is_kept(Memory { free, total }: Memory) -> bool {
+    total - free <= total / KEPT
+}
+
+/// The configuration, weights and adapters of a model's policies.
+///
+/// # Errors
+/// Files that are missing, damaged or not implemented.
+pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Weights, Adapters)> {
+    let config = Config::load(first.model())?.for_device()?;
+    let adapters = Adapters::load(policies, &config)?;
+    let weights = Weights::of_model(first.model(), &config)?;
+    Ok((config, weights, adapters))
+}
 
 /// A policy on a device. `T` is what it computes in.
 pub struct DeviceRunner<D: Device, T: Activation> {
@@ -33,8 +53,9 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     capacity: Capacity,
     kv: KvCache,
     inputs: Inputs,
-    /// Bound to the session, and held for it.
-    _factors: Vec<Buffer<T>>,
+    /// How its adapters are stacked, and their factors, which are bound to the session.
+    stack: Stack,
+    factors: Vec<Buffer<T>>,
     /// Behind the buffers, which are its memory.
     device: D,
 }
@@ -45,15 +66,15 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
     let size = size_of::<T>() as u64;
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
     // Every buffer begins at a line of its own and may have a margin behind it.
-    let buffers = 8;
+    let buffers = 9;
     GEMM_WORKSPACE
         + KvCache::bytes::<T>(config, capacity)
-        + Parameters::<T>::bytes(config)
+        + DeviceWeights::<T>::bytes(config)
         + hidden
         + LOGIT_BYTES.max(4 * config.vocab_size) as u64
         + adapters.bytes::<T>(config)
         + Inputs::bytes(capacity, config.max_positions)
-        + DeviceSampler::bytes(capacity.sequences)
+        + DeviceSampler::bytes(capacity.sequences, config.vocab_size)
         + buffers * 1024
 }
 
@@ -78,11 +99,11 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
         let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut session)?;
         let adapted = !adapters.stack().is_empty();
-        let _factors = adapters.upload(&config, &mut device, &mut session)?;
+        let factors = adapters.buffers(&config, &mut device, &mut session)?;
         let forward = Forward::new(&config, &mut device, session, capacity.sequences)?;
-        forward.load(&mut device, weights)?;
-        Ok(DeviceRunner {
-            _factors,
+        let mut runner = DeviceRunner {
+            factors,
+            stack: adapters.stack().clone(),
             inputs: Inputs::new(&mut device, &capacity, config.max_positions, adapted)?,
             forward,
             graphs: CudaGraphs::asked(),
@@ -90,7 +111,15 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
             capacity,
             kv,
             device,
-        })
+        };
+        runner.load(weights, adapters)?;
+        Ok(runner)
+    }
+
+    /// Reads a version's weights and adapters.
+    fn load(&mut self, weights: &Weights, adapters: &Adapters) -> Result<()> {
+        self.forward.load(&mut self.device, weights)?;
+        adapters.fill(&self.config, &mut self.device, &self.factors)
     }
 
     /// What its scheduler may do.
@@ -175,7 +204,35 @@ impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
         }
     }
 
+    fn release(&mut self) -> Result<bool> {
+        self.device.suspend()?;
+        Ok(is_kept(self.device.memory()?))
+    }
+
+    /// Session, graphs and all that libraries have prepared stay; weights, adapters and the cache are filled again.
+    fn reload(&mut self, policies: &[Policy]) -> Result<bool> {
+        let Some(first) = policies.first() else { return Ok(false) };
+        let (config, weights, adapters) = read(first, policies)?;
+        if config != self.config || *adapters.stack() != self.stack || !self.device.resume()? {
+            return Ok(false);
+        }
+        self.kv.clear(&mut self.device)?;
+        self.load(&weights, &adapters)?;
+        Ok(true)
+    }
+
     fn take_graph_counts(&mut self) -> GraphCounts {
         self.graphs.take_counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runner_is_kept_while_nearly_all_of_the_device_is_free() {
+        let memory = |free| Memory { free, total: 80 << 30 };
+        assert!(is_kept(memory(77 << 30)) && !is_kept(memory(75 << 30)));
     }
 }

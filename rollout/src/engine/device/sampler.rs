@@ -17,6 +17,8 @@ use crate::kernels;
 const REQUEST_WORDS: usize = 12;
 /// Words of a sampled token: its id and the bits of its log-probability.
 const TOKEN_WORDS: usize = 2;
+/// Threads of a CUDA block that sums a chunk, as the kernel says.
+const SUMMING_THREADS: u32 = 256;
 /// Threads of a CUDA block, which samples one token.
 const THREADS: u32 = 512;
 /// Logits that the kernel sums into one number in shared memory, such numbers that it sums into a chunk, and the most
@@ -30,25 +32,34 @@ const MOST_CHUNKS: usize = 384;
 pub struct DeviceSampler {
     requests: Buffer<u32>,
     sampled: Buffer<u32>,
+    /// What the first kernel leaves for the second.
+    sums: Buffer<f32>,
     words: Vec<u32>,
 }
 
+/// Chunks of a vocabulary, and what is summed of a row: a number for each chunk, and one for each block of logits.
+fn sums(vocabulary: usize) -> (usize, usize) {
+    let chunks = vocabulary.div_ceil(SUMMED * CHUNK);
+    (chunks, chunks + vocabulary.div_ceil(SUMMED))
+}
+
 impl DeviceSampler {
-    /// A sampler for up to `tokens` tokens at a time.
+    /// A sampler for up to `tokens` tokens of a vocabulary at a time.
     ///
     /// # Errors
     /// 69 where the device's arena is too small.
-    pub fn new<D: Device>(device: &mut D, tokens: usize) -> Result<Self> {
+    pub fn new<D: Device>(device: &mut D, tokens: usize, vocabulary: usize) -> Result<Self> {
         Ok(DeviceSampler {
             requests: device.allocate(tokens * REQUEST_WORDS)?,
             sampled: device.allocate(tokens * TOKEN_WORDS)?,
+            sums: device.allocate(tokens * sums(vocabulary).1)?,
             words: Vec::new(),
         })
     }
 
-    /// Bytes of device memory for `tokens` tokens.
-    pub fn bytes(tokens: usize) -> u64 {
-        (tokens * (REQUEST_WORDS + TOKEN_WORDS) * size_of::<u32>()) as u64
+    /// Bytes of device memory for `tokens` tokens of a vocabulary.
+    pub fn bytes(tokens: usize, vocabulary: usize) -> u64 {
+        (tokens * (REQUEST_WORDS + TOKEN_WORDS + sums(vocabulary).1) * size_of::<u32>()) as u64
     }
 
     /// Uploads sample requests. Logits come in chunks of `rows` rows, and a request's row counts from the beginning of its
@@ -82,7 +93,7 @@ impl DeviceSampler {
         if which.is_empty() {
             return Ok(());
         }
-        let chunks = vocabulary.div_ceil(SUMMED * CHUNK);
+        let (chunks, summed) = sums(vocabulary);
         if chunks > MOST_CHUNKS {
             let most = MOST_CHUNKS * CHUNK * SUMMED;
             return Err(Failure::unavailable(format!("device: {vocabulary} logits are more than {most}")));
@@ -91,8 +102,13 @@ impl DeviceSampler {
         let shape = Shape::rows(which.len() as u32, THREADS).shared(shared as u32);
         let sampled = self.sampled.slice(which.start * TOKEN_WORDS..which.end * TOKEN_WORDS);
         let requests = self.requests.slice(which.start * REQUEST_WORDS..which.end * REQUEST_WORDS);
-        let arguments =
-            [sampled.into(), logits, requests.into(), (vocabulary as i32).into(), (stride as u64).into()];
+        let sums = self.sums.slice(which.start * summed..which.end * summed);
+        let sizes = [(vocabulary as i32).into(), (stride as u64).into()];
+        let arguments = [sums.into(), logits, requests.into(), sizes[0], sizes[1]];
+        let grid = [chunks as u32, which.len() as u32, 1];
+        let chunked = Shape { grid, block: [SUMMING_THREADS, 1, 1], shared: 0 };
+        device.launch(&kernels::SUM_LOGITS, chunked, &arguments)?;
+        let arguments = [sampled.into(), logits, requests.into(), sums.into(), sizes[0], sizes[1]];
         device.launch(&kernels::SAMPLE_ROWS, shape, &arguments)
     }
 
@@ -101,6 +117,7 @@ impl DeviceSampler {
     /// # Errors
     /// A device that fails.
     pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
+        device.clear(self.sums.all())?;
         device.clear(self.sampled.all())
     }
 

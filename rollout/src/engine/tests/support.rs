@@ -90,6 +90,11 @@ pub struct Made {
 
 impl Geometry {
     pub fn policy(&self) -> Made {
+        self.seeded(7)
+    }
+
+    /// Other weights for each seed.
+    pub fn seeded(&self, seed: u64) -> Made {
         let folder = Folder::new();
         let class = match self.family {
             "qwen2" => "Qwen2ForCausalLM",
@@ -123,7 +128,7 @@ impl Geometry {
         });
         let file = folder.0.join("config.json");
         std::fs::write(&file, config.to_string()).expect("written");
-        let policy = initial::from_config(&folder.0.join("policy"), &file, 7).expect("a random policy");
+        let policy = initial::from_config(&folder.0.join("policy"), &file, seed).expect("a random policy");
         Made { policy, _folder: folder }
     }
 }

@@ -46,6 +46,14 @@ impl Device for Faulty {
         self.sim.reserve(bytes)
     }
 
+    fn suspend(&mut self) -> Result<()> {
+        self.sim.suspend()
+    }
+
+    fn resume(&mut self) -> Result<bool> {
+        self.sim.resume()
+    }
+
     fn workspace(&self) -> u64 {
         self.sim.workspace()
     }

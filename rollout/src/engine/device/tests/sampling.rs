@@ -55,7 +55,7 @@ fn sample(
     sizes: (usize, usize),
     requests: &[SampleRequest],
 ) -> Result<Vec<SampledToken>> {
-    let mut sampler = DeviceSampler::new(device, requests.len())?;
+    let mut sampler = DeviceSampler::new(device, requests.len(), sizes.0)?;
     sampler.upload(device, requests, usize::MAX)?;
     let half = requests.len() / 2;
     for which in [half..requests.len(), 0..half] {

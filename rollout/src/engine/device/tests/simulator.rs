@@ -9,7 +9,7 @@ use crate::engine::device::runner::DeviceRunner;
 use crate::engine::device::session::{Provider, Session};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::tests::support::{
-    BENCH, Geometry, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
+    BENCH, Geometry, Made, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
 };
 use device::{Device, Sim};
 use half::bf16;
@@ -150,4 +150,30 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let message = opened.err().expect("no processor has the kernels").message;
         assert!(message.contains("Could not find an implementation for"), "{message}");
     }
+}
+
+/// A runner that stays and reads another version computes what one that is opened for it does.
+#[test]
+fn a_runner_that_stays_computes_what_a_new_one_does() {
+    let versions = [TINY.policy(), TINY.seeded(8)];
+    let complete = |scheduler: &mut Scheduler<DeviceRunner<Sim, f32>>| {
+        for id in 0..3 {
+            scheduler.submit(None, request(id, 40, 2, 9)).expect("accepted");
+        }
+        drain(scheduler)
+    };
+    let new = |version: &Made| complete(&mut scheduler(std::slice::from_ref(&version.policy), 48, 16, 16));
+    let mut staying = scheduler(std::slice::from_ref(&versions[0].policy), 48, 16, 16);
+    let mut found = Vec::new();
+    for version in [&versions[0], &versions[1], &versions[0]] {
+        // What is in the cache of prompts is another version's.
+        staying.release().expect("released");
+        assert!(staying.reload(std::slice::from_ref(&version.policy), &[3]).expect("reloaded"));
+        found.push(complete(&mut staying));
+        assert_eq!(found.last(), Some(&new(version)));
+    }
+    assert_ne!(found[0], found[1]);
+    staying.release().expect("released");
+    let other = BENCH.policy();
+    assert!(!staying.reload(std::slice::from_ref(&other.policy), &[3]).expect("another architecture"));
 }

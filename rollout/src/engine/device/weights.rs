@@ -14,7 +14,7 @@ use record::failure::Result;
 const CHUNK: usize = 1 << 22;
 
 /// All weights of a policy.
-pub struct Parameters<T: Activation> {
+pub struct DeviceWeights<T: Activation> {
     /// The first is the embedding, the last the head unless they are tied.
     buffers: Vec<(Parameter, Buffer<T>)>,
 }
@@ -34,7 +34,7 @@ fn all(config: &Config) -> Vec<Parameter> {
     all
 }
 
-impl<T: Activation> Parameters<T> {
+impl<T: Activation> DeviceWeights<T> {
     /// Bytes of the device's arena.
     pub fn bytes(config: &Config) -> u64 {
         let bytes = |parameter: &Parameter| {
@@ -47,7 +47,11 @@ impl<T: Activation> Parameters<T> {
     ///
     /// # Errors
     /// 69 where the arena is too small; 1 where ONNX Runtime refuses.
-    pub fn new<D: Device>(config: &Config, device: &mut D, session: &mut Session) -> Result<Parameters<T>> {
+    pub fn new<D: Device>(
+        config: &Config,
+        device: &mut D,
+        session: &mut Session,
+    ) -> Result<DeviceWeights<T>> {
         let inputs = graph::parameters(config).len();
         let mut buffers = Vec::new();
         for (index, parameter) in all(config).into_iter().enumerate() {
@@ -57,7 +61,7 @@ impl<T: Activation> Parameters<T> {
             }
             buffers.push((parameter, buffer));
         }
-        Ok(Parameters { buffers })
+        Ok(DeviceWeights { buffers })
     }
 
     /// Copies a checkpoint's weights to the device, rounded.

@@ -1,0 +1,80 @@
+//! Which card a rank computes on. With `--device cuda` it is that of its number among the ranks of its machine; no two have the same.
+
+use device::DeviceKind;
+use record::failure::{Failure, Result};
+
+use super::{Ranks, gather};
+use crate::arguments::Arguments;
+
+/// Where launchers say which of a machine's processes this is: Open MPI, MPICH and Intel MPI, Slurm.
+const LOCAL_RANKS: [&str; 4] =
+    ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"];
+
+/// Names each rank's card in its `--device`.
+///
+/// # Errors
+/// 2 where two ranks would share a card; 69 without the driver or a card. The same on all ranks, or they are ended.
+pub fn assign(ranks: &dyn Ranks, arguments: &mut Arguments) -> Result<()> {
+    let DeviceKind::Cuda(mut number) = arguments.device_kind()? else { return Ok(()) };
+    if ranks.count() == 1 {
+        return Ok(());
+    }
+    let cards = device::cuda::identities()?;
+    if arguments.device == "cuda" {
+        let local = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
+        number = card(local.unwrap_or(0), cards.len());
+        arguments.device = format!("cuda:{number}");
+    }
+    // One that is not there is refused where it is opened.
+    distinct(ranks, cards.get(number as usize).map_or(&[][..], |identity| identity))
+}
+
+/// The card of a machine's `local`-th rank. Where a launcher shows each rank its own card alone, that is the first.
+fn card(local: u32, cards: usize) -> u32 {
+    local % (cards as u32).max(1)
+}
+
+/// Fails where two ranks have one card.
+fn distinct(ranks: &dyn Ranks, own: &[u8]) -> Result<()> {
+    let all = gather(ranks, own);
+    for (later, identity) in all.iter().enumerate().filter(|(_, identity)| !identity.is_empty()) {
+        let Some(earlier) = all[..later].iter().position(|other| other == identity) else { continue };
+        let [earlier, later] = [earlier, later].map(|rank| ranks.number(rank));
+        return Err(Failure::usage(format!("--device: ranks {earlier} and {later} are on one card")).hint(
+            "start as many ranks on a machine as it has cards, all with --device cuda; or give each its own by \
+             CUDA_VISIBLE_DEVICES or --device cuda:N",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ranks::tests::each;
+
+    #[test]
+    fn ranks_of_a_machine_take_its_cards_in_turn() {
+        assert_eq!(
+            [(0, 8), (3, 8), (7, 8), (8, 8), (5, 1), (0, 0)].map(|(local, cards)| card(local, cards)),
+            [0, 3, 7, 0, 0, 0]
+        );
+    }
+
+    #[test]
+    fn two_ranks_on_one_card_are_refused_on_all() {
+        let on = |cards: [&'static str; 4]| {
+            each(4, move |ranks| {
+                distinct(ranks, cards[ranks.rank()].as_bytes()).map_err(|failure| failure.message)
+            })
+        };
+        assert!(on(["a", "b", "c", "d"]).iter().all(|outcome| outcome.is_ok()));
+        assert!(
+            on(["", "b", "", "d"]).iter().all(|outcome| outcome.is_ok()),
+            "what is not there is refused elsewhere"
+        );
+        let refused = "--device: ranks 1 and 3 are on one card".to_owned();
+        let found = on(["a", "b", "c", "b"]);
+        assert!(found.iter().all(|outcome| outcome.as_ref() == Err(&refused)), "{found:?}");
+    }
+}
