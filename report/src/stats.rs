@@ -11,6 +11,8 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 use serde_json::Value;
 
+use crate::credit::Credits;
+
 /// Running mean and standard deviation (Welford's method).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunningStats {
@@ -31,6 +33,11 @@ impl RunningStats {
     /// The mean; none without numbers.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
+    }
+
+    /// Σ (x - mean)².
+    pub fn squares(&self) -> f64 {
+        self.squares
     }
 
     /// The standard deviation over n - 1; none below two numbers.
@@ -201,6 +208,16 @@ pub struct AgentStats {
     pub flat: u64,
     /// Tokens of its prompts, each counted once a group.
     pub prompt_tokens: u64,
+    /// Σ (reward - mean of its group)².
+    pub within: f64,
+}
+
+impl AgentStats {
+    /// The share of the variance of its rewards that lies within groups; none without variance.
+    pub fn within_share(&self) -> Option<f64> {
+        let all = self.reward.squares();
+        (all > 1e-12).then(|| (self.within / all).min(1.0))
+    }
 }
 
 /// A group as far as it has been read.
@@ -209,6 +226,7 @@ struct Group {
     agent: String,
     prompt: Vec<u32>,
     reward: Option<f64>,
+    rewards: RunningStats,
     members: u32,
     branches: Option<u32>,
     flat: bool,
@@ -241,6 +259,8 @@ pub struct StreamStats {
     pub environments: Environments,
     /// By name.
     pub agents: BTreeMap<String, AgentStats>,
+    /// What they are taught.
+    pub credits: Credits,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,
     open: BTreeMap<String, Group>,
@@ -254,8 +274,11 @@ impl StreamStats {
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         if let Some(sample) = sample {
             self.sample(sample);
+            self.credits.sample(sample);
         } else if line.kind == Kind::End {
             self.ends.push(line::parse(line)?);
+        } else if line.kind == Kind::Episode {
+            self.credits.episode(&line::parse(line)?);
         }
         self.environments.take(line, sample)
     }
@@ -281,12 +304,14 @@ impl StreamStats {
             agent: name.to_owned(),
             prompt: prompt.to_vec(),
             reward,
+            rewards: RunningStats::default(),
             members: 0,
             branches: sample.branches,
             flat: true,
             one_prompt: true,
         });
         group.members += 1;
+        reward.into_iter().for_each(|reward| group.rewards.push(reward));
         group.flat &= group.reward == reward;
         group.one_prompt &= group.prompt == prompt;
     }
@@ -317,6 +342,7 @@ impl StreamStats {
             let agent = entry(&mut self.agents, &group.agent);
             agent.groups += 1;
             agent.flat += u64::from(group.flat);
+            agent.within += group.rewards.squares();
             agent.prompt_tokens += group.prompt.len() as u64;
         }
         groups

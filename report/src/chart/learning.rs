@@ -65,6 +65,30 @@ const ROWS: &[Row] = &[
         plain,
     ),
     (
+        "reward-within-groups",
+        "Variance of rewards within groups",
+        "The share of a role’s variance that lies between candidates for one prompt. Near 0 the task decides what the role earns, and not what it says.",
+        "reward_within_groups",
+        Column::Agent,
+        Chart::share,
+    ),
+    (
+        "advantage-share",
+        "Share of the advantage by role",
+        "Σ|A| over tokens. Where one policy plays several roles, its update listens most to the role with the largest share.",
+        "advantage_share",
+        Column::Agent,
+        among_several,
+    ),
+    (
+        "advantage-success",
+        "Advantage against success",
+        "Correlation of a candidate’s advantage with the success of its episode. Near 0, what a role is taught has little to do with solving the task.",
+        "advantage_success_correlation",
+        Column::Agent,
+        plain,
+    ),
+    (
         "completion-length",
         "Completion length by role",
         "Mean tokens, the stop token included.",
@@ -117,6 +141,14 @@ const ROWS: &[Row] = &[
 
 fn plain(chart: Chart) -> Chart {
     chart
+}
+
+/// A single role has all of it, which says nothing.
+fn among_several(mut chart: Chart) -> Chart {
+    if chart.series.iter().flat_map(|series| &series.points).all(|point| point.y == 1.0) {
+        chart.series.clear();
+    }
+    chart.share()
 }
 
 /// A logarithmic axis has no place for 0: where all values are 0 it is linear.

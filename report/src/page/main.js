@@ -20,7 +20,7 @@ function tiles({facts}) {
     gap !== null && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
 }
 
-const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text)));
+const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text.split(/(--[a-z-]+)/).map(part => part.startsWith('--') ? h('code', {}, part) : part))));
 
 // A row for each run; before the seeds of a method their mean, its standard deviation and its interval.
 function comparison() {
