@@ -39,7 +39,8 @@ impl Axis {
             Counts::Steps => (1.0, ""),
             Counts::Values(unit) => scale(high, unit),
         };
-        let unit_of = tick_unit((high - low) / scale, wanted, counts == Counts::Steps);
+        let is_whole = scale == 1.0 && matches!(counts, Counts::Steps | Counts::Values(Unit::Count));
+        let unit_of = tick_unit((high - low) / scale, wanted, is_whole);
         let (mut low, mut high) = (low, high);
         if widen {
             low = (low / scale / unit_of + 1e-9).floor() * unit_of * scale;
