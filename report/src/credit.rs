@@ -13,15 +13,15 @@ use crate::stats::RunningStats;
 
 /// The credit of all agents of a step.
 #[derive(Debug, Default)]
-pub struct Credits {
-    agents: BTreeMap<String, Credit>,
+pub struct StepCredit {
+    agents: BTreeMap<String, AgentCredit>,
     /// Advantages by episode, until its line says how it ended.
     open: HashMap<String, BTreeMap<String, Sums>>,
 }
 
 /// The credit of one agent.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Credit {
+pub struct AgentCredit {
     /// Σ|A|·n.
     pub mass: f64,
     /// Advantages.
@@ -39,7 +39,7 @@ struct Sums {
     squares: f64,
 }
 
-impl Credits {
+impl StepCredit {
     /// Takes in a sample; one without an advantage says nothing.
     pub fn sample(&mut self, sample: &Sample) {
         let Some(advantage) = sample.advantage else { return };
@@ -70,14 +70,14 @@ impl Credits {
     }
 
     /// The credit of an agent, and its share of the mass of all; none without advantages.
-    pub fn get(&self, agent: &str) -> Option<(&Credit, Option<f64>)> {
+    pub fn get(&self, agent: &str) -> Option<(&AgentCredit, Option<f64>)> {
         let all: f64 = self.agents.values().map(|agent| agent.mass).sum();
         let credit = self.agents.get(agent)?;
         Some((credit, (all > 0.0).then(|| credit.mass / all)))
     }
 }
 
-impl Credit {
+impl AgentCredit {
     /// Pearson's correlation of the advantage with success; none where one of both does not vary.
     pub fn correlation(&self) -> Option<f64> {
         let n = self.paired.count;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_role_whose_advantage_goes_with_success_has_all_of_the_mass() {
-        let mut credits = Credits::default();
+        let mut credits = StepCredit::default();
         for (episode, success) in [("a", true), ("b", false), ("c", true), ("d", false)] {
             for (agent, advantage) in [("one", if success { 1.0 } else { -1.0 }), ("two", 0.0)] {
                 credits.sample(&Sample {

@@ -11,7 +11,7 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 use serde_json::Value;
 
-use crate::credit::Credits;
+use crate::credit::StepCredit;
 
 /// Running mean and standard deviation (Welford's method).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -64,7 +64,7 @@ impl TaskStats {
 
 /// The completions of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
+pub struct AnswerCounts {
     /// How many.
     pub samples: u64,
     /// Tokens generated.
@@ -73,7 +73,7 @@ pub struct Answers {
     pub cut: u64,
 }
 
-impl Answers {
+impl AnswerCounts {
     fn take(&mut self, sample: &Sample) {
         self.samples += 1;
         self.tokens += count(sample.completion_ids.as_ref());
@@ -100,7 +100,7 @@ pub struct EnvironmentStats {
     /// Rewards of the executed paths.
     pub reward: RunningStats,
     /// What each agent answered.
-    pub answers: BTreeMap<String, Answers>,
+    pub answers: BTreeMap<String, AnswerCounts>,
     /// Tokens of the prompts, each counted once a group.
     pub prompt_tokens: u64,
     /// Samples seen; 0 where a filter dropped them, and then nothing is known about tokens.
@@ -201,7 +201,7 @@ pub struct AgentStats {
     /// Rewards by component.
     pub components: BTreeMap<String, RunningStats>,
     /// Its completions.
-    pub answers: Answers,
+    pub answers: AnswerCounts,
     /// Groups.
     pub groups: u64,
     /// Groups whose members all earned the same.
@@ -260,7 +260,7 @@ pub struct StreamStats {
     /// By name.
     pub agents: BTreeMap<String, AgentStats>,
     /// What they are taught.
-    pub credits: Credits,
+    pub credits: StepCredit,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,
     open: BTreeMap<String, Group>,

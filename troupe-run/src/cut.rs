@@ -33,20 +33,20 @@ pub fn rollouts(metrics: &Path) -> Result<Vec<Value>> {
 
 /// Answers of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
+pub struct CutAnswers {
     /// How many.
     pub samples: u64,
     /// Those that the limit cut.
     pub cut: u64,
 }
 
-impl Answers {
+impl CutAnswers {
     /// Of a step's metrics; none where a program of one's own does not say.
     ///
     /// # Errors
     /// I/O (exit 74).
-    pub fn count(metrics: &Path) -> Result<Answers> {
-        let mut all = Answers::default();
+    pub fn count(metrics: &Path) -> Result<CutAnswers> {
+        let mut all = CutAnswers::default();
         for end in rollouts(metrics)? {
             for agent in end["counts"]["agents"].as_object().into_iter().flat_map(|agents| agents.values()) {
                 all.samples += agent["samples"].as_u64().unwrap_or_default();
@@ -101,9 +101,9 @@ mod tests {
                 "{{\"type\":\"metrics\"}}\n{{\"type\":\"end\",\"stage\":\"update\",\"after\":[{group}]}}\n"
             );
             fs::write(&file, end).unwrap();
-            Answers::count(&file).unwrap()
+            CutAnswers::count(&file).unwrap()
         };
-        assert_eq!(count(1), Answers { samples: 10, cut: 1 });
+        assert_eq!(count(1), CutAnswers { samples: 10, cut: 1 });
         assert_eq!((count(1).said("32", false), count(1).advice("32")), (String::new(), String::new()));
         assert_eq!(count(2).said("32", true), ", 20 % of answers cut at 32 tokens");
         assert_eq!(
@@ -112,6 +112,6 @@ mod tests {
         );
         assert!(count(6).advice("8").starts_with("60 % of the last step's answers were cut at 8 tokens"));
         fs::write(&file, "{\"type\":\"end\",\"stage\":\"update\"}\n").unwrap();
-        assert_eq!(Answers::count(&file).unwrap().many(), None, "nobody counted");
+        assert_eq!(CutAnswers::count(&file).unwrap().many(), None, "nobody counted");
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::cut::{self, Answers};
+use crate::cut::{self, CutAnswers};
 use crate::directory::RunFiles;
 use crate::disk;
 use crate::programs::{Programs, cannot_start, code_of};
@@ -91,7 +91,10 @@ pub fn evaluate(
     // What is cut says so itself; where nothing is solved it is the first thing to mend.
     let is_cut = rate.starts_with("0.000 (0/") && rate.ends_with("of answers cut");
     let advice = if is_cut { ": raise --max-tokens first" } else { "" };
-    say(&format!("step {step}: success on {} test tasks {rate}{advice}{beside}", settings.text("eval_tasks")))?;
+    say(&format!(
+        "step {step}: success on {} test tasks {rate}{advice}{beside}",
+        settings.text("eval_tasks")
+    ))?;
     if let Some(now) = now.filter(|_| settings.is_on("keep_best")) {
         keep_if_best(run, programs, now)?;
     }
@@ -293,7 +296,7 @@ pub fn tokens(metrics: &Path) -> Result<u64> {
 }
 
 /// All groups of several steps are flat; `answers` are those of the last one.
-pub fn all_flat(step: u64, answers: Answers, limit: &str) -> Failure {
+pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::chart::series::{RunMetrics, over_seeds};
-use crate::chart::{Chart, Color, Point, Series, Unit};
-use crate::methods::Method;
+use crate::chart::{Chart, Color, Point, Series, ValueUnit};
+use crate::methods::MethodRuns;
 use crate::metrics::Metric;
 
 /// Which column of the metrics a chart has a curve for each value of.
@@ -29,7 +29,7 @@ pub struct Drawn<'a> {
     /// The runs.
     pub runs: &'a [RunMetrics<'a>],
     /// Which of them are seeds of one method.
-    pub methods: &'a [Method],
+    pub methods: &'a [MethodRuns],
     agents: Vec<&'a str>,
     policies: Vec<&'a str>,
     /// What dashes tell apart where colors tell methods apart.
@@ -126,7 +126,7 @@ const ROWS: &[Row] = &[
         "0 with one optimizer step a batch; more minibatches move the policy while it learns.",
         "clip_ratio",
         Column::Policy,
-        |chart| chart.unit(Unit::Share),
+        |chart| chart.unit(ValueUnit::Share),
     ),
     ("kl", "KL to the reference", "Only with update --kl.", "kl", Column::Policy, plain),
     (
@@ -159,7 +159,7 @@ fn logarithmic(mut chart: Chart) -> Chart {
 
 impl<'a> Drawn<'a> {
     /// Runs and their methods.
-    pub fn new(runs: &'a [RunMetrics<'a>], methods: &'a [Method]) -> Self {
+    pub fn new(runs: &'a [RunMetrics<'a>], methods: &'a [MethodRuns]) -> Self {
         let distinct = |split: &'a str, name: &'a str, column: Column| -> Vec<&'a str> {
             let values: BTreeSet<&str> =
                 runs.iter().flat_map(|run| run.values(split, name, |metric| column.of(metric))).collect();

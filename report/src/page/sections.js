@@ -63,7 +63,7 @@ function settings(run) {
   const defaults = run.defaults || {};
   const entries = Object.entries(run.settings).filter(([name, value]) => value !== '' || name in defaults);
   if (entries.length === 0) return null;
-  const shown = value => value === '' ? 'none' : String(value).replace(/\n/g, ', ');
+  const shown = value => value === '' ? 'none' : [value].flat().join('; ').replace(/\n/g, ', ');
   const row = ([name, value]) => h('div', {class: name in defaults ? 'own' : ''}, h('span', {}, name.replace(/_/g, ' ')),
     h('span', {}, shown(value), name in defaults && h('small', {}, ` default ${shown(defaults[name])}`)));
   const list = h('div', {class: 'settings'}, entries.map(row));
