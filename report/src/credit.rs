@@ -1,8 +1,7 @@
 //! Credit by role, from the record alone: which role the update listens to, and whether what it is taught goes with success.
 //!
-//! Of one training step and agent: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean and deviation of A; the
-//! correlation of A with the success of the sample's episode; and how much of the variance of its rewards lies between candidates of one
-//! group. The rest is luck of the task: where nothing lies within groups, what the role says makes no difference.
+//! Of one training step and agent: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean and deviation of A; and the
+//! correlation of A with success, over samples on a path that was played.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +15,7 @@ use crate::stats::RunningStats;
 pub struct StepCredit {
     agents: BTreeMap<String, AgentCredit>,
     /// Advantages by episode, until its line says how it ended.
-    open: HashMap<String, BTreeMap<String, Sums>>,
+    open: HashMap<Played, BTreeMap<String, Sums>>,
 }
 
 /// The credit of one agent.
@@ -31,6 +30,9 @@ pub struct AgentCredit {
     /// Σ A over samples of episodes that succeeded.
     succeeded: f64,
 }
+
+/// An episode, and which of those that share its name in parallel sampling.
+type Played = (String, Option<u64>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
@@ -48,7 +50,13 @@ impl StepCredit {
         let agent = self.agents.entry(name.clone()).or_default();
         agent.mass += advantage.abs() * tokens;
         agent.advantage.push(advantage);
-        let episode = self.open.entry(sample.episode.as_deref().unwrap_or_default().to_owned()).or_default();
+        let is_parallel = sample.is_parallel();
+        if !is_parallel && sample.selected != Some(true) {
+            return; // nobody knows how an episode with it would have ended
+        }
+        let branch = sample.branch.map(u64::from).filter(|_| is_parallel);
+        let key = (sample.episode.as_deref().unwrap_or_default().to_owned(), branch);
+        let episode = self.open.entry(key).or_default();
         let sums = episode.entry(name).or_default();
         sums.count += 1.0;
         sums.sum += advantage;
@@ -57,7 +65,9 @@ impl StepCredit {
 
     /// Takes in how an episode ended.
     pub fn episode(&mut self, episode: &Episode) {
-        for (name, sums) in self.open.remove(&episode.episode).into_iter().flatten() {
+        let branch = episode.extra.get("branch").and_then(serde_json::Value::as_u64);
+        let played = self.open.remove(&(episode.episode.clone(), branch));
+        for (name, sums) in played.into_iter().flatten() {
             let agent = self.agents.entry(name).or_default();
             agent.paired.count += sums.count;
             agent.paired.sum += sums.sum;
@@ -102,6 +112,7 @@ mod tests {
                     agent: Some(agent.into()),
                     episode: Some(episode.into()),
                     advantage: Some(advantage),
+                    selected: Some(true),
                     completion_ids: Some(vec![1, 2]),
                     ..Sample::default()
                 });

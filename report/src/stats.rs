@@ -210,13 +210,16 @@ pub struct AgentStats {
     pub prompt_tokens: u64,
     /// Σ (reward - mean of its group)².
     pub within: f64,
+    /// Whether a sample of it is of an episode sampled in parallel.
+    pub is_parallel: bool,
 }
 
 impl AgentStats {
-    /// The share of the variance of its rewards that lies within groups; none without variance.
+    /// The share of the variance of its rewards that lies between candidates for one state; none without variance, and in parallel
+    /// sampling, where members of a group are in different states.
     pub fn within_share(&self) -> Option<f64> {
         let all = self.reward.squares();
-        (all > 1e-12).then(|| (self.within / all).min(1.0))
+        (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))
     }
 }
 
@@ -287,6 +290,7 @@ impl StreamStats {
         let name = sample.agent.as_deref().unwrap_or_default();
         let agent = entry(&mut self.agents, name);
         agent.answers.take(sample);
+        agent.is_parallel |= sample.is_parallel();
         let reward = sample.reward.flatten();
         if let Some(reward) = reward {
             agent.reward.push(reward);

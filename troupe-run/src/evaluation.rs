@@ -89,7 +89,7 @@ pub fn evaluate(
     let beside = now.map_or(String::new(), |now| Best::said(before, now));
     let rate = rate.trim_end();
     // What is cut says so itself; where nothing is solved it is the first thing to mend.
-    let is_cut = rate.starts_with("0.000 (0/") && rate.ends_with("of answers cut");
+    let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
     let advice = if is_cut { ": raise --max-tokens first" } else { "" };
     say(&format!(
         "step {step}: success on {} test tasks {rate}{advice}{beside}",
