@@ -316,10 +316,10 @@ pub trait Environment: Send + Sync {
         &[]
     }
 
-    /// Tokens of a completion at most where nobody says: a bit more than the longest right answer takes, of a tiny policy, and in
-    /// prose.
+    /// Tokens of a completion at most where nobody says: of a tiny policy a bit more than the longest right answer takes; of a chat model,
+    /// which reads prose, with room for the words around the answer.
     fn max_tokens(&self, settings: &Settings) -> u32 {
-        if settings.is_prose() { 32 } else { 8 }
+        if settings.is_prose() { 128 } else { 8 }
     }
 
     /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends

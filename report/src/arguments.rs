@@ -27,7 +27,7 @@ Examples:
   # success on held-out tasks with its 95 % interval and the tokens it took
   envs tasks plan-path --split test --count 300 | rollout --policy run/shared --greedy | report evaluate";
 
-/// Reports what a run did: a page, a table, TensorBoard events.
+/// Reports what a run did: a page, figures, a table, TensorBoard events.
 #[derive(Parser, Debug)]
 #[command(
     name = "report",
@@ -53,8 +53,27 @@ pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took
     Evaluate(Evaluate),
     /// Compresses streams: FILE.zst takes the place of FILE, which every stage reads as before
+    ///
+    /// The stages read both, from files and pipes.
+    ///
+    /// Examples:
+    ///   report compress runs/plan-path                 # of every committed step what samples and tasks are left
+    ///   report compress samples.jsonl
+    ///   zstdcat samples.jsonl.zst | jq .reward         # by hand
+    #[command(verbatim_doc_comment)]
     Compress(Compress),
     /// Compares methods over their seeds: success with its interval, and the difference to the first, seed by seed
+    ///
+    /// Runs are seeds of one method if their run.json differs in the seed alone, whatever their folders are called. A
+    /// method is called by what it does otherwise than the others, and all are compared with that of the first RUN.
+    ///
+    /// Success is that of the last evaluation which all runs have. A difference is taken seed by seed, over the seeds
+    /// that both methods have. Intervals are Student's, of the mean over seeds: with three seeds they are wide.
+    ///
+    /// Examples:
+    ///   report compare runs/grpo-1 runs/grpo-2 runs/grpo-3 runs/rloo-1 runs/rloo-2 runs/rloo-3
+    ///   report compare runs/* --format json | jq .against
+    #[command(verbatim_doc_comment)]
     Compare(Compare),
 }
 
@@ -111,17 +130,8 @@ impl Runs {
     }
 }
 
-/// Compares methods over their seeds. Runs are seeds of one method if their run.json differs in the seed alone, whatever their folders are
-/// called; a method is called by what it does otherwise than the others, and all are compared with that of the first RUN.
-///
-/// Success is that of the last evaluation which all runs have. A difference is taken seed by seed, over the seeds that both methods have.
-/// Intervals are Student's, of the mean over seeds: with three seeds they are wide.
-///
-/// Examples:
-///   report compare runs/grpo-1 runs/grpo-2 runs/grpo-3 runs/rloo-1 runs/rloo-2 runs/rloo-3
-///   report compare runs/* --format json | jq .against
+/// What to compare.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
 pub struct Compare {
     /// Run directories of pipeline.sh
     #[arg(value_name = "RUN", required = true)]
@@ -160,14 +170,8 @@ pub struct Evaluate {
     pub quiet: bool,
 }
 
-/// Compresses streams: FILE.zst takes the place of FILE. The stages read both, from files and pipes.
-///
-/// Examples:
-///   report compress runs/plan-path                 # of every committed step what samples and tasks are left
-///   report compress samples.jsonl
-///   zstdcat samples.jsonl.zst | jq .reward         # by hand
+/// What to compress.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
 pub struct Compress {
     /// Streams, or run directories of pipeline.sh
     #[arg(value_name = "RUN|FILE", required = true)]

@@ -18,7 +18,7 @@ use crate::episodes::EpisodeLimits;
 use crate::evaluate::interval::{MeanOfSeeds, mean_of_rates, mean_of_seeds};
 use crate::evaluate::print::{aligned, percent};
 use crate::facts::{Facts, Success, best, held_out};
-use crate::methods::{self, Method};
+use crate::methods::{self, MethodRuns};
 use crate::metrics::{self, Metric};
 use crate::run::RunDirectory;
 use crate::stage;
@@ -38,7 +38,7 @@ pub struct Compared {
 }
 
 /// Sums a method up from the facts of all runs; a number is there if every run of it has it.
-pub fn sum_up(method: &Method, facts: &[&Facts], runs: &[RunDirectory]) -> Compared {
+pub fn sum_up(method: &MethodRuns, facts: &[&Facts], runs: &[RunDirectory]) -> Compared {
     let of = |value: &dyn Fn(&Facts) -> Option<f64>| -> Vec<f64> {
         let values: Option<Vec<f64>> = method.runs.iter().map(|&run| value(facts[run])).collect();
         values.unwrap_or_default()
@@ -70,7 +70,7 @@ struct RunSuccess {
 
 /// A method with what is compared of each of its runs.
 struct Side {
-    method: Method,
+    method: MethodRuns,
     first: Option<MeanOfSeeds>,
     now: Option<MeanOfSeeds>,
     best: Option<MeanOfSeeds>,
@@ -143,7 +143,7 @@ fn tokens(metrics: &[Metric]) -> f64 {
     metrics.iter().filter(of).map(|metric| metric.value).sum()
 }
 
-fn side(method: Method, runs: &[RunDirectory], found: &[RunSuccess], step: u64) -> Side {
+fn side(method: MethodRuns, runs: &[RunDirectory], found: &[RunSuccess], step: u64) -> Side {
     let all = || method.runs.iter().map(|&run| &found[run]);
     let at = |run: &RunSuccess| {
         let success = run.evaluations.iter().find(|success| success.step == step);

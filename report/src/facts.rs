@@ -158,7 +158,7 @@ fn advice(run: &RunDirectory, cut: Option<f64>, is_flat: bool) -> Vec<String> {
         let limit = run.settings.get("max_tokens").and_then(Value::as_str).unwrap_or_default();
         let limit = if limit.is_empty() { String::new() } else { format!(" of {limit} tokens") };
         advice.push(format!(
-            "{:.0} % of the answers were cut at the limit{limit}, and what is cut is rarely right. Raise --max-tokens first.",
+            "Raise --max-tokens first: {:.0} % of the answers were cut at the limit{limit}, and what is cut is rarely right.",
             100.0 * cut
         ));
     }

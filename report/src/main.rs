@@ -8,6 +8,7 @@ mod boards;
 mod chart;
 mod compare;
 mod compress;
+mod credit;
 mod csv;
 mod episodes;
 mod evaluate;

@@ -11,7 +11,7 @@ use crate::run::RunDirectory;
 
 /// Runs that differ only in their seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Method {
+pub struct MethodRuns {
     /// The values in which it differs from the other methods; of the only method what it trains on.
     pub name: String,
     /// Its runs, as indices, in the order in which they were named.
@@ -20,15 +20,15 @@ pub struct Method {
 
 /// Values that explain themselves without their name.
 const PLAIN: &[&str] =
-    &["env", "workflow", "method", "policies", "model", "settings", "stages", "env_command"];
+    &["history", "env", "workflow", "method", "policies", "model", "settings", "stages", "env_command"];
 
 /// Groups runs by method, in order of appearance.
-pub fn of(runs: &[RunDirectory]) -> Vec<Method> {
+pub fn of(runs: &[RunDirectory]) -> Vec<MethodRuns> {
     let values: Vec<BTreeMap<String, String>> = runs.iter().map(values).collect();
-    let mut methods: Vec<(Method, BTreeSet<String>)> = Vec::new();
+    let mut methods: Vec<(MethodRuns, BTreeSet<String>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         let seed = seed(run).unwrap_or_default();
-        let is_same = |(method, seeds): &(Method, BTreeSet<String>)| {
+        let is_same = |(method, seeds): &(MethodRuns, BTreeSet<String>)| {
             !values[index].is_empty()
                 && same(&values[method.runs[0]], &values[index])
                 && !seeds.contains(&seed)
@@ -39,12 +39,12 @@ pub fn of(runs: &[RunDirectory]) -> Vec<Method> {
                 methods[place].1.insert(seed);
             }
             None => {
-                let method = Method { name: String::new(), runs: vec![index] };
+                let method = MethodRuns { name: String::new(), runs: vec![index] };
                 methods.push((method, BTreeSet::from([seed])));
             }
         }
     }
-    let mut methods: Vec<Method> = methods.into_iter().map(|(method, _)| method).collect();
+    let mut methods: Vec<MethodRuns> = methods.into_iter().map(|(method, _)| method).collect();
     let firsts: Vec<&BTreeMap<String, String>> =
         methods.iter().map(|method| &values[method.runs[0]]).collect();
     let differing = differing(&firsts);
@@ -105,7 +105,11 @@ pub fn values(run: &RunDirectory) -> BTreeMap<String, String> {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().map(text).collect::<Vec<String>>().join("; "),
+        other => other.to_string(),
+    }
 }
 
 /// `…/seed-3/…` of the run with seed 3 as `…/seed-*/…`.
@@ -144,7 +148,7 @@ fn label(key: &str, values: &BTreeMap<String, String>) -> Option<String> {
         ("", Some(_)) => return None,
         (flags, Some(stage)) => format!("{stage} {flags}"),
         ("", None) if key == "method" => "at-grpo".to_owned(),
-        ("", None) if key.starts_with("input ") => return None,
+        ("", None) if key == "history" || key.starts_with("input ") => return None,
         ("", None) => format!("{name} by default"),
         (value, None) if PLAIN.contains(&key) => value.to_owned(),
         (value, None) => format!("{name} {value}"),
@@ -218,10 +222,18 @@ mod tests {
         let runs = [
             run("a", of("1", json!({"flags of advantage": "--estimator rloo", "branches": "4"}))),
             run("b", of("1", json!({"branches": "8", "method": "magrpo"}))),
+            run(
+                "c",
+                of(
+                    "1",
+                    json!({"branches": "8", "history": ["from step 4 on --lr 1e-4 instead of --lr 1e-3"]}),
+                ),
+            ),
         ];
         let names: Vec<String> = super::of(&runs).into_iter().map(|method| method.name).collect();
         assert_eq!(names[0], "branches 4, advantage --estimator rloo, at-grpo");
         assert_eq!(names[1], "branches 8, magrpo");
+        assert_eq!(names[2], "branches 8, from step 4 on --lr 1e-4 instead of --lr 1e-3, at-grpo");
     }
 
     #[test]

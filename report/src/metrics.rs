@@ -173,6 +173,13 @@ fn of_agents(step: &TrainingStep, rows: &mut Rows) {
         rows.count("completion_tokens", answers.tokens);
         rows.put("completion_length", answers.tokens as f64 / answers.samples.max(1) as f64);
         rows.put("completions_cut", answers.cut_share());
+        rows.put("variance_within_state", agent.within_share());
+        if let Some((credit, share)) = step.stats.credits.get(name) {
+            rows.put("advantage_mass", share);
+            rows.put("advantage_mean", credit.advantage.mean());
+            rows.put("advantage_std", credit.advantage.deviation());
+            rows.put("advantage_success", credit.correlation());
+        }
         for (component, stats) in &agent.components {
             rows.put(&format!("component/{component}"), stats.mean());
         }

@@ -12,12 +12,12 @@ use serde_json::{Map, Value};
 
 use crate::chart::learning::Drawn;
 use crate::chart::series::RunMetrics;
-use crate::chart::{Chart, Color, Kind, Unit, detail};
+use crate::chart::{Chart, Color, Kind, ValueUnit, detail};
 use crate::compare::{self, Compared};
 use crate::episodes::{self, EpisodeSet};
 use crate::facts::{self, Facts};
 use crate::index::EpisodeIndex;
-use crate::methods::{self, Method};
+use crate::methods::{self, MethodRuns};
 use crate::metrics::Metric;
 use crate::run::RunDirectory;
 use crate::summary::Summary;
@@ -87,7 +87,7 @@ struct PageChart {
     note: String,
     kind: Kind,
     x: &'static str,
-    unit: Unit,
+    unit: ValueUnit,
     log: bool,
     whole: bool,
     series: Vec<PageSeries>,
@@ -152,7 +152,7 @@ pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Resul
         methods: methods
             .iter()
             .zip(&compared)
-            .map(|(Method { runs, .. }, compared)| MethodData { compared, runs })
+            .map(|(MethodRuns { runs, .. }, compared)| MethodData { compared, runs })
             .collect(),
         dashes: drawn.dashed.clone(),
         success: drawn.success().into_iter().map(|chart| places.page_chart(chart)).collect(),

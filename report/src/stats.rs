@@ -11,6 +11,8 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 use serde_json::Value;
 
+use crate::credit::StepCredit;
+
 /// Running mean and standard deviation (Welford's method).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunningStats {
@@ -31,6 +33,11 @@ impl RunningStats {
     /// The mean; none without numbers.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
+    }
+
+    /// Σ (x - mean)².
+    pub fn squares(&self) -> f64 {
+        self.squares
     }
 
     /// The standard deviation over n - 1; none below two numbers.
@@ -57,7 +64,7 @@ impl TaskStats {
 
 /// The completions of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
+pub struct AnswerCounts {
     /// How many.
     pub samples: u64,
     /// Tokens generated.
@@ -66,7 +73,7 @@ pub struct Answers {
     pub cut: u64,
 }
 
-impl Answers {
+impl AnswerCounts {
     fn take(&mut self, sample: &Sample) {
         self.samples += 1;
         self.tokens += count(sample.completion_ids.as_ref());
@@ -93,7 +100,7 @@ pub struct EnvironmentStats {
     /// Rewards of the executed paths.
     pub reward: RunningStats,
     /// What each agent answered.
-    pub answers: BTreeMap<String, Answers>,
+    pub answers: BTreeMap<String, AnswerCounts>,
     /// Tokens of the prompts, each counted once a group.
     pub prompt_tokens: u64,
     /// Samples seen; 0 where a filter dropped them, and then nothing is known about tokens.
@@ -194,13 +201,26 @@ pub struct AgentStats {
     /// Rewards by component.
     pub components: BTreeMap<String, RunningStats>,
     /// Its completions.
-    pub answers: Answers,
+    pub answers: AnswerCounts,
     /// Groups.
     pub groups: u64,
     /// Groups whose members all earned the same.
     pub flat: u64,
     /// Tokens of its prompts, each counted once a group.
     pub prompt_tokens: u64,
+    /// Σ (reward - mean of its group)².
+    pub within: f64,
+    /// Whether a sample of it is of an episode sampled in parallel.
+    pub is_parallel: bool,
+}
+
+impl AgentStats {
+    /// The share of the variance of its rewards that lies between candidates for one state; none without variance, and in parallel
+    /// sampling, where members of a group are in different states.
+    pub fn within_share(&self) -> Option<f64> {
+        let all = self.reward.squares();
+        (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))
+    }
 }
 
 /// A group as far as it has been read.
@@ -209,6 +229,7 @@ struct Group {
     agent: String,
     prompt: Vec<u32>,
     reward: Option<f64>,
+    rewards: RunningStats,
     members: u32,
     branches: Option<u32>,
     flat: bool,
@@ -241,6 +262,8 @@ pub struct StreamStats {
     pub environments: Environments,
     /// By name.
     pub agents: BTreeMap<String, AgentStats>,
+    /// What they are taught.
+    pub credits: StepCredit,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,
     open: BTreeMap<String, Group>,
@@ -254,8 +277,11 @@ impl StreamStats {
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         if let Some(sample) = sample {
             self.sample(sample);
+            self.credits.sample(sample);
         } else if line.kind == Kind::End {
             self.ends.push(line::parse(line)?);
+        } else if line.kind == Kind::Episode {
+            self.credits.episode(&line::parse(line)?);
         }
         self.environments.take(line, sample)
     }
@@ -264,6 +290,7 @@ impl StreamStats {
         let name = sample.agent.as_deref().unwrap_or_default();
         let agent = entry(&mut self.agents, name);
         agent.answers.take(sample);
+        agent.is_parallel |= sample.is_parallel();
         let reward = sample.reward.flatten();
         if let Some(reward) = reward {
             agent.reward.push(reward);
@@ -281,12 +308,14 @@ impl StreamStats {
             agent: name.to_owned(),
             prompt: prompt.to_vec(),
             reward,
+            rewards: RunningStats::default(),
             members: 0,
             branches: sample.branches,
             flat: true,
             one_prompt: true,
         });
         group.members += 1;
+        reward.into_iter().for_each(|reward| group.rewards.push(reward));
         group.flat &= group.reward == reward;
         group.one_prompt &= group.prompt == prompt;
     }
@@ -317,6 +346,7 @@ impl StreamStats {
             let agent = entry(&mut self.agents, &group.agent);
             agent.groups += 1;
             agent.flat += u64::from(group.flat);
+            agent.within += group.rewards.squares();
             agent.prompt_tokens += group.prompt.len() as u64;
         }
         groups

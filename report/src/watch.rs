@@ -156,7 +156,8 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
         line(0, format!("reward     {:<12} {:7.3} ± {spread:<6.3} {trend}", reward.agent, reward.value));
     }
     let agree = now("sampling/logp_difference_max", "train").iter().map(|one| one.value).fold(0.0, f64::max);
-    line(0, format!("agreement  {agree:.1e} nats between sampler and trainer at most"));
+    let agree = if agree == 0.0 { "0".to_owned() } else { format!("{agree:.1e}") };
+    line(0, format!("agreement  {agree} nats between sampler and trainer at most"));
     let (tokens, seconds) = (sum("completion_tokens", "train"), sum("rollout/seconds", "timing"));
     let rate = if seconds > 0.0 { format!("{:.0} tokens/s, ", tokens / seconds) } else { String::new() };
     line(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::cut::{self, CutAnswers};
 use crate::directory::RunFiles;
 use crate::disk;
 use crate::programs::{Programs, cannot_start, code_of};
@@ -86,10 +87,13 @@ pub fn evaluate(
     })?;
     let now = evaluations(programs, &[(step, file)]).pop();
     let beside = now.map_or(String::new(), |now| Best::said(before, now));
+    let rate = rate.trim_end();
+    // What is cut says so itself; where nothing is solved it is the first thing to mend.
+    let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
+    let advice = if is_cut { ": raise --max-tokens first" } else { "" };
     say(&format!(
-        "step {step}: success on {} test tasks {}{beside}",
-        settings.text("eval_tasks"),
-        rate.trim_end()
+        "step {step}: success on {} test tasks {rate}{advice}{beside}",
+        settings.text("eval_tasks")
     ))?;
     if let Some(now) = now.filter(|_| settings.is_on("keep_best")) {
         keep_if_best(run, programs, now)?;
@@ -287,29 +291,19 @@ impl Flat {
 /// # Errors
 /// I/O (exit 74).
 pub fn tokens(metrics: &Path) -> Result<u64> {
-    let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
-    let ends = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut stages: Vec<Value> = ends.filter(|line| line["type"] == "end").collect();
-    let mut tokens = 0;
-    while let Some(mut stage) = stages.pop() {
-        if stage["stage"] == "rollout" {
-            tokens += stage["counts"]["completion_tokens"].as_u64().unwrap_or_default();
-        }
-        if let Value::Array(before) = stage["after"].take() {
-            stages.extend(before);
-        }
-    }
-    Ok(tokens)
+    let tokens = |end: &Value| end["counts"]["completion_tokens"].as_u64().unwrap_or_default();
+    Ok(cut::rollouts(metrics)?.iter().map(tokens).sum())
 }
 
-/// All groups of several steps are flat.
-pub fn all_flat(step: u64) -> Failure {
+/// All groups of several steps are flat; `answers` are those of the last one.
+pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2
     ))
-    .hint(
-        "where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; \
+    .hint(format!(
+        "{}where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; \
          where all succeed, a harder task",
-    )
+        answers.advice(limit)
+    ))
 }

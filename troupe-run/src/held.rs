@@ -65,6 +65,44 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     Ok(values)
 }
 
+/// The defaults of the values that have another one, by the same names: a page marks what a run does otherwise.
+pub fn defaults(settings: &Settings, acting: &Acting, values: &Map<String, Value>) -> Map<String, Value> {
+    let limit = acting.max_tokens.to_string();
+    let default = |name: &str| -> Option<String> {
+        match name {
+            "settings" | "stages" | "train" | "env_command" | "turns" => Some(String::new()),
+            "max_tokens" => Some(limit.clone()),
+            // These are of the machine, or say what another value says.
+            "device" | "dtype" | "build" => None,
+            name if name.starts_with("flags of ") => Some(String::new()),
+            name => {
+                let flag = flags::find(name)?;
+                let kind = if flags::NUMBERS.iter().any(|number| number.name == name) {
+                    settings.kind as usize
+                } else {
+                    0
+                };
+                Some(flag.defaults[kind].to_owned())
+            }
+        }
+    };
+    let differing = values.iter().filter_map(|(name, value)| {
+        let default = Value::from(default(name)?);
+        (!is_same(Some(&default), Some(value))).then(|| (name.clone(), default))
+    });
+    differing.collect()
+}
+
+/// Writes `defaults.json`.
+///
+/// # Errors
+/// I/O (exit 74).
+pub fn write_defaults(run: &Path, defaults: &Map<String, Value>) -> Result<()> {
+    let text = serde_json::to_string_pretty(defaults)
+        .map_err(|error| Failure::work(format!("defaults.json: {error}")))?;
+    disk::replace(&run.join("defaults.json"), &format!("{text}\n"))
+}
+
 /// The commands in place of stages, in an order of their own.
 fn stages(settings: &Settings) -> String {
     let joined: String =
@@ -462,5 +500,43 @@ mod tests {
         }
         fs::write(run.join("run.json"), "{\"seed\": null, \"other\": [1]}").unwrap();
         assert_eq!(hold(run, &values(&[("seed", "1")]), &[], None).unwrap_err().code, 2);
+    }
+
+    #[test]
+    fn what_differs_from_a_default_is_told_with_it() {
+        let words = [
+            "--lr",
+            "0.001",
+            "--branches",
+            "4",
+            "--seed",
+            "2",
+            "--model",
+            "smollm2",
+            "--flags",
+            "update=--epochs 2",
+        ];
+        let words: Vec<String> = words.map(str::to_owned).into();
+        let mut settings = Settings::new(&flags::parse(&words).unwrap().unwrap()).unwrap();
+        settings.set_text("max_tokens", "64");
+        let agents = vec!["tool".to_owned()];
+        let acting = Acting { env: "math".to_owned(), workflow: "check".to_owned(), agents, max_tokens: 128 };
+        let values = super::values(&settings, &acting, "a build").unwrap();
+        let mut found: Vec<(String, String)> = defaults(&settings, &acting, &values)
+            .into_iter()
+            .map(|(name, default)| (name, default.as_str().unwrap().to_owned()))
+            .collect();
+        found.sort();
+        let expected = [
+            ("branches", "8"),
+            ("env", "plan-path"),
+            ("flags of update", ""),
+            ("lr", "1e-5"),
+            ("max_tokens", "128"),
+            ("model", "tiny"),
+            ("seed", "1"),
+            ("workflow", "team"),
+        ];
+        assert_eq!(found, expected.map(|(name, default)| (name.to_owned(), default.to_owned())));
     }
 }

@@ -62,9 +62,8 @@ Options:
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]
-  --max-tokens N        tokens of a candidate at most       [default: 8; 24 for math, code and
-                        write; 96 for sudoku with size=9; in prose 32, 64 for code, 256 for tldr, arxiv and coop-code,
-                        512 for class-eval, strbuild and problems of a file]
+  --max-tokens N        tokens of a candidate at most       [default: the environment's own: 8 to 96 for tiny
+                        policies, in prose 128 and more; envs list ENV --format json has it as max_tokens]
   --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
                         before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]

@@ -3,6 +3,7 @@
 
 mod checks;
 mod completions;
+mod cut;
 mod directory;
 mod disk;
 mod environment;
@@ -108,6 +109,7 @@ fn train(prepared: &Prepared, named: Option<&BTreeSet<&'static str>>) -> Result<
     disk::remove(&staying::drawn(run.path()))?; // of a run that was killed
     let (values, lines) = (prepared.values()?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
+    held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
     processes::is_resumable(run.path());
     let stages = run.path().join("stages");
     plan.write(&stages)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use record::failure::{Failure, Result};
 
+use crate::cut::CutAnswers;
 use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Best, Flat, Page, say};
@@ -97,7 +98,8 @@ impl<'a> Training<'a> {
             self.train(step)?;
             self.evaluate_if_due(step)?;
             if self.flat_steps >= FLAT_STEPS {
-                return Err(evaluation::all_flat(step));
+                let answers = CutAnswers::count(&self.run.step(step).join("metrics.jsonl"))?;
+                return Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")));
             }
         }
         Ok(())
@@ -170,8 +172,10 @@ impl<'a> Training<'a> {
             resident.pass(end); // of the next step, now that this one is accounted for
         }
         let rate = evaluation::rate(self.plan.programs, &folder.join("samples.jsonl"));
+        let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?
+            .said(self.plan.settings.text("max_tokens"), !rate.contains("(0/"));
         say(&format!(
-            "step {step}: success in training {rate}, {} of {} groups flat",
+            "step {step}: success in training {rate}, {} of {} groups flat{cut}",
             flat.flat, flat.groups
         ))?;
         self.compress(step)?;

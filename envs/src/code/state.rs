@@ -183,7 +183,6 @@ impl Problem for Instance {
     const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
     const SHIPPED: &'static str = include_str!("../../problems/code.jsonl");
     const MAX_TOKENS: u32 = 24;
-    const MAX_PROSE_TOKENS: u32 = 64;
 
     /// Program and test case are each judged by the reference.
     const JOINT: bool = false;
@@ -197,6 +196,12 @@ impl Problem for Instance {
             Workflow::sequential("single", &["coder"]),
             Workflow::sequential("one-shot", &["coder"]),
         ]
+    }
+
+    /// A function of one line with the words around it; programs on lists are longer.
+    fn max_prose_tokens(settings: &Settings) -> u32 {
+        let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
+        if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 }
     }
 
     fn rules(settings: &Settings) -> Result<TaskSettings> {

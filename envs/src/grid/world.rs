@@ -87,9 +87,9 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     /// One of an action's steps.
     type Step: Clone;
 
-    /// Tokens of a completion at most, where it is no prose.
-    fn max_tokens(_settings: &Settings) -> u32 {
-        8
+    /// Tokens of a completion at most: a bit more than the longest right answer takes, in prose with the words around it.
+    fn max_tokens(settings: &Settings) -> u32 {
+        if settings.is_prose() { 128 } else { 8 }
     }
     /// # Errors
     /// Values out of range, or that contradict each other: usage.
@@ -201,7 +201,7 @@ impl<W: GridWorld> Environment for Grid<W> {
     }
 
     fn max_tokens(&self, settings: &Settings) -> u32 {
-        if settings.is_prose() { 32 } else { W::max_tokens(settings) }
+        W::max_tokens(settings)
     }
 
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {

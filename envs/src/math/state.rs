@@ -248,6 +248,11 @@ impl Problem for MathProblem {
         MathProblem::ensemble(&MathProblem::parse(spec)?.spec).map(Some)
     }
 
+    /// An equation with the words around it, or all steps to it.
+    fn max_prose_tokens(settings: &Settings) -> u32 {
+        if settings.text("reasoning") == Some("steps") { 512 } else { 128 }
+    }
+
     fn rules(settings: &Settings) -> Result<Rules> {
         Rules::from_settings(settings)
     }

@@ -47,13 +47,18 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const DEMONSTRATORS: &'static [(&'static str, f64)];
     /// Problems of our own: a `spec` without rules on each line.
     const SHIPPED: &'static str;
-    /// Tokens of a completion at most, and of one in prose.
+    /// Tokens of a completion at most, where it is no prose.
     const MAX_TOKENS: u32;
-    const MAX_PROSE_TOKENS: u32 = 32;
     /// Whether an agent's success can depend on what the others of its stage do.
     const JOINT: bool;
     /// `--set data` where none is given; `None`: tasks are generated.
     const DATA: Option<&'static str> = None;
+
+    /// Tokens of a completion in prose at most: room for an answer that explains itself, as untrained chat models do.
+    fn max_prose_tokens(settings: &Settings) -> u32 {
+        let _ = settings;
+        Self::MAX_TOKENS
+    }
 
     /// How tasks are drawn.
     type Rules: Clone + Send + Sync + 'static;
@@ -179,7 +184,7 @@ impl<P: Problem> Environment for Problems<P> {
     fn max_tokens(&self, settings: &Settings) -> u32 {
         match settings.text("data") {
             Some(_) => MAX_TOKENS_OF_FILES,
-            None if settings.is_prose() => P::MAX_PROSE_TOKENS,
+            None if settings.is_prose() => P::max_prose_tokens(settings),
             None => P::MAX_TOKENS,
         }
     }

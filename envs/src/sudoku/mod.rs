@@ -135,7 +135,12 @@ impl GridWorld for Instance {
     type Step = Placement;
 
     fn max_tokens(settings: &Settings) -> u32 {
-        if settings.text("size") == Some("9") { 96 } else { 8 }
+        match (settings.text("size") == Some("9"), settings.is_prose()) {
+            (true, true) => 512, // a grid of 81 digits
+            (true, false) => 96,
+            (false, true) => 128,
+            (false, false) => 8,
+        }
     }
 
     fn rules(settings: &Settings) -> Result<Rules> {

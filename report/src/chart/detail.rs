@@ -1,7 +1,7 @@
 //! The charts of a single run: its groups, what its rewards were made of, its tokens and its time.
 
 use crate::chart::series::{RunMetrics, by_x, totals};
-use crate::chart::{Chart, Color, Point, Series, Unit};
+use crate::chart::{Chart, Color, Point, Series, ValueUnit};
 use crate::metrics::Metric;
 
 fn any(_: &Metric) -> bool {
@@ -37,7 +37,7 @@ pub fn groups(run: &RunMetrics) -> Vec<Chart> {
     });
     let shares = shares.collect();
     kept(vec![
-        Chart::new("groups", "Groups of each step", "", series).bars(Unit::Count),
+        Chart::new("groups", "Groups of each step", "", series).bars(ValueUnit::Count),
         Chart::new("flat-groups", "Share of flat groups by role", "", shares).share(),
     ])
 }
@@ -85,7 +85,7 @@ pub fn rewards(run: &RunMetrics) -> Vec<Chart> {
         series.push(Series::new("could not be scored", Color::Bad, errors));
         let title = format!("Episodes of {environment} by the turn that solved them");
         let note = "In training. An earlier turn is a better answer; the rest ran out of turns or ended without success.";
-        charts.push(Chart::new(&format!("turns-{environment}"), title, note, series).bars(Unit::Count));
+        charts.push(Chart::new(&format!("turns-{environment}"), title, note, series).bars(ValueUnit::Count));
     }
     kept(charts)
 }
@@ -121,21 +121,21 @@ pub fn cost(run: &RunMetrics) -> Vec<Chart> {
     let threads =
         threads.map(|(place, (name, what))| Series::new(what, Color::Of(place), timing(name))).collect();
     kept(vec![
-        Chart::new("tokens", "Tokens of each step", "", tokens).bars(Unit::Count),
+        Chart::new("tokens", "Tokens of each step", "", tokens).bars(ValueUnit::Count),
         Chart::new(
             "time",
             "Time of each step",
             "Grouping and advantages are computed while rollout works.",
             time,
         )
-        .bars(Unit::Seconds),
+        .bars(ValueUnit::Seconds),
         Chart::new(
             "threads",
             "What the threads of rollout did",
             "Summed over threads. Models run in threads of their own, while environments and text go on.",
             threads,
         )
-        .bars(Unit::Seconds),
+        .bars(ValueUnit::Seconds),
     ])
 }
 

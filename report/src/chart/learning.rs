@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use crate::chart::series::{RunMetrics, over_seeds};
-use crate::chart::{Chart, Color, Point, Series, Unit};
-use crate::methods::Method;
+use crate::chart::{Chart, Color, Point, Series, ValueUnit};
+use crate::methods::MethodRuns;
 use crate::metrics::Metric;
 
 /// Which column of the metrics a chart has a curve for each value of.
@@ -29,7 +29,7 @@ pub struct Drawn<'a> {
     /// The runs.
     pub runs: &'a [RunMetrics<'a>],
     /// Which of them are seeds of one method.
-    pub methods: &'a [Method],
+    pub methods: &'a [MethodRuns],
     agents: Vec<&'a str>,
     policies: Vec<&'a str>,
     /// What dashes tell apart where colors tell methods apart.
@@ -61,6 +61,30 @@ const ROWS: &[Row] = &[
         "Spread of rewards by role",
         "Standard deviation over all candidates of a step. Without spread there is nothing to learn from.",
         "reward_std",
+        Column::Agent,
+        plain,
+    ),
+    (
+        "variance-within-state",
+        "Variance of rewards within a state",
+        "The share of a role’s variance that lies between candidates for one prompt. Near 0 the task decides what the role earns, and not what it says.",
+        "variance_within_state",
+        Column::Agent,
+        Chart::share,
+    ),
+    (
+        "advantage-share",
+        "Share of the advantage by role",
+        "Σ|A| over tokens. Where one policy plays several roles, its update listens most to the role with the largest share.",
+        "advantage_mass",
+        Column::Agent,
+        among_several,
+    ),
+    (
+        "advantage-success",
+        "Advantage against success",
+        "Correlation of the played candidates’ advantage with the success of their episodes. Near 0, what a role is taught has little to do with solving the task.",
+        "advantage_success",
         Column::Agent,
         plain,
     ),
@@ -102,7 +126,7 @@ const ROWS: &[Row] = &[
         "0 with one optimizer step a batch; more minibatches move the policy while it learns.",
         "clip_ratio",
         Column::Policy,
-        |chart| chart.unit(Unit::Share),
+        |chart| chart.unit(ValueUnit::Share),
     ),
     ("kl", "KL to the reference", "Only with update --kl.", "kl", Column::Policy, plain),
     (
@@ -119,6 +143,14 @@ fn plain(chart: Chart) -> Chart {
     chart
 }
 
+/// A single role has all of it, which says nothing.
+fn among_several(mut chart: Chart) -> Chart {
+    if chart.series.iter().flat_map(|series| &series.points).all(|point| point.y == 1.0) {
+        chart.series.clear();
+    }
+    chart.share()
+}
+
 /// A logarithmic axis has no place for 0: where all values are 0 it is linear.
 fn logarithmic(mut chart: Chart) -> Chart {
     chart.log = chart.series.iter().flat_map(|series| &series.points).any(|point| point.y > 0.0);
@@ -127,7 +159,7 @@ fn logarithmic(mut chart: Chart) -> Chart {
 
 impl<'a> Drawn<'a> {
     /// Runs and their methods.
-    pub fn new(runs: &'a [RunMetrics<'a>], methods: &'a [Method]) -> Self {
+    pub fn new(runs: &'a [RunMetrics<'a>], methods: &'a [MethodRuns]) -> Self {
         let distinct = |split: &'a str, name: &'a str, column: Column| -> Vec<&'a str> {
             let values: BTreeSet<&str> =
                 runs.iter().flat_map(|run| run.values(split, name, |metric| column.of(metric))).collect();

@@ -83,7 +83,7 @@ pub enum Kind {
 /// What the values of a chart are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Unit {
+pub enum ValueUnit {
     /// Numbers.
     Number,
     /// Whole numbers.
@@ -108,7 +108,7 @@ pub struct Chart {
     /// What stands on the horizontal axis: `step` or `tokens`.
     pub x: &'static str,
     /// What its values are.
-    pub unit: Unit,
+    pub unit: ValueUnit,
     /// Whether the vertical axis is logarithmic; only where a value is above 0.
     pub log: bool,
     /// Whether the vertical axis goes from 0 to 1.
@@ -126,7 +126,7 @@ impl Chart {
             note: note.into(),
             kind: Kind::Curves,
             x: "step",
-            unit: Unit::Number,
+            unit: ValueUnit::Number,
             log: false,
             whole: false,
             series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
@@ -134,17 +134,17 @@ impl Chart {
     }
 
     /// Its values are of this unit.
-    pub fn unit(self, unit: Unit) -> Chart {
+    pub fn unit(self, unit: ValueUnit) -> Chart {
         Chart { unit, ..self }
     }
 
     /// Its values are shares, on an axis from 0 to 100 %.
     pub fn share(self) -> Chart {
-        Chart { unit: Unit::Share, whole: true, ..self }
+        Chart { unit: ValueUnit::Share, whole: true, ..self }
     }
 
     /// Bars of these units.
-    pub fn bars(self, unit: Unit) -> Chart {
+    pub fn bars(self, unit: ValueUnit) -> Chart {
         Chart { kind: Kind::Bars, unit, ..self }
     }
 

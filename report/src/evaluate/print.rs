@@ -10,7 +10,7 @@ use crate::evaluate::Evaluated;
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure::{self, Difference, Measured, difference};
 use crate::facts::MANY_CUT;
-use crate::stats::{Answers, EnvironmentStats};
+use crate::stats::{AnswerCounts, EnvironmentStats};
 
 const HEADS: [&str; 10] = [
     "stream",
@@ -152,7 +152,7 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         put("turns", json!(stats.turns.mean()));
         let known = stats.samples > 0;
         put("completion_tokens", json!(stats.completion_tokens()));
-        let by_agent = |of: fn(&Answers) -> Value| -> Value {
+        let by_agent = |of: fn(&AnswerCounts) -> Value| -> Value {
             let all = stats.answers.iter().map(|(agent, answers)| (agent.clone(), of(answers)));
             if known { Value::Object(all.collect()) } else { Value::Null }
         };

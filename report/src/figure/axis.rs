@@ -1,19 +1,19 @@
 //! Round ticks of an axis, and labels that tell each from the next.
 
-use crate::chart::Unit;
+use crate::chart::ValueUnit;
 
 /// What an axis counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counts {
+pub enum AxisUnit {
     /// Steps, which are whole.
     Steps,
     /// Values of this unit.
-    Values(Unit),
+    Values(ValueUnit),
 }
 
 /// An axis: where values lie on it, its ticks, and what they are called.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
+pub struct ValueAxis {
     low: f64,
     high: f64,
     is_log: bool,
@@ -32,14 +32,15 @@ pub struct Tick {
     pub power: Option<String>,
 }
 
-impl Axis {
+impl ValueAxis {
     /// A linear axis from `low` to `high`, widened to ticks if `widen`, with about `wanted` of these.
-    pub fn linear(low: f64, high: f64, wanted: usize, counts: Counts, widen: bool) -> Axis {
+    pub fn linear(low: f64, high: f64, wanted: usize, counts: AxisUnit, widen: bool) -> ValueAxis {
         let (scale, suffix) = match counts {
-            Counts::Steps => (1.0, ""),
-            Counts::Values(unit) => scale(high, unit),
+            AxisUnit::Steps => (1.0, ""),
+            AxisUnit::Values(unit) => scale(high, unit),
         };
-        let unit_of = tick_unit((high - low) / scale, wanted, counts == Counts::Steps);
+        let is_whole = scale == 1.0 && matches!(counts, AxisUnit::Steps | AxisUnit::Values(ValueUnit::Count));
+        let unit_of = tick_unit((high - low) / scale, wanted, is_whole);
         let (mut low, mut high) = (low, high);
         if widen {
             low = (low / scale / unit_of + 1e-9).floor() * unit_of * scale;
@@ -55,11 +56,11 @@ impl Axis {
                 if *value == 0.0 && suffix != " %" { "0".to_owned() } else { format!("{number}{suffix}") };
             Tick { value: value * scale, label, power: None }
         };
-        Axis { low, high, is_log: false, ticks: values.iter().map(label).collect() }
+        ValueAxis { low, high, is_log: false, ticks: values.iter().map(label).collect() }
     }
 
     /// A logarithmic axis over whole decades; both ends above 0.
-    pub fn logarithmic(low: f64, high: f64) -> Axis {
+    pub fn logarithmic(low: f64, high: f64) -> ValueAxis {
         let from = (low.log10() + 1e-9).floor() as i32;
         let to = ((high.log10() - 1e-9).ceil() as i32).max(from + 1);
         let every = (to - from + 1).div_euclid(6).max(1);
@@ -71,7 +72,7 @@ impl Axis {
                 power: Some(power.to_string().replace('-', "−")),
             })
             .collect();
-        Axis { low: f64::from(from), high: f64::from(to), is_log: true, ticks }
+        ValueAxis { low: f64::from(from), high: f64::from(to), is_log: true, ticks }
     }
 
     /// Where a value lies: 0 at the lower end, 1 at the upper.
@@ -82,16 +83,16 @@ impl Axis {
 }
 
 /// By what values are divided before they are written, and what is written behind them.
-fn scale(most: f64, unit: Unit) -> (f64, &'static str) {
+fn scale(most: f64, unit: ValueUnit) -> (f64, &'static str) {
     match unit {
-        Unit::Share => (0.01, " %"),
-        Unit::Seconds if most >= 7200.0 => (3600.0, " h"),
-        Unit::Seconds if most >= 120.0 => (60.0, " min"),
-        Unit::Seconds => (1.0, " s"),
-        Unit::Number | Unit::Count if most >= 1e9 => (1e9, " G"),
-        Unit::Number | Unit::Count if most >= 1e6 => (1e6, " M"),
-        Unit::Number | Unit::Count if most >= 1e4 => (1e3, " k"),
-        Unit::Number | Unit::Count => (1.0, ""),
+        ValueUnit::Share => (0.01, " %"),
+        ValueUnit::Seconds if most >= 7200.0 => (3600.0, " h"),
+        ValueUnit::Seconds if most >= 120.0 => (60.0, " min"),
+        ValueUnit::Seconds => (1.0, " s"),
+        ValueUnit::Number | ValueUnit::Count if most >= 1e9 => (1e9, " G"),
+        ValueUnit::Number | ValueUnit::Count if most >= 1e6 => (1e6, " M"),
+        ValueUnit::Number | ValueUnit::Count if most >= 1e4 => (1e3, " k"),
+        ValueUnit::Number | ValueUnit::Count => (1.0, ""),
     }
 }
 
@@ -118,43 +119,43 @@ fn digits(unit: f64) -> usize {
 mod tests {
     use super::*;
 
-    fn labels(axis: &Axis) -> Vec<String> {
+    fn labels(axis: &ValueAxis) -> Vec<String> {
         let label = |tick: &Tick| format!("{}{}", tick.label, tick.power.as_deref().unwrap_or_default());
         axis.ticks.iter().map(label).collect()
     }
 
     #[test]
     fn labels_tell_each_tick_from_the_next() {
-        let axis = Axis::linear(0.0, 0.0019, 4, Counts::Values(Unit::Share), true);
+        let axis = ValueAxis::linear(0.0, 0.0019, 4, AxisUnit::Values(ValueUnit::Share), true);
         assert_eq!(labels(&axis), ["0.00 %", "0.05 %", "0.10 %", "0.15 %", "0.20 %"]);
         assert_eq!(axis.place(0.002), 1.0);
         assert_eq!(
-            labels(&Axis::linear(0.0, 1.0, 4, Counts::Values(Unit::Share), true)),
+            labels(&ValueAxis::linear(0.0, 1.0, 4, AxisUnit::Values(ValueUnit::Share), true)),
             ["0 %", "25 %", "50 %", "75 %", "100 %"]
         );
         assert_eq!(
-            labels(&Axis::linear(0.0, 1000.0, 4, Counts::Values(Unit::Seconds), true)),
+            labels(&ValueAxis::linear(0.0, 1000.0, 4, AxisUnit::Values(ValueUnit::Seconds), true)),
             ["0", "5 min", "10 min", "15 min", "20 min"]
         );
         assert_eq!(
-            labels(&Axis::linear(0.0, 80.0, 4, Counts::Values(Unit::Number), false)),
+            labels(&ValueAxis::linear(0.0, 80.0, 4, AxisUnit::Values(ValueUnit::Number), false)),
             ["0", "20", "40", "60", "80"]
         );
         assert_eq!(
-            labels(&Axis::linear(0.0, 26_000.0, 4, Counts::Values(Unit::Count), true)),
+            labels(&ValueAxis::linear(0.0, 26_000.0, 4, AxisUnit::Values(ValueUnit::Count), true)),
             ["0", "10 k", "20 k", "30 k"]
         );
         assert_eq!(
-            labels(&Axis::linear(-1.0, 1.0, 4, Counts::Values(Unit::Number), true)),
+            labels(&ValueAxis::linear(-1.0, 1.0, 4, AxisUnit::Values(ValueUnit::Number), true)),
             ["−1.0", "−0.5", "0", "0.5", "1.0"]
         );
     }
 
     #[test]
     fn decades_hold_every_value() {
-        let axis = Axis::logarithmic(3e-6, 2e-4);
+        let axis = ValueAxis::logarithmic(3e-6, 2e-4);
         assert_eq!(labels(&axis), ["10−6", "10−5", "10−4", "10−3"]);
         assert!(axis.place(3e-6) > 0.0 && axis.place(2e-4) < 1.0 && axis.place(0.0) == 0.0);
-        assert_eq!(labels(&Axis::logarithmic(1.0, 1.0)).len(), 2);
+        assert_eq!(labels(&ValueAxis::logarithmic(1.0, 1.0)).len(), 2);
     }
 }

@@ -3,8 +3,8 @@
 //! No title and no note: a paper has its own caption. Colors are those of Okabe and Ito, which all kinds of color vision tell apart; dashes
 //! tell roles apart, in print too.
 
-use crate::chart::{Chart, Color, Kind, Point, Series, Unit};
-use crate::figure::axis::{Axis, Counts};
+use crate::chart::{Chart, Color, Kind, Point, Series, ValueUnit};
+use crate::figure::axis::{AxisUnit, ValueAxis};
 use crate::figure::text;
 
 /// The width of a figure: that of a column of text in most conference styles is 3.3 to 5.5 inches.
@@ -70,8 +70,8 @@ pub struct Drawing {
 /// Where data lies on the paper.
 struct Frame {
     left: f64,
-    x: Axis,
-    y: Axis,
+    x: ValueAxis,
+    y: ValueAxis,
 }
 
 impl Frame {
@@ -112,7 +112,7 @@ fn step(chart: &Chart) -> f64 {
     gap.unwrap_or(1.0)
 }
 
-fn horizontal(chart: &Chart) -> Axis {
+fn horizontal(chart: &Chart) -> ValueAxis {
     let (mut low, mut high) = range(points(chart).map(|point| point.x));
     if chart.kind == Kind::Bars {
         let half = step(chart) / 2.0;
@@ -121,11 +121,11 @@ fn horizontal(chart: &Chart) -> Axis {
     if low == high {
         (low, high) = (low - 0.5, high + 0.5);
     }
-    let counts = if chart.x == "step" { Counts::Steps } else { Counts::Values(Unit::Number) };
-    Axis::linear(low, high, 5, counts, false)
+    let counts = if chart.x == "step" { AxisUnit::Steps } else { AxisUnit::Values(ValueUnit::Number) };
+    ValueAxis::linear(low, high, 5, counts, false)
 }
 
-fn vertical(chart: &Chart) -> Axis {
+fn vertical(chart: &Chart) -> ValueAxis {
     let (mut low, mut high) = match chart.kind {
         Kind::Bars => {
             let mut sums = std::collections::BTreeMap::new();
@@ -138,7 +138,7 @@ fn vertical(chart: &Chart) -> Axis {
         }
     };
     if chart.log && low.is_finite() {
-        return Axis::logarithmic(low, high);
+        return ValueAxis::logarithmic(low, high);
     }
     if chart.whole {
         (low, high) = (low.min(0.0), high.max(1.0));
@@ -150,7 +150,7 @@ fn vertical(chart: &Chart) -> Axis {
         let room = if low == 0.0 { 1.0 } else { low.abs() * 0.1 };
         (low, high) = (if low == 0.0 { low } else { low - room }, high + room);
     }
-    Axis::linear(low, high, 4, Counts::Values(chart.unit), true)
+    ValueAxis::linear(low, high, 4, AxisUnit::Values(chart.unit), true)
 }
 
 /// Draws a chart.

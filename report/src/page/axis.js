@@ -26,7 +26,7 @@ function digitsOf(unit) {
 
 // An axis from low to high, widened to ticks if asked: {place(value), ticks: [{value, label}]}.
 function linearAxis(low, high, wanted, unit, widen) {
-  const [scale, suffix] = scaleOf(high, unit), step = tickUnit((high - low) / scale, wanted, unit === 'step'), digits = digitsOf(step);
+  const [scale, suffix] = scaleOf(high, unit), step = tickUnit((high - low) / scale, wanted, scale === 1 && (unit === 'step' || unit === 'count')), digits = digitsOf(step);
   if (widen) [low, high] = [Math.floor(low / scale / step + 1e-9) * step * scale, Math.ceil(high / scale / step - 1e-9) * step * scale];
   const out = [];
   for (let place = Math.ceil(low / scale / step - 1e-9); place * step * scale <= high + step * scale * 1e-9; place++) {

@@ -11,16 +11,17 @@ function tiles({facts}) {
   const tile = (label, value, more, bad) => h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: `value${bad ? ' bad' : ''}`}, value), h('div', {class: 'more'}, more));
   const {first, best, now, training, tokens, taught, gap, cut} = facts;
   const later = now && now.step !== best.step ? `best after step ${best.step}; last ${percent(now.value)} after step ${now.step}` : best && `after step ${best.step}`;
-  return h('div', {class: 'tiles'},
+  const all = [
     best && tile('Best success, held out', now.step > first.step ? [h('small', {}, `${percent(first.value)} → `), percent(best.value)] : percent(best.value), [range(best), h('br'), later]),
     training && tile('Success in training', percent(training.value), `step ${training.step}, sampled`),
     cut >= 0.2 && tile('Answers cut', percent(cut), 'ended at the token limit', true),
     tokens > 0 && tile('Tokens generated', short(tokens), 'in training, evaluations aside'),
     taught !== null && tile('Groups that taught', percent(taught), `of ${count(facts.books.seen)}; the rest were flat`),
-    gap !== null && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token'));
+    gap !== null && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token')];
+  return all.some(Boolean) && h('div', {class: 'tiles'}, all);
 }
 
-const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text)));
+const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text.split(/(--[a-z-]+)/).map(part => part.startsWith('--') ? h('code', {}, part) : part))));
 
 // A row for each run; before the seeds of a method their mean, its standard deviation and its interval.
 function comparison() {
@@ -86,6 +87,7 @@ const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'R
 
 function main() {
   const details = h('div', {}), learned = learning(), own = REDRAW.length;
+  const nav = h('nav', {style: 'margin-top:24px'});
   const show = index => {
     const run = RUNS[index];
     REDRAW.length = own; // those of the run before are gone
@@ -101,13 +103,14 @@ function main() {
     h('header', {}, h('div', {}, h('div', {class: 'eyebrow'}, 'Troupe · report'), h('h1', {}, SEVERAL ? plural(RUNS.length, 'run') : RUNS[0].name),
       SEVERAL ? null : [h('p', {class: 'lead'}, summary(RUNS[0])), h('p', {class: 'lead'}, status(RUNS[0]))]), RUNS.some(run => run.begun !== null) && renewal(), theme()),
     SEVERAL ? comparison() : [tiles(RUNS[0]), advice(RUNS[0]), loop(RUNS[0])],
-    h('nav', {style: 'margin-top:24px'}, SECTIONS.map(([id, name]) => h('a', {href: `#${id}`}, name))),
+    nav,
     learned, ...(chooser ? [chooser] : []), details,
     h('footer', {}, h('p', {class: 'note'},
       RUNS.filter(run => run.drawn_every > 1).map(run => `Of the ${count(run.steps)} steps of ${run.name} every ${run.drawn_every}th is drawn. `),
       DATA.episodes_left_out > 0 && `${plural(DATA.episodes_left_out, 'chosen episode')} did not fit into a page of this size and ${DATA.episodes_left_out === 1 ? 'is' : 'are'} left out. `,
       `Made by report ${DATA.version} from the streams of the run directory; report RUN --csv FILE writes every number.`))].flat().filter(Boolean));
   show(0);
+  nav.append(...SECTIONS.filter(([id]) => document.getElementById(id)).map(([id, name]) => h('a', {href: `#${id}`}, name)));
 }
 main();
 // When the page was drawn, for benches/page.sh: milliseconds after it was opened.

@@ -8,6 +8,7 @@ function learning() {
   // Several runs share one legend, where a method has one curve in a chart.
   const large = DATA.success.map(spec => chart(spec, {height: 316, legend: !SEVERAL || spec.series.length > METHODS.length}));
   const small = DATA.measured.map(spec => chart(spec, {legend: !SEVERAL}));
+  if (large.length + small.length === 0) return section('learning', 'Learning', h('p', {class: 'note'}, 'Nothing is measured yet.'));
   return section('learning', 'Learning', SEVERAL && methods(), h('div', {class: 'row'}, smoothing()),
     h('div', {class: 'grid wide'}, large), h('div', {class: 'grid'}, small));
 }
@@ -26,7 +27,7 @@ function loop({facts: {loop: now}}) {
 }
 
 function accounts(run) {
-  return section('groups', 'Groups',
+  return run.groups.length > 0 && section('groups', 'Groups',
     h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. Candidates are compared only with their siblings, so a group whose members earned the same teaches nothing.'),
     h('div', {class: 'grid wide'}, run.groups.map(spec => chart(spec, {height: 234}))),
     run.facts.books && h('div', {class: 'scroll'}, proof(run, run.facts.books)));
@@ -62,7 +63,7 @@ function settings(run) {
   const defaults = run.defaults || {};
   const entries = Object.entries(run.settings).filter(([name, value]) => value !== '' || name in defaults);
   if (entries.length === 0) return null;
-  const shown = value => value === '' ? 'none' : String(value).replace(/\n/g, ', ');
+  const shown = value => value === '' ? 'none' : [value].flat().join('; ').replace(/\n/g, ', ');
   const row = ([name, value]) => h('div', {class: name in defaults ? 'own' : ''}, h('span', {}, name.replace(/_/g, ' ')),
     h('span', {}, shown(value), name in defaults && h('small', {}, ` default ${shown(defaults[name])}`)));
   const list = h('div', {class: 'settings'}, entries.map(row));

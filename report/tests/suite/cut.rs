@@ -14,7 +14,7 @@ fn a_run_that_solves_nothing_says_first_that_its_answers_are_cut() {
     let view = must(folder.path(), &["stuck", "--watch"]);
     for line in [
         "cut        100 % of the answers ended at the token limit",
-        "advice     100 % of the answers were cut at the limit of 8 tokens, and what is cut",
+        "advice     Raise --max-tokens first: 100 % of the answers were cut at the limit of 8 tokens",
     ] {
         assert!(view.contains(line), "no {line} in\n{view}");
     }

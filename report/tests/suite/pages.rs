@@ -50,7 +50,17 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     several.push(put(long, &Made { settings: other, steps: 8, ..learns.clone() }));
     let one = put("one", &learns);
     let stream = one.join("steps/000003/samples.jsonl");
-    let mut pages = vec![page(folder, "several", &several), page(folder, "seeds", &several[..3])];
+    let rates: Vec<PathBuf> = (1..=16)
+        .map(|lr| {
+            let settings = json!({"lr": format!("{lr}e-4"), "seed": (lr % 2).to_string()});
+            put(&format!("rate-{lr}"), &Made { settings, steps: 2, ..learns.clone() })
+        })
+        .collect();
+    let mut pages = vec![
+        page(folder, "many", &rates),
+        page(folder, "several", &several),
+        page(folder, "seeds", &several[..3]),
+    ];
     let alone = [
         ("one", one),
         ("stuck", put("stuck", &stuck)),

@@ -1,0 +1,130 @@
+//! Credit by role, from the record alone: which role the update listens to, and whether what it is taught goes with success.
+//!
+//! Of one training step and agent: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean and deviation of A; and the
+//! correlation of A with success, over samples on a path that was played.
+
+use std::collections::{BTreeMap, HashMap};
+
+use record::line::Episode;
+use record::sample::Sample;
+
+use crate::stats::RunningStats;
+
+/// The credit of all agents of a step.
+#[derive(Debug, Default)]
+pub struct StepCredit {
+    agents: BTreeMap<String, AgentCredit>,
+    /// Advantages by episode, until its line says how it ended.
+    open: HashMap<Played, BTreeMap<String, Sums>>,
+}
+
+/// The credit of one agent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AgentCredit {
+    /// Σ|A|·n.
+    pub mass: f64,
+    /// Advantages.
+    pub advantage: RunningStats,
+    paired: Sums,
+    successes: f64,
+    /// Σ A over samples of episodes that succeeded.
+    succeeded: f64,
+}
+
+/// An episode, and which of those that share its name in parallel sampling.
+type Played = (String, Option<u64>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl StepCredit {
+    /// Takes in a sample; one without an advantage says nothing.
+    pub fn sample(&mut self, sample: &Sample) {
+        let Some(advantage) = sample.advantage else { return };
+        let name = sample.agent.as_deref().unwrap_or_default().to_owned();
+        let tokens = sample.completion_ids.as_ref().map_or(0, Vec::len) as f64;
+        let agent = self.agents.entry(name.clone()).or_default();
+        agent.mass += advantage.abs() * tokens;
+        agent.advantage.push(advantage);
+        let is_parallel = sample.is_parallel();
+        if !is_parallel && sample.selected != Some(true) {
+            return; // nobody knows how an episode with it would have ended
+        }
+        let branch = sample.branch.map(u64::from).filter(|_| is_parallel);
+        let key = (sample.episode.as_deref().unwrap_or_default().to_owned(), branch);
+        let episode = self.open.entry(key).or_default();
+        let sums = episode.entry(name).or_default();
+        sums.count += 1.0;
+        sums.sum += advantage;
+        sums.squares += advantage * advantage;
+    }
+
+    /// Takes in how an episode ended.
+    pub fn episode(&mut self, episode: &Episode) {
+        let branch = episode.extra.get("branch").and_then(serde_json::Value::as_u64);
+        let played = self.open.remove(&(episode.episode.clone(), branch));
+        for (name, sums) in played.into_iter().flatten() {
+            let agent = self.agents.entry(name).or_default();
+            agent.paired.count += sums.count;
+            agent.paired.sum += sums.sum;
+            agent.paired.squares += sums.squares;
+            if episode.success {
+                agent.successes += sums.count;
+                agent.succeeded += sums.sum;
+            }
+        }
+    }
+
+    /// The credit of an agent, and its share of the mass of all; none without advantages.
+    pub fn get(&self, agent: &str) -> Option<(&AgentCredit, Option<f64>)> {
+        let all: f64 = self.agents.values().map(|agent| agent.mass).sum();
+        let credit = self.agents.get(agent)?;
+        Some((credit, (all > 0.0).then(|| credit.mass / all)))
+    }
+}
+
+impl AgentCredit {
+    /// Pearson's correlation of the advantage with success; none where one of both does not vary.
+    pub fn correlation(&self) -> Option<f64> {
+        let n = self.paired.count;
+        let (mean, rate) = (self.paired.sum / n, self.successes / n);
+        let covariance = self.succeeded / n - mean * rate;
+        let deviation =
+            (self.paired.squares / n - mean * mean).max(0.0).sqrt() * (rate * (1.0 - rate)).max(0.0).sqrt();
+        (deviation > 1e-12).then(|| (covariance / deviation).clamp(-1.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_whose_advantage_goes_with_success_has_all_of_the_mass() {
+        let mut credits = StepCredit::default();
+        for (episode, success) in [("a", true), ("b", false), ("c", true), ("d", false)] {
+            for (agent, advantage) in [("one", if success { 1.0 } else { -1.0 }), ("two", 0.0)] {
+                credits.sample(&Sample {
+                    agent: Some(agent.into()),
+                    episode: Some(episode.into()),
+                    advantage: Some(advantage),
+                    selected: Some(true),
+                    completion_ids: Some(vec![1, 2]),
+                    ..Sample::default()
+                });
+            }
+            let text = format!(
+                "{{\"type\":\"episode\",\"v\":1,\"env\":\"e\",\"task\":\"t\",\"episode\":\"{episode}\",\"success\":{success},\"turns\":1,\"reward\":1,\"stop\":\"turns\"}}"
+            );
+            credits.episode(&serde_json::from_str(&text).unwrap());
+        }
+        let (one, share) = credits.get("one").unwrap();
+        assert_eq!((one.mass, share, one.correlation()), (8.0, Some(1.0), Some(1.0)));
+        assert_eq!((one.advantage.mean(), credits.get("two").unwrap().0.correlation()), (Some(0.0), None));
+        assert!(credits.get("three").is_none());
+    }
+}
