@@ -2,6 +2,7 @@
 //! the shell is next, and makes a step count once its pipe has ended well.
 
 mod checks;
+mod collapse;
 mod completions;
 mod directory;
 mod disk;
