@@ -1,6 +1,6 @@
 //! Whether a run collapses: what its last step looks like beside those before it. A warning and no more: nothing is stopped.
 //!
-//! docs/real-models.md says from which runs the limits were found.
+//! docs/evaluation.md says from which runs the limits were found.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -19,6 +19,7 @@ mod prepare;
 mod processes;
 mod programs;
 mod queue;
+mod rate;
 mod runs;
 mod settings;
 mod shards;

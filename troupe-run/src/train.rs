@@ -11,6 +11,7 @@ use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Best, Flat, Page, say};
 use crate::processes;
+use crate::rate;
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
@@ -178,7 +179,7 @@ impl<'a> Training<'a> {
         if let (Some(end), Some(resident)) = (self.end.as_ref(), &mut self.resident) {
             resident.pass(end); // of the next step, now that this one is accounted for
         }
-        let rate = evaluation::rate(self.plan.programs, &folder.join("samples.jsonl"));
+        let rate = rate::of_step(self.plan.programs, &folder);
         say(&format!(
             "step {step}: success in training {rate}, {} of {} groups flat",
             flat.flat, flat.groups
