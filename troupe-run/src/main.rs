@@ -39,7 +39,7 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
-use crate::prepare::Prepared;
+use crate::prepare::PreparedRun;
 use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{PRINTED, Place, Shell};
@@ -98,12 +98,12 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         let acting = environment::ask(&programs, &mut settings)?;
         return evaluate_only(&programs, &settings, &acting, launcher);
     }
-    let prepared = Prepared::new(programs, settings, launcher)?;
+    let prepared = PreparedRun::new(programs, settings, launcher)?;
     train(&prepared, asked.resumed_with.as_ref())
 }
 
 /// Begins a run, or goes on with it; `named` has the flags that `--resume` was given with.
-fn train(prepared: &Prepared, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
+fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
