@@ -57,7 +57,7 @@ def contents(folder):
             stop(f"{folder} has no program {name}", "cargo build --release --workspace --bins builds them all")
         yield f"bin/{name}", stripped(folder / name), True
     with tempfile.TemporaryDirectory() as share:
-        for name in PROGRAMS:
+        for name in PROGRAMS + PARTS:
             subprocess.run([folder / name], env={"TROUPE_MANUALS": share}, check=True)
         for file in sorted(path for path in pathlib.Path(share).rglob("*") if path.is_file()):
             yield f"share/{file.relative_to(share).as_posix()}", file.read_bytes(), False
@@ -67,7 +67,14 @@ def contents(folder):
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
             if file.is_file() and "__pycache__" not in file.parts:
                 path = file.relative_to(ROOT).as_posix()
-                yield f"share/troupe/{path}", file.read_bytes(), bool(file.stat().st_mode & 0o100)
+                yield f"share/troupe/{path}", as_installed(file), bool(file.stat().st_mode & 0o100)
+
+
+def as_installed(file):
+    """The file's bytes; documents and examples name the loop as it is called there."""
+    if file.suffix not in (".md", ".py"):
+        return file.read_bytes()
+    return re.sub(r"(?<![\w/])\./pipeline\.sh", "troupe pipeline", file.read_text()).encode()
 
 
 def platform_tag(files):
@@ -85,7 +92,7 @@ def wheel(files, version, runtime, out):
     info = f"{name}.dist-info"
     metadata = (f"Metadata-Version: 2.1\nName: troupe\nVersion: {version}\nSummary: {SUMMARY}\nLicense: MIT OR Apache-2.0\n"
                 f"Requires-Python: >=3.11\nRequires-Dist: onnxruntime=={runtime}\nDescription-Content-Type: text/markdown\n\n"
-                + (ROOT / "README.md").read_text())
+                + as_installed(ROOT / "README.md").decode())
     placed = {"bin": f"{name}.data/scripts", "share": f"{name}.data/data/share"}
     entries = [(f"{placed[path.split('/', 1)[0]]}/{path.split('/', 1)[1]}", data, run) for path, data, run in files]
     entries += [(f"{info}/METADATA", metadata.encode(), False),

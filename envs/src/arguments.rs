@@ -1,12 +1,13 @@
 //! The command line: what all subcommands share. Each has its own flags in its file.
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use envs::external::process::lines;
 use envs::{Environment, Selection, Settings, Split};
 use record::failure::{Failure, Result};
-
 use record::write::Writer;
 
 use crate::command;
@@ -46,6 +47,27 @@ pub enum Command {
     New(command::new::New),
 }
 
+/// The name of an environment: any text, of which shells offer the names that there are. [`envs::find`] says what is wrong with others.
+#[derive(Clone)]
+pub struct EnvironmentName;
+
+impl TypedValueParser for EnvironmentName {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> std::result::Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(envs::ENVIRONMENTS.iter().map(|environment| PossibleValue::new(environment.name()))))
+    }
+}
+
 /// A program in the place of an environment that is built in.
 #[derive(clap::Args)]
 pub struct Program {
@@ -71,7 +93,7 @@ impl Program {
 #[derive(clap::Args)]
 pub struct Choice {
     /// The environment; `envs list` names them.
-    #[arg(value_name = "ENV")]
+    #[arg(value_name = "ENV", value_parser = EnvironmentName, hide_possible_values = true)]
     environment: Option<String>,
     /// Random seed.
     #[arg(long, default_value_t = 0, value_name = "S")]

@@ -91,7 +91,8 @@ impl Grouping {
                     return Ok(());
                 }
                 Err(sample.failure(line, "reward is null: the sample was not scored").hint(
-                    "--unscored drop-sample leaves such samples out, --unscored drop-group their groups",
+                    "--unscored drop-sample leaves such samples out, --unscored drop-group their groups; in a run: ./pipeline.sh \
+                     --flags group='--unscored drop-sample'",
                 ))
             }
         }

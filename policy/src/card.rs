@@ -52,8 +52,11 @@ pub(crate) fn text(
     );
     card.push_str(if is_adapter { "- lora\n---\n\n" } else { "---\n\n" });
     let version = &policy.version;
-    let _ =
-        write!(card, "# {name}\n\nTrained with Troupe: version `{version}`, after {} updates.", version.step);
+    let _ = write!(
+        card,
+        "# {name}\n\nTrained with Troupe: version `{version}`, after {} updates.",
+        step_of(policy)?
+    );
     if let Some(HubModel { name, revision }) = base {
         let revision =
             revision.as_ref().map_or(String::new(), |revision| format!(" at revision `{revision}`"));
@@ -72,7 +75,7 @@ pub(crate) fn text(
         if let Some(Value::Object(settings)) = read_json_if_present(&run.join("run.json"))? {
             table(&mut card, "The run", ["setting", "value"], &settings);
         }
-        evaluations(&mut card, &run.join("eval"), version.step)?;
+        evaluations(&mut card, &run.join("eval"), step_of(policy)?)?;
     }
     let notes = read_json_if_present(&policy.files.join(TRAINER_STATE))?.unwrap_or_default();
     if let Value::Object(settings) = &notes["settings"] {
@@ -101,6 +104,14 @@ fn run_of(policy: &Policy, named: Option<&Path>) -> Result<Option<PathBuf>> {
     let root = policy.root.canonicalize().map_err(|error| io_failure(&policy.root, &error))?;
     let run = root.parent().and_then(Path::parent).filter(|run| run.join("run.json").is_file());
     Ok(run.map(Path::to_owned))
+}
+
+/// After which update of the run the policy's weights are: its version says so, and the folder of a copy of the best, `best-NNNNNN`.
+fn step_of(policy: &Policy) -> Result<u64> {
+    let root = policy.root.canonicalize().map_err(|error| io_failure(&policy.root, &error))?;
+    let folder =
+        root.parent().and_then(Path::file_name).and_then(|name| name.to_str()?.strip_prefix("best-"));
+    Ok(folder.and_then(|step| step.parse().ok()).unwrap_or(policy.version.step))
 }
 
 /// Settings or metrics; what is empty is left out.
@@ -133,6 +144,7 @@ fn evaluations(card: &mut String, folder: &Path, last: u64) -> Result<()> {
     if files.is_empty() {
         return Ok(());
     }
+    let mut best: Option<(f64, u64)> = None;
     card.push_str("\n## Success on test tasks\n\n| update | success | episodes |\n|---|---|---|\n");
     for (step, path) in files {
         let (mut solved, mut all) = (0_u32, 0_u32);
@@ -144,11 +156,15 @@ fn evaluations(card: &mut String, folder: &Path, last: u64) -> Result<()> {
                 solved += u32::from(record::line::parse::<Episode>(&line)?.success);
             }
         }
-        let _ = writeln!(
-            card,
-            "| {step} | {:.3} | {solved} of {all} |",
-            f64::from(solved) / f64::from(all.max(1))
-        );
+        let success = f64::from(solved) / f64::from(all.max(1));
+        let _ = writeln!(card, "| {step} | {success:.3} | {solved} of {all} |");
+        if best.is_none_or(|(before, _)| success > before) {
+            best = Some((success, step));
+        }
+    }
+    if let Some((success, step)) = best {
+        let this = if step == last { ": these weights" } else { "" };
+        let _ = writeln!(card, "\nThe best is {success:.3}, after update {step}{this}.");
     }
     Ok(())
 }

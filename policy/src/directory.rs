@@ -361,6 +361,19 @@ fn no_policy(path: &Path) -> Failure {
         false => (Failure::usage, "no such directory"),
     };
     let shown = show(path);
+    if path.join("run.json").is_file() && path.join("policies").is_dir() {
+        let names = fs::read_dir(path.join("policies")).into_iter().flatten().flatten();
+        let mut names: Vec<String> = names
+            .filter(|entry| entry.path().join(CURRENT).exists())
+            .map(|entry| show(&entry.path()))
+            .collect();
+        names.sort();
+        let failure = failure(format!("{shown}: a run, and not a policy directory"));
+        return failure.hint(match names.is_empty() {
+            true => "it has no policies yet".to_owned(),
+            false => format!("its policies are {}", names.join(", ")),
+        });
+    }
     let hint = match shown.strip_prefix("hf:").filter(|name| hub::is_name(name)) {
         Some(_) => format!("make a policy of it first: policy init DIR --from {shown}"),
         None => "make one first: policy init DIR --from a Hugging Face directory, hf:ORG/NAME or a GGUF file; --preset tiny makes \

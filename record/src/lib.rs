@@ -12,6 +12,7 @@ mod finite;
 pub mod gather;
 mod in_order;
 pub mod line;
+pub mod manual;
 pub mod philox;
 pub mod progress;
 pub mod read;

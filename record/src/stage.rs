@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use serde_json::Value;
 
 use crate::failure::{self, Failure, Result};
+use crate::manual;
 use crate::signal;
 pub use crate::signal::interrupted;
 
@@ -66,6 +67,11 @@ fn is_installed() -> bool {
     std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
 }
 
+/// What people type to start the training loop.
+pub fn pipeline() -> &'static str {
+    if is_installed() { "troupe pipeline" } else { "./pipeline.sh" }
+}
+
 /// The Python that has what this program needs of Python: the one beside it, in whose environment it was installed, or the one on
 /// `PATH`.
 pub fn python() -> Command {
@@ -80,8 +86,7 @@ pub fn report(name: &str, failure: &Failure) {
     }
     let mut text = format!("{name}: {}\n", printable(&failure.message));
     if let Some(hint) = &failure.hint {
-        let hint =
-            if is_installed() { hint.replace("./pipeline.sh", "troupe pipeline") } else { hint.clone() };
+        let hint = hint.replace("./pipeline.sh", pipeline());
         text.push_str(&format!("hint: {}\n", printable(&hint)));
     }
     // A closed stderr leaves nobody to tell.
@@ -115,6 +120,9 @@ pub fn counted(count: u64, thing: &str) -> String {
 pub fn choice(value: &impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
+
+/// The programs that have manual pages.
+pub const PROGRAMS: [&str; 7] = ["envs", "rollout", "group", "advantage", "update", "report", "policy"];
 
 /// If set, a program writes its man pages and shell completions to this folder, laid out like `share`, and exits.
 const MANUALS: &str = "TROUPE_MANUALS";
@@ -188,6 +196,7 @@ pub fn drain_stderr() {
 
 fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
     let name = command.get_name().to_owned();
+    let page_of = command.clone(); // completions add a subcommand for help
     for (shell, folder) in [
         (Shell::Bash, "bash-completion/completions"),
         (Shell::Fish, "fish/vendor_completions.d"),
@@ -198,16 +207,10 @@ fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
     }
     let pages = share.join("man/man1");
     std::fs::create_dir_all(&pages)?;
-    Ok(clap_mangen::generate_to(with_examples(command.disable_help_subcommand(true)), pages)?)
-}
-
-/// The command with the examples of its help where a manual page shows them.
-fn with_examples(mut command: clap::Command) -> clap::Command {
-    let help = command.render_long_help().to_string();
-    if let Some(examples) = help.split("\n\n").find(|paragraph| paragraph.starts_with("Examples:")) {
-        command = command.after_long_help(examples.to_owned());
+    for (name, page) in manual::pages(&page_of, &PROGRAMS)? {
+        std::fs::write(pages.join(format!("{name}.1")), page)?;
     }
-    command.mut_subcommands(with_examples)
+    Ok(())
 }
 
 /// A usage error in one line and a hint, in place of clap's paragraphs.

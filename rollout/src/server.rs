@@ -68,6 +68,14 @@ pub enum CallError {
     Episode(String),
 }
 
+/// Checks a URL and its settings without asking anybody.
+///
+/// # Errors
+/// A URL that leads nowhere or holds a key, settings that do not exist, or https in a build without it (2).
+pub fn check(text: &str, patience: Patience) -> Result<()> {
+    Endpoint::parse(text, patience).map(drop)
+}
+
 impl Server {
     /// Connects: asks which models there are, unless the URL names one.
     ///

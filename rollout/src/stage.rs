@@ -28,6 +28,7 @@ use crate::policies::{Policies, ResidentState, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
+use crate::server;
 use crate::stats::Stats;
 use crate::task_run::RunContext;
 use crate::version;
@@ -84,6 +85,10 @@ fn run(settings: &Settings) -> Result<()> {
     // A missing GPU or library is reported before anything is read.
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
+    }
+    // So is a URL that holds a key: a script would write it down.
+    for owner in settings.team.owners().iter().filter(|owner| owner.is_server()) {
+        server::check(&owner.directory.to_string_lossy(), settings.patience)?;
     }
     record::stage::end_if_dry_run();
     let mut writer = Writer::stdout();

@@ -1,7 +1,10 @@
 //! Which flags go together: what has no effect is refused.
 
+use std::path::Path;
+
 use record::failure::{Failure, Result};
 
+use crate::flags;
 use crate::settings::{PolicyChoice, Settings};
 
 /// What starts shards and ranks.
@@ -28,6 +31,8 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     if !["cpu", "sim", "cuda"].contains(&device) && !numbered {
         return ask(format!("--device {device}: not a device"), "devices are cpu, cuda and cuda:N");
     }
+    check_model(settings)?;
+    check_learning(settings)?;
     let (resident, evaluates) = (settings.is_on("resident"), settings.is_given("evaluate"));
     let (shards, ranks) = (settings.number("shards"), settings.number("ranks"));
     if !resident && settings.number("save_every") != 1 {
@@ -126,6 +131,67 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
         );
     }
     Ok(launcher)
+}
+
+/// The models that have a name of their own.
+const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
+
+/// Whether `--model` is a preset, a file or folder that is there, or a hub's model.
+fn check_model(settings: &Settings) -> Result<()> {
+    let model = settings.text("model");
+    let is_of_hub = model.starts_with("hf:");
+    if PRESETS.contains(&model) || is_of_hub || Path::new(model).exists() {
+        return Ok(());
+    }
+    let (presets, others) = (
+        "the presets are tiny and smollm2",
+        "a folder in Hugging Face format or a GGUF file is named by its path; docs/families.md has the families that run",
+    );
+    let near = PRESETS.iter().find(|preset| strsim::normalized_damerau_levenshtein(preset, model) >= 0.6);
+    let parts: Vec<&str> = model.split('/').collect();
+    let hint = match (near, &parts[..]) {
+        (Some(near), _) => {
+            format!("did you mean {near}? {presets}; a model of the hub is hf:ORG/NAME; {others}")
+        }
+        (_, [org, name]) if ![".", "..", "~", ""].contains(org) && !name.is_empty() => {
+            format!("a model of the hub is hf:{model}; {others}")
+        }
+        _ => format!("{presets}; a model of the hub is hf:ORG/NAME, such as hf:Qwen/Qwen3-0.6B; {others}"),
+    };
+    Err(Failure::usage(format!("--model {model}: there is no such preset, file or folder")).hint(hint))
+}
+
+/// Values with which nothing is learned, or what was is lost.
+fn check_learning(settings: &Settings) -> Result<()> {
+    for (name, optimizer) in
+        [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
+    {
+        // A step of these moves each weight by about the learning rate, and weights are smaller than 1.
+        let is_scaled = settings.text(optimizer) != "sgd";
+        if is_scaled && settings.text(name).parse::<f64>().is_ok_and(|lr| lr >= 1.0) {
+            let dashed = name.replace('_', "-");
+            let default = flags::find(name).map_or("", |flag| flag.defaults[settings.kind as usize]);
+            return Err(Failure::usage(format!(
+                "--{dashed} {}: a step of {} moves each weight by about as much, and weights are smaller than 1",
+                settings.text(name),
+                settings.text(optimizer)
+            ))
+            .hint(format!("the default for these policies is {default}")));
+        }
+    }
+    let compares_others = settings.stage.contains_key("advantage")
+        || settings.stage.contains_key("group")
+        || settings.stage.contains_key("rollout")
+        || settings.has_flag("group", "--by")
+        || settings.has_flag("rollout", "--branches")
+        || settings.has_flag("advantage", "--estimator");
+    if settings.number("branches") == 1 && !compares_others && !settings.is_given("evaluate") {
+        return Err(Failure::usage(
+            "--branches 1: a group of one candidate is flat, since it has no other to compare with, and nothing is learned",
+        )
+        .hint("--branches 2 or more (the default is 8); or compare others, --flags group='--by task', or nothing, --flags advantage='--estimator raw'"));
+    }
+    Ok(())
 }
 
 /// Whether the ranks of each of so many policies, trained side by side, can share its parts.

@@ -75,13 +75,20 @@ fn of_pipeline(shell: Shell) -> Vec<u8> {
     text
 }
 
+/// The page of the loop: its help, cut where the options begin.
 fn manual() -> Result<String> {
-    let mut page = Vec::new();
-    let command = command().name("troupe-pipeline").display_name("troupe-pipeline");
-    clap_mangen::Man::new(command)
-        .render(&mut page)
+    let text = help::text().replace("./pipeline.sh", "troupe pipeline");
+    let (examples, options) = text.split_once("\n\nOptions:\n").unwrap_or((&text, ""));
+    let examples = examples.split_once("\n\n").map_or("", |(_, examples)| examples);
+    let command = clap::Command::new("troupe-pipeline")
+        .about(help::SUMMARY)
+        .override_usage("troupe pipeline [FLAG...]")
+        .disable_help_flag(true)
+        .before_help(examples.to_owned())
+        .after_help(format!("Options:\n{options}"));
+    let pages = record::manual::pages(&command, &record::stage::PROGRAMS)
         .map_err(|error| Failure::work(format!("the manual of pipeline.sh: {error}")))?;
-    Ok(String::from_utf8_lossy(&page).into_owned())
+    Ok(pages.into_iter().map(|(_, page)| String::from_utf8_lossy(&page).into_owned()).collect())
 }
 
 /// The flags as `clap` has them. It never reads a command line.
@@ -114,7 +121,8 @@ fn command() -> clap::Command {
 fn environments() -> Vec<&'static str> {
     let names = || {
         let envs = std::env::current_exe().ok()?.with_file_name("envs");
-        let output = Command::new(envs).args(["list", "--names"]).output().ok()?;
+        let mut list = Command::new(envs);
+        let output = list.args(["list", "--names"]).env_remove(MANUALS).output().ok()?;
         String::from_utf8(output.stdout).ok()
     };
     let names: &'static str = names().unwrap_or_default().leak();

@@ -97,6 +97,18 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
         request["workflow"] = workflow.into();
     }
     let lines = answer(programs, command, "", &format!("{request}\n"))?;
+    if let Some(error) = lines[0]["error"].as_str() {
+        return Err(refused(&format!("`{command}` refused its own task: {error}")));
+    }
+    if !workflow.is_empty() {
+        // One that knows workflows has another answer to a name that is none.
+        request["workflow"] = "no such workflow".into();
+        let other = answer(programs, command, "", &format!("{request}\n"))?;
+        if other[0] == lines[0] {
+            return Err(Failure::usage(format!("--workflow {workflow}: `{command}` answers alike whatever it is called"))
+                .hint("leave it out; or have the program read `workflow` of a request with a task, and refuse a name that it does not know"));
+        }
+    }
     let agents = lines[0]["agents"].as_array().ok_or_else(|| unexpected("", "its answer has no `agents`"))?;
     let agents: Option<Vec<String>> = agents.iter().map(|agent| Some(agent.as_str()?.to_owned())).collect();
     let agents = agents.ok_or_else(|| unexpected("", "an agent is no string"))?;

@@ -158,29 +158,6 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     Ok(())
 }
 
-/// Successes over episodes of a step's samples, from the `episode` lines alone: samples are most of the file.
-pub fn rate(programs: &Programs, samples: &Path) -> String {
-    let counted = || -> Option<String> {
-        let text = fs::read(samples).ok()?;
-        let is_episode = |line: &&[u8]| {
-            let has = |what: &str| memchr::memmem::find(line, what.as_bytes()).is_some();
-            has("\"type\":\"episode\"") || has("\"type\": \"episode\"")
-        };
-        let lines: Vec<u8> =
-            text.split_inclusive(|byte| *byte == b'\n').filter(is_episode).flatten().copied().collect();
-        let mut report = programs.command("report");
-        report.args(["evaluate", "--format", "line", "--allow-incomplete", "--quiet"]);
-        let mut child =
-            report.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-        let mut input = child.stdin.take()?;
-        std::thread::spawn(move || input.write_all(&lines));
-        let output = child.wait_with_output().ok().filter(|output| output.status.success())?;
-        let line = String::from_utf8(output.stdout).ok()?;
-        Some(line.split(',').next()?.trim_end().to_owned())
-    };
-    counted().filter(|rate| !rate.is_empty()).unwrap_or_else(|| "none".to_owned())
-}
-
 /// The page of a run, made from its files: if it fails, nothing is lost.
 #[derive(Debug)]
 pub struct Page {
@@ -306,4 +283,19 @@ pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
          where all succeed, a harder task",
         answers.advice(limit)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_evaluation_is_said_beside_the_best_before_it() {
+        let best = |success, step| Best { success, step };
+        assert_eq!(Best::said(None, best(0.5, 0)), "");
+        assert_eq!(Best::said(Some(best(0.5, 0)), best(0.6, 20)), "; the best so far");
+        assert_eq!(Best::said(Some(best(0.6, 20)), best(0.6, 40)), "; best so far 0.600 at step 20");
+        assert_eq!(Best::of([best(0.1, 0), best(0.6, 20), best(0.6, 40)]), Some(best(0.6, 20)));
+        assert_eq!(Best::of([]), None);
+    }
 }

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::flags::{self, Flag, Given, Kind};
-use crate::sweep::{self, Axis};
+use crate::sweep::{self, SweepAxis};
 
 /// The largest file that is read, in bytes: each flag is a line.
 const LARGEST: u64 = 1 << 18;
@@ -27,11 +27,11 @@ const INSTEAD: [(&str, &[&str]); 5] = [
 
 /// What a command line and its file ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RunRequest {
     /// The flags, in order.
     pub flags: Vec<Given>,
     /// In what the runs differ; empty: it is one run.
-    pub axes: Vec<Axis>,
+    pub axes: Vec<SweepAxis>,
     /// The name of the file without its ending, where it is `--config`'s.
     pub name: Option<String>,
     /// With `--resume`, the flags that the command line has.
@@ -42,7 +42,7 @@ pub struct Asked {
 ///
 /// # Errors
 /// A file that cannot be read, or a line that is no flag.
-pub fn merge(given: Vec<Given>) -> Result<Asked> {
+pub fn merge(given: Vec<Given>) -> Result<RunRequest> {
     let mut asked = merge_lines(given)?;
     let is_seeds = |given: &Given| given.name == "seeds";
     if let Some(seeds) = asked.flags.iter().rfind(|given| is_seeds(given)) {
@@ -66,12 +66,12 @@ pub fn merge(given: Vec<Given>) -> Result<Asked> {
     }
 }
 
-fn merge_lines(given: Vec<Given>) -> Result<Asked> {
+fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
     let (files, mut given): (Vec<Given>, Vec<Given>) =
         given.into_iter().partition(|given| ["config", "resume"].contains(&given.name));
-    let mut asked = Asked::default();
+    let mut asked = RunRequest::default();
     let path = match &files[..] {
-        [] => return Ok(Asked { flags: given, ..Asked::default() }),
+        [] => return Ok(RunRequest { flags: given, ..RunRequest::default() }),
         [Given { name: "config", value }] => {
             asked.name = Path::new(value).file_stem().map(|stem| stem.to_string_lossy().into_owned());
             value.clone()
@@ -113,7 +113,7 @@ fn merge_lines(given: Vec<Given>) -> Result<Asked> {
     all.retain(|line| !has(line.name, line.value.split('=').next().unwrap_or_default()));
     axes.retain(|axis| !has(axis.flag, axis.key().unwrap_or_default()));
     all.append(&mut given);
-    Ok(Asked { flags: all, axes, ..asked })
+    Ok(RunRequest { flags: all, axes, ..asked })
 }
 
 /// The flags that a run wrote down.
@@ -146,7 +146,7 @@ fn read(path: &str) -> Result<String> {
 }
 
 /// The flags of a file, in its order, and in what its runs differ.
-fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<Axis>)> {
+fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<SweepAxis>)> {
     let place = |at: usize| format!("{path}:{}", 1 + text[..at.min(text.len())].matches('\n').count());
     let table = DeTable::parse(text).map_err(|error| {
         // At the end of a file, the last line is meant.

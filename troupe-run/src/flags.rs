@@ -1,7 +1,11 @@
 //! Every flag of a run, once: name, kind, defaults by the kind of policy, meaning. The command line, a TOML file, `run.json`, and
 //! `--help` are read and written by this table.
 
+use std::path::Path;
+
 use record::failure::{Failure, Result};
+
+use crate::words::quoted;
 
 /// What a flag takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +230,26 @@ pub fn nearest(name: &str, known: impl Iterator<Item = &'static Flag>) -> Option
         .map(|(_, known)| known)
 }
 
+/// The flag that takes this file or folder, if it is one.
+fn of_file(argument: &str) -> Option<String> {
+    let path = Path::new(argument);
+    let flag = match () {
+        () if path.join("run.json").is_file() => "--resume",
+        () if path.join("config.json").is_file() || argument.ends_with(".gguf") && path.is_file() => {
+            "--model"
+        }
+        () if argument.ends_with(".toml") && path.is_file() => "--config",
+        () if path.is_file() && !argument.ends_with(".sh") => {
+            return Some(match argument.ends_with(".py") {
+                true => format!("--env-command {}", quoted(&format!("python3 {argument}"))),
+                false => format!("--env-command {}", quoted(&format!("./{argument}"))),
+            });
+        }
+        () => return None,
+    };
+    Some(format!("{flag} {}", quoted(argument)))
+}
+
 /// Whether this is a number as flags have it: decimal, perhaps with an exponent.
 pub fn is_number(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -261,7 +285,8 @@ pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
         let name = dashed.strip_prefix("--").filter(|name| !name.is_empty()).unwrap_or_default();
         let Some(flag) = find(name) else {
             let near = nearest(dashed.trim_start_matches('-'), all());
-            let near = near.map_or(String::new(), |near| format!("did you mean --{near}? "));
+            let near = of_file(argument).or_else(|| near.map(|near| format!("--{near}")));
+            let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
             return Err(Failure::usage(format!("unknown argument {dashed}"))
                 .hint(format!("{near}run ./pipeline.sh --help for the list")));
         };

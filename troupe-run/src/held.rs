@@ -232,7 +232,7 @@ pub struct Comparison {
 
 /// Values that are changed in the middle of a run.
 #[derive(Debug)]
-pub struct Change {
+pub struct ValueChange {
     values: Map<String, Value>,
     history: Vec<Value>,
     said: String,
@@ -303,7 +303,7 @@ impl Comparison {
     }
 
     /// What is changed, if anything is and all of it was asked for with `--resume`.
-    fn change(self, values: &Map<String, Value>, named: &BTreeSet<&'static str>) -> Option<Change> {
+    fn change(self, values: &Map<String, Value>, named: &BTreeSet<&'static str>) -> Option<ValueChange> {
         let is_meant = |name: &String| {
             may_change(name)
                 && flags::find(flag_of(name).trim_start_matches('-'))
@@ -314,11 +314,11 @@ impl Comparison {
         }
         let [before, now] = self.sides(values);
         let history = self.before.get(HISTORY).and_then(Value::as_array).cloned().unwrap_or_default();
-        Some(Change { values: values.clone(), history, said: format!("{now} instead of {before}") })
+        Some(ValueChange { values: values.clone(), history, said: format!("{now} instead of {before}") })
     }
 }
 
-impl Change {
+impl ValueChange {
     /// Writes down that the values count from this step on, and with which flags.
     ///
     /// # Errors
@@ -343,7 +343,7 @@ pub fn hold(
     values: &Map<String, Value>,
     lines: &[Given],
     named: Option<&BTreeSet<&'static str>>,
-) -> Result<Option<Change>> {
+) -> Result<Option<ValueChange>> {
     match (compare(run, values)?, named) {
         (None, _) => write(run, values, lines)?,
         (Some(found), named) => {

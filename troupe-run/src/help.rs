@@ -114,7 +114,8 @@ begins. With --env-command its default is 0. In prose (encoding=full) is the def
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 ";
 
-fn text() -> String {
+/// All of it.
+pub fn text() -> String {
     let mut text = format!("{SUMMARY}\n\n{CHOICES}");
     for flag in NUMBERS {
         let [tiny, pretrained, adapters] = flag.defaults;

@@ -2,6 +2,7 @@
 //! the shell is next, and makes a step count once its pipe has ended well.
 
 mod checks;
+mod collapse;
 mod completions;
 mod cut;
 mod directory;
@@ -19,6 +20,7 @@ mod prepare;
 mod processes;
 mod programs;
 mod queue;
+mod rate;
 mod runs;
 mod settings;
 mod shards;
@@ -38,7 +40,7 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
-use crate::prepare::Prepared;
+use crate::prepare::PreparedRun;
 use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{PRINTED, Place, Shell};
@@ -97,12 +99,12 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         let acting = environment::ask(&programs, &mut settings)?;
         return evaluate_only(&programs, &settings, &acting, launcher);
     }
-    let prepared = Prepared::new(programs, settings, launcher)?;
+    let prepared = PreparedRun::new(programs, settings, launcher)?;
     train(&prepared, asked.resumed_with.as_ref())
 }
 
 /// Begins a run, or goes on with it; `named` has the flags that `--resume` was given with.
-fn train(prepared: &Prepared, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
+fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;

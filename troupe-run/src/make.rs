@@ -108,8 +108,8 @@ fn beginning(settings: &Settings) -> Vec<String> {
     let model = settings.text("model");
     let words = match model {
         "tiny" => vec!["--preset", "tiny", "--seed", settings.text("seed")],
-        model if model.contains('/') || model.starts_with('.') => vec!["--from", model],
-        model => vec!["--preset", model],
+        "smollm2" | "bench" => vec!["--preset", model],
+        model => vec!["--from", model],
     };
     words.into_iter().map(str::to_owned).collect()
 }

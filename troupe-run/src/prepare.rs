@@ -16,7 +16,7 @@ use crate::team::Team;
 
 /// All that a run is made with.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedRun {
     programs: Programs,
     settings: Settings,
     acting: Acting,
@@ -25,12 +25,12 @@ pub struct Prepared {
     launcher: Launcher,
 }
 
-impl Prepared {
+impl PreparedRun {
     /// Asks the environment who acts, and has every stage check its command line.
     ///
     /// # Errors
     /// The first value that is none of its flag's (exit 2), or that of the stage which refuses.
-    pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<Prepared> {
+    pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<PreparedRun> {
         let acting = environment::ask(&programs, &mut settings)?;
         if settings.text("method") != "at-grpo" {
             settings.set_text("minibatches", "1");
@@ -48,7 +48,7 @@ impl Prepared {
         }
         let path = absolute(Path::new(&run))?;
         let team = Team::new(&settings, &acting)?;
-        let prepared = Prepared { programs, settings, acting, team, path, launcher };
+        let prepared = PreparedRun { programs, settings, acting, team, path, launcher };
         prepared.plan().check()?;
         Ok(prepared)
     }

@@ -7,10 +7,10 @@ use record::failure::{Failure, Result};
 
 use crate::checks;
 use crate::evaluation::say;
-use crate::file::Asked;
+use crate::file::RunRequest;
 use crate::flags::Given;
 use crate::held;
-use crate::prepare::{Prepared, absolute};
+use crate::prepare::{PreparedRun, absolute};
 use crate::processes;
 use crate::programs::Programs;
 use crate::runs::Progress;
@@ -19,7 +19,7 @@ use crate::sweep;
 use crate::words::quoted;
 
 /// The last that is given of a flag.
-fn given<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
+fn given<'a>(asked: &'a RunRequest, name: &str) -> Option<&'a str> {
     asked.flags.iter().rfind(|given| given.name == name).map(|given| given.value.as_str())
 }
 
@@ -27,7 +27,7 @@ fn given<'a>(asked: &'a Asked, name: &str) -> Option<&'a str> {
 ///
 /// # Errors
 /// A value of any run (exit 2), before the first begins; some failed, with the code of the first which did.
-pub fn run(asked: &Asked) -> Result<()> {
+pub fn run(asked: &RunRequest) -> Result<()> {
     if given(asked, "evaluate").is_some() {
         return Err(Failure::usage("--evaluate plays policies once, and not for several seeds or values")
             .hint("leave out seeds and [sweep]"));
@@ -53,7 +53,7 @@ pub fn run(asked: &Asked) -> Result<()> {
         if settings.is_on("setup") {
             return Ok(());
         }
-        runs.push((name.as_str(), Prepared::new(programs, settings, launcher).map_err(of_this)?));
+        runs.push((name.as_str(), PreparedRun::new(programs, settings, launcher).map_err(of_this)?));
     }
     let mut failed = Vec::new();
     for (place, (name, prepared)) in (1..).zip(&runs) {
@@ -85,7 +85,7 @@ pub fn run(asked: &Asked) -> Result<()> {
 }
 
 /// The folder of the runs' folders.
-fn folder(asked: &Asked) -> Result<PathBuf> {
+fn folder(asked: &RunRequest) -> Result<PathBuf> {
     let folder = match (given(asked, "run"), &asked.name) {
         (Some(run), _) => run.to_owned(),
         (None, Some(name)) => format!("runs/{name}"),
@@ -100,14 +100,14 @@ fn folder(asked: &Asked) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn is_done(prepared: &Prepared) -> bool {
+fn is_done(prepared: &PreparedRun) -> bool {
     let settings = prepared.plan().settings;
     let tokens = settings.is_given("tokens").then(|| settings.number("tokens"));
     Progress::of(prepared.path()).is_done(settings.number("steps"), tokens, settings.number("eval_every") > 0)
 }
 
 /// A run that is done is one with these values.
-fn bound(prepared: &Prepared) -> Result<()> {
+fn bound(prepared: &PreparedRun) -> Result<()> {
     let values = prepared.values()?;
     match held::compare(prepared.path(), &values)? {
         Some(found) => found.refuse(prepared.path(), &values, false),
@@ -116,7 +116,7 @@ fn bound(prepared: &Prepared) -> Result<()> {
 }
 
 /// One page of all runs that have a step.
-fn compare(folder: &Path, runs: &[(&str, Prepared)]) -> Result<()> {
+fn compare(folder: &Path, runs: &[(&str, PreparedRun)]) -> Result<()> {
     let begun: Vec<String> = runs
         .iter()
         .map(|(_, prepared)| prepared.path())

@@ -282,6 +282,9 @@ mod tests {
         assert_eq!((model.text("lr"), model.text("temperature"), model.number("warmup")), ("2e-5", "0.7", 0));
         let adapters = settings("--model smollm2 --policies adapter-per-role").unwrap();
         assert_eq!((adapters.text("lr"), adapters.kind), ("5e-4", PolicyKind::Adapters));
+        assert!(adapters.is_on("keep_best") && !tiny.is_on("keep_best") && !model.is_on("keep_best"));
+        let adapters = settings("--model smollm2 --policies adapter-per-role --keep-best=no").unwrap();
+        assert!(!adapters.is_on("keep_best"));
         assert_eq!(settings("--env-command x").unwrap().number("warmup"), 0);
         assert_eq!(settings("--env-command x --warmup 5").unwrap().number("warmup"), 5);
     }

@@ -123,10 +123,11 @@ impl Plan<'_> {
         let mut line = line
             .flag("--optimizer", text("optimizer"))
             .flag("--lr", text("lr"))
-            .flag("--warmup", text("lr_warmup"))
-            .flag("--betas", text("betas"))
-            .flag("--weight-decay", 0)
-            .flag("--minibatches", text("minibatches"));
+            .flag("--warmup", text("lr_warmup"));
+        if text("optimizer") != "sgd" || self.settings.is_given("betas") {
+            line = line.flag("--betas", text("betas")); // else it has none, and says so
+        }
+        line = line.flag("--weight-decay", 0).flag("--minibatches", text("minibatches"));
         for (name, of_its_own) in [("clip", "0.2"), ("parts", "1"), ("keep", "2")] {
             if text(name) != of_its_own {
                 line = line.flag(&format!("--{name}"), text(name));

@@ -18,7 +18,7 @@ const LONGEST_NAME: usize = 200;
 
 /// What differs between runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Axis {
+pub struct SweepAxis {
     /// The flag.
     pub flag: &'static str,
     /// How folders call it: the flag's name, or the name in its table.
@@ -31,7 +31,7 @@ pub struct Axis {
 ///
 /// # Errors
 /// They are no numbers (exit 2).
-pub fn seeds(text: &str) -> Result<Axis> {
+pub fn seeds(text: &str) -> Result<SweepAxis> {
     let seed = |seed: &str| {
         let digits = (1..=12).contains(&seed.len()) && seed.bytes().all(|b| b.is_ascii_digit());
         digits.then(|| vec![Given { name: "seed", value: seed.to_owned() }])
@@ -41,14 +41,14 @@ pub fn seeds(text: &str) -> Result<Axis> {
         Failure::usage(format!("--seeds {text}: not whole numbers with commas between them"))
             .hint("--seeds 1,2,3 makes a run for each")
     })?;
-    Ok(Axis { flag: "seed", name: "seed".to_owned(), values })
+    Ok(SweepAxis { flag: "seed", name: "seed".to_owned(), values })
 }
 
 /// The axes of a table `[sweep]`; `place` says where something stands in the text.
 ///
 /// # Errors
 /// A name that is no flag of a run, or values that are not in brackets or none of the flag's (exit 2).
-pub fn parse(table: &DeTable<'_>, text: &str, place: &impl Fn(usize) -> String) -> Result<Vec<Axis>> {
+pub fn parse(table: &DeTable<'_>, text: &str, place: &impl Fn(usize) -> String) -> Result<Vec<SweepAxis>> {
     let mut axes = Vec::new();
     for (written, value) in in_order(table) {
         let (at, written) = (place(written.span().start), written.get_ref().as_ref());
@@ -80,7 +80,7 @@ fn axis(
     key: Option<&str>,
     value: &Spanned<DeValue<'_>>,
     (text, place): (&str, &str),
-) -> Result<Axis> {
+) -> Result<SweepAxis> {
     let name = key.map_or_else(|| flag.key(), str::to_owned);
     let refuse = |cause: String| {
         Err(Failure::usage(format!("{place}: {name}: {cause}")).hint(match key {
@@ -107,7 +107,7 @@ fn axis(
         };
         found.push(given.into_iter().map(|value| Given { name: flag.name, value }).collect());
     }
-    Ok(Axis { flag: flag.name, name, values: found })
+    Ok(SweepAxis { flag: flag.name, name, values: found })
 }
 
 /// A value of a table: text, a number as it is written, true or false.
@@ -121,7 +121,7 @@ fn one(value: &Spanned<DeValue<'_>>, text: &str) -> Option<String> {
     }
 }
 
-impl Axis {
+impl SweepAxis {
     /// The name in the flag's table, if it has one.
     pub fn key(&self) -> Option<&str> {
         let is_table = flags::find(self.flag).is_some_and(|flag| flag.kind == Kind::Table);
@@ -145,14 +145,15 @@ impl Axis {
 ///
 /// # Errors
 /// They are too many, or two have the same name (exit 2).
-pub fn combinations(axes: &[Axis]) -> Result<Vec<(String, Vec<Given>)>> {
+pub fn combinations(axes: &[SweepAxis]) -> Result<Vec<(String, Vec<Given>)>> {
     let count = axes.iter().map(|axis| axis.values.len()).try_fold(1_usize, usize::checked_mul);
     if count.is_none_or(|count| count > MOST_RUNS) {
         return Err(Failure::usage(format!("a sweep of more than {MOST_RUNS} runs"))
             .hint("each line of [sweep] multiplies them: leave some out"));
     }
     // A name says what differs: no flag that has one value, unless all have.
-    let is_named = |axis: &&Axis| axis.values.len() > 1 || axes.iter().all(|axis| axis.values.len() == 1);
+    let is_named =
+        |axis: &&SweepAxis| axis.values.len() > 1 || axes.iter().all(|axis| axis.values.len() == 1);
     let mut runs = vec![(String::new(), Vec::new())];
     for axis in axes {
         let mut longer = Vec::new();
@@ -183,7 +184,7 @@ pub fn combinations(axes: &[Axis]) -> Result<Vec<(String, Vec<Given>)>> {
 mod tests {
     use super::*;
 
-    fn axes(text: &str) -> Result<Vec<Axis>> {
+    fn axes(text: &str) -> Result<Vec<SweepAxis>> {
         let table = DeTable::parse(text).unwrap();
         parse(table.get_ref(), text, &|at| format!("line {}", 1 + text[..at].matches('\n').count()))
     }
@@ -239,7 +240,7 @@ mod tests {
         assert!(combinations(&axes("lr = [1, 1]").unwrap()).unwrap_err().message.contains("are called lr=1"));
         let many: Vec<String> = (0..40).map(|n| n.to_string()).collect();
         let many = seeds(&many.join(",")).unwrap();
-        let many = [many.clone(), Axis { flag: "lr", name: "lr".to_owned(), ..many }];
+        let many = [many.clone(), SweepAxis { flag: "lr", name: "lr".to_owned(), ..many }];
         assert!(combinations(&many).unwrap_err().message.contains("more than 1000"));
         for bad in ["", "1,", "a", "-1", "1234567890123"] {
             assert_eq!(seeds(bad).unwrap_err().code, 2, "{bad}");

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use record::failure::{Failure, Result};
 
+use crate::collapse::{StepHealth, Watch};
 use crate::cut::CutAnswers;
 use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Best, Flat, Page, say};
 use crate::processes;
+use crate::rate;
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
+use crate::words::quoted;
 
 /// So many steps without anything to learn end a run.
 const FLAT_STEPS: u64 = 3;
@@ -45,6 +48,8 @@ pub struct Training<'a> {
     tokens: u64,
     /// The best evaluation so far.
     best: Option<Best>,
+    /// The last steps, to see whether they collapse.
+    watch: Watch,
     step: u64,
 }
 
@@ -64,6 +69,7 @@ impl<'a> Training<'a> {
             flat_steps: 0,
             tokens: 0,
             best: None,
+            watch: Watch::default(),
             step,
         }
     }
@@ -88,6 +94,10 @@ impl<'a> Training<'a> {
         let last = self.plan.settings.number("steps");
         self.compress(self.step)?; // it may have been killed before
         (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
+        for step in self.step.saturating_sub(Watch::STEPS).max(1)..=self.step {
+            let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
+            health.and_then(|health| self.watch.step(health)); // said before
+        }
         self.evaluate_if_due(self.step)?;
         for step in self.step + 1..=last {
             if self.are_tokens_used() {
@@ -171,13 +181,14 @@ impl<'a> Training<'a> {
         if let (Some(end), Some(resident)) = (self.end.as_ref(), &mut self.resident) {
             resident.pass(end); // of the next step, now that this one is accounted for
         }
-        let rate = evaluation::rate(self.plan.programs, &folder.join("samples.jsonl"));
+        let rate = rate::of_step(self.plan.programs, &folder);
         let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?
             .said(self.plan.settings.text("max_tokens"), !rate.contains("(0/"));
         say(&format!(
             "step {step}: success in training {rate}, {} of {} groups flat{cut}",
             flat.flat, flat.groups
         ))?;
+        self.warn_of_collapse(step);
         self.compress(step)?;
         // Events are appended: by one process at a time, and for each step. One is drawn beside the last step, so that the last page has
         // little to read.
@@ -189,6 +200,25 @@ impl<'a> Training<'a> {
         } else {
             Ok(())
         }
+    }
+
+    /// Says what moved far in a step, and what to do about it.
+    fn warn_of_collapse(&mut self, step: u64) {
+        let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
+        let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return };
+        let run = quoted(&self.run.path().display().to_string());
+        let best = match self.best.filter(|_| self.plan.settings.is_on("keep_best")) {
+            Some(best) => format!("; the best policies, of step {}, are in {run}/best", best.step),
+            None => String::new(),
+        };
+        let lr = self.plan.settings.text("lr");
+        let warning = Failure::work(format!("step {step}: the run may be collapsing: {signs}"));
+        record::stage::report(
+            "pipeline.sh",
+            &warning.hint(format!(
+                "begin again in another --run with a smaller --lr than {lr}, or go on with ./pipeline.sh --resume {run} --lr X{best}"
+            )),
+        );
     }
 
     fn play_and_update(&mut self, step: u64) -> Result<()> {

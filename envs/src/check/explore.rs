@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
+use record::sample::Rewards;
 
 use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
 use crate::environment::{Outcome, State};
@@ -161,7 +162,8 @@ fn stage(
             let (ours, theirs) = (alone[alone.len() - 1].0.rewards, alone[first].0.rewards);
             let holds = ours.team <= theirs.team + ROUNDING && ours.local <= theirs.local + ROUNDING;
             ledger.rule("no action scores above the oracle's", holds, || {
-                format!("{}: {ours:?}, the oracle's {theirs:?}", place(state, agent, text))
+                let shown = |rewards: Rewards| format!("team {}, local {}", rewards.team, rewards.local);
+                format!("{}: {}; the oracle's {}", place(state, agent, text), shown(ours), shown(theirs))
             });
         }
         if !has_oracle {

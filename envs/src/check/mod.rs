@@ -14,6 +14,7 @@ pub mod external;
 
 use record::failure::{Failure, Result};
 use record::line::Task;
+use record::sample::Rewards;
 use record::stage::interrupted;
 
 use crate::environment::{Environment, Outcome, State};
@@ -108,7 +109,17 @@ pub(crate) fn outcome_rules(
     let rewards = [outcome.rewards.team, outcome.rewards.local];
     let holds = rewards.iter().chain(outcome.locals.values()).all(|value| (least..=most).contains(value))
         && outcome.components.values().all(|value| (0.0..=1.0).contains(value));
-    ledger.rule("rewards stay in their range", holds, || format!("{}: {outcome:?}", place()));
+    ledger.rule("rewards stay in their range", holds, || {
+        let locals = outcome.locals.iter().map(|(agent, local)| format!(", {agent} {local}"));
+        let components = outcome.components.iter().map(|(name, value)| format!(", {name} {value} of 1"));
+        let Rewards { team, local } = outcome.rewards;
+        format!(
+            "{}: team {team}, local {local}{}{}, not in [{least}, {most}]",
+            place(),
+            locals.collect::<String>(),
+            components.collect::<String>()
+        )
+    });
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
 }
 

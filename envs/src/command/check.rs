@@ -30,10 +30,11 @@ Examples:
   envs check plan-path
   envs check plan-path --set size=4 --set farthest=6 --tasks 100
   envs check plan-path --set size=10 --set encoding=full --tasks 1
-  (python3 my_env.py train; python3 my_env.py test) | envs check --env-command 'python3 my_env.py'")]
+  (python3 my_env.py tasks --count 20; python3 my_env.py tasks --split test --count 20) |
+    envs check --env-command 'python3 my_env.py'")]
 pub struct Check {
     /// The environment; `envs list` names them.
-    #[arg(value_name = "ENV", required_unless_present = "env_command")]
+    #[arg(value_name = "ENV", value_parser = crate::arguments::EnvironmentName, hide_possible_values = true, required_unless_present = "env_command")]
     environment: Option<String>,
     /// Check this program instead, with the tasks on stdin.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
@@ -107,8 +108,8 @@ impl Check {
 
 /// The task lines on stdin, at least one; lines of other types say nothing here.
 fn tasks_on_stdin() -> Result<Vec<Task>> {
-    const HINT: &str =
-        "(python3 my_env.py train; python3 my_env.py test) | envs check --env-command 'python3 my_env.py'";
+    const HINT: &str = "(python3 my_env.py tasks --count 20; python3 my_env.py tasks --split test --count 20) | \
+                        envs check --env-command 'python3 my_env.py'";
     if std::io::stdin().is_terminal() {
         return Err(Failure::usage("--env-command takes its tasks from stdin").hint(HINT));
     }
@@ -120,7 +121,10 @@ fn tasks_on_stdin() -> Result<Vec<Task>> {
         }
     }
     match tasks.is_empty() {
-        true => Err(Failure::data("there is no task on stdin").hint(HINT)),
+        true => {
+            Err(Failure::data("there is no task on stdin: did the program before this one print any?")
+                .hint(HINT))
+        }
         false => Ok(tasks),
     }
 }

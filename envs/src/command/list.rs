@@ -21,7 +21,7 @@ Examples:
   envs list math --set reasoners=3 --set tools=2")]
 pub struct List {
     /// One environment instead of all.
-    #[arg(value_name = "ENV")]
+    #[arg(value_name = "ENV", value_parser = crate::arguments::EnvironmentName, hide_possible_values = true)]
     environment: Option<String>,
     /// Changes a setting (repeatable).
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "environment")]

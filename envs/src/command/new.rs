@@ -74,6 +74,7 @@ impl New {
         }
         let path = self.dir.join(format!("{module}.py"));
         let text = SKELETON.replace("FILE", &path.display().to_string()).replace("NAME", name);
+        let text = text.replace("./pipeline.sh", record::stage::pipeline());
         self.write(&path, &text, true)?;
         // Another environment may have brought it.
         self.write(&self.dir.join("step_protocol.py"), PROTOCOL, false)?;

@@ -18,7 +18,7 @@ Examples:
   envs step plan-path < requests.jsonl")]
 pub struct Step {
     /// The environment; `envs list` names them.
-    #[arg(value_name = "ENV")]
+    #[arg(value_name = "ENV", value_parser = crate::arguments::EnvironmentName, hide_possible_values = true)]
     environment: String,
 }
 

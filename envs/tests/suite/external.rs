@@ -83,6 +83,14 @@ fn each_flaw_breaks_its_rule() {
         let broken = broken(&report);
         assert!(broken.contains(&rule), "{flaw} broke {broken:?}, not {rule:?}");
         assert_eq!(verdict("guess-number", &report.findings).unwrap_err().code, 1);
+        // In words, and not as Rust prints it.
+        if let Some(said) = report
+            .findings
+            .iter()
+            .find_map(|found| found.broken.as_ref().filter(|_| found.rule == "rewards stay in their range"))
+        {
+            assert!(said.contains(": team ") && said.ends_with(", not in [0, 1]"), "{said}");
+        }
     }
 }
 
@@ -171,7 +179,8 @@ fn the_command_line_prints_the_rules_and_wants_tasks() {
     assert!(stdout.contains("\\u{1b}]0;title\\u{7}") && !stdout.contains('\u{1b}'), "{stdout}");
     let (code, _, stderr) = run("");
     assert_eq!(code, Some(65));
-    assert!(stderr.starts_with("envs: there is no task on stdin\nhint: "), "{stderr}");
+    let hint = "did the program before this one print any?\nhint: (python3 my_env.py tasks --count 20; python3 my_env.py tasks --split test";
+    assert!(stderr.starts_with(&format!("envs: there is no task on stdin: {hint}")), "{stderr}");
 }
 
 /// The processes of `command`, and what became of one request.

@@ -52,6 +52,15 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// The server of a URL with settings; asks which models there are, unless they name one.
     pub fn open(text: &str, patience: Patience) -> Result<Endpoint> {
+        let mut endpoint = Endpoint::parse(text, patience)?;
+        if endpoint.model.is_empty() {
+            endpoint.model = endpoint.only_model()?;
+        }
+        Ok(endpoint)
+    }
+
+    /// The same without asking anybody: its model may be unknown.
+    pub fn parse(text: &str, patience: Patience) -> Result<Endpoint> {
         let (url, settings) = text.split_once('?').unwrap_or((text, ""));
         check(url)?;
         let url = url.trim_end_matches('/');
@@ -82,16 +91,16 @@ impl Endpoint {
                 continue;
             }
             endpoint.set(setting).ok_or_else(|| {
-                // What it is set to may be a key.
-                let name = setting.split('=').next().unwrap_or_default();
-                Failure::usage(format!("--policy {url}: no setting {name:?}, or not to such a value")).hint(
+                // What it is set to may be a key, and so may all of it.
+                let named = setting.split_once('=').map(|(name, _)| name);
+                let cause = named.map_or("a setting without =".to_owned(), |name| {
+                    format!("no setting {name:?}, or not to such a value")
+                });
+                Failure::usage(format!("--policy {url}: {cause}")).hint(
                     "settings are model=NAME, max_tokens=N, max_completion_tokens=N, temperature=T, seed=none and \
                      api_key_var=NAME: 'http://HOST:PORT/v1?model=NAME&max_tokens=512'",
                 )
             })?;
-        }
-        if endpoint.model.is_empty() {
-            endpoint.model = endpoint.only_model()?;
         }
         Ok(endpoint)
     }

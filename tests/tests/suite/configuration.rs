@@ -163,6 +163,7 @@ fn a_line_that_is_no_flag_is_refused_where_it_stands() {
     let run = folder.path().join("run");
     for (text, cause, hint) in [
         ("lr = 1e-3\nstpes = 3", "run.toml:2: there is no stpes", "did you mean steps?"),
+        ("learning_rate = 1e-3", "run.toml:1: there is no learning_rate", "did you mean lr?"),
         ("[sets]\nlevel = 1", "run.toml:1: there is no sets", "did you mean set?"),
         ("# how many\nsteps = \"3\"", "run.toml:2: steps = \"3\": not a whole number", "what --steps is"),
         ("steps = 3.0", "run.toml:1: steps = 3.0: not a whole number", "what --steps is"),

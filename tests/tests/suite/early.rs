@@ -29,7 +29,7 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
         (&["--betas", "2,3"], 2, "--betas must be"),
         (&["--betas", "0.9"], 2, "--betas 0.9"),
         (&["--parts", "3"], 2, "--parts must be"),
-        (&["--kl", "-1"], 2, "-1"),
+        (&["--kl", "-1"], 2, "--kl -1 must not be negative"),
         (&["--lr", "-1"], 2, "-1"),
         (&["--temperature", "0"], 2, "--temperature"),
         (&["--flags", "rollout=--nope"], 2, "--nope"),
@@ -49,6 +49,126 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
             assert!(said.contains(cause) && said.contains("hint: "), "{flags:?}: {said}");
             assert!(!said.contains("tee") && !at.exists(), "{flags:?}: {said}");
         }
+    }
+}
+
+/// What people type by mistake, and what they are told.
+#[test]
+fn a_slip_of_the_command_line_is_told_what_was_meant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = folder.path();
+    fs::write(here.join("study.toml"), "steps = 1\n").expect("written");
+    fs::write(here.join("game.py"), "").expect("written");
+    fs::create_dir_all(here.join("old/policies/tool/current")).expect("made");
+    fs::write(here.join("old/run.json"), "{}").expect("written");
+    for (typed, cause, hint) in [
+        ("--model gpt2", "--model gpt2: there is no such preset", "hf:ORG/NAME"),
+        ("--model smolm2", "there is no such preset", "did you mean smollm2?"),
+        ("--model openai-community/gpt2", "there is no such preset", "hf:openai-community/gpt2"),
+        ("--model ./nowhere", "there is no such preset", "named by its path"),
+        (
+            "--lr 10",
+            "--lr 10: a step of adamw moves each weight by about as much",
+            "default for these policies is 1e-3",
+        ),
+        ("--warmup-lr 3", "--warmup-lr 3: a step of muon", "is 0.03"),
+        ("--branches 1", "a group of one candidate is flat", "--branches 2 or more"),
+        ("study.toml", "unknown argument study.toml", "did you mean --config study.toml?"),
+        ("game.py", "unknown argument game.py", "did you mean --env-command 'python3 game.py'?"),
+        ("old", "unknown argument old", "did you mean --resume old?"),
+        ("--steps 3 --learning-rate 1", "unknown argument --learning-rate", "did you mean --lr?"),
+    ] {
+        let output =
+            troupe_tests::script().args(typed.split(' ')).current_dir(here).output().expect("it runs");
+        let said = said(&output);
+        assert!(output.status.code() == Some(2) && said.contains(cause), "{typed}: {said}");
+        assert!(said.lines().count() == 2 && said.contains(hint), "{typed}: {said}");
+        assert!(!here.join("runs").exists(), "{typed}");
+    }
+    // A larger rate is SGD's to have, and one candidate is enough where it is not compared with its siblings.
+    for flags in [
+        &["--optimizer", "sgd", "--lr", "2"][..],
+        &["--branches", "1", "--flags", "group=--by task", "--flags", "advantage=--estimator raw"],
+    ] {
+        let output =
+            pipeline(&here.join("runs/fine"), &[&SMALL[..], &["--steps", "0"], flags].concat()).output();
+        let output = output.expect("it runs");
+        assert!(output.status.success(), "{flags:?}: {}", said(&output));
+        fs::remove_dir_all(here.join("runs")).expect("removed");
+    }
+    let at = here.display();
+    for (command, code, cause, hint) in [
+        (
+            format!("policy check {at}/old"),
+            65,
+            "a run, and not a policy directory",
+            format!("its policies are {at}/old/policies/tool"),
+        ),
+        (
+            "envs check --env-command 'python3 x.py' </dev/null".to_owned(),
+            65,
+            "there is no task on stdin",
+            "my_env.py tasks --split test --count 20".to_owned(),
+        ),
+    ] {
+        let (got, _, said) = run(&command);
+        assert!(got == code && said.contains(cause) && said.contains(&hint), "{command}: {said}");
+    }
+}
+
+/// A program of one's own that takes no notice of `--workflow`, and one that does.
+#[test]
+fn a_workflow_that_a_program_does_not_know_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let examples = root().join("examples");
+    let game = folder.path().join("game.py");
+    let text = fs::read_to_string(examples.join("guess_number.py")).expect("an example");
+    fs::write(
+        folder.path().join("step_protocol.py"),
+        fs::read(examples.join("step_protocol.py")).expect("a file"),
+    )
+    .expect("written");
+    fs::write(&game, text).expect("written");
+    let command = format!("python3 {}", game.display());
+    let ask = || {
+        let more = ["--steps", "0", "--env-command", &command, "--workflow", "solo"];
+        let output = pipeline(&folder.path().join("run"), &[&SMALL[..], &more].concat()).output();
+        let output = output.expect("it runs");
+        (output.status.code(), said(&output))
+    };
+    let (code, told) = ask();
+    assert!(
+        code == Some(2) && told.contains("--workflow solo: `python3") && told.contains("answers alike"),
+        "{told}"
+    );
+    let knows = "import json, sys\nfor line in sys.stdin:\n    r = json.loads(line)\n    w = r.get('workflow')\n    print(json.dumps({'request': r['request'], 'error': 'no ' + w} if w not in (None, 'solo') \
+                 else {'request': r['request'], 'state': 0, 'observations': {'a': [{'role': 'user', 'content': 'x'}]}, 'agents': ['a'], 'order': 'sequential'}), flush=True)\n";
+    let tasks = "import sys\nif 'tasks' in sys.argv:\n    print('{\"type\":\"task\",\"v\":1,\"env\":\"e\",\"task\":\"e/train/1\",\"split\":\"train\",\"spec\":{}}')\n    sys.exit()\n";
+    fs::write(&game, format!("{tasks}{knows}")).expect("written");
+    let (code, told) = ask();
+    assert_eq!(code, Some(0), "{told}");
+}
+
+/// A key in the URL of a partner is refused before the URL is written to a file of the run.
+#[test]
+fn no_key_of_a_server_is_written_down() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for url in [
+        "http://127.0.0.1:9/v1?api_key=sk-SECRET-4711",
+        "http://127.0.0.1:9/v1?model=m&key=sk-SECRET-4711",
+        "http://sk-SECRET-4711@127.0.0.1:9/v1?model=m",
+        "http://user:sk-SECRET-4711@127.0.0.1:9/v1",
+        "http://127.0.0.1:9/v1?sk-SECRET-4711",
+    ] {
+        let at = folder.path().join("run");
+        let policy = format!("tool={}", troupe_tests::warmed_up().display());
+        let planner = format!("planner={url}");
+        let more = ["--policies", &policy, "--policies", &planner];
+        let output = pipeline(&at, &[&SMALL[..], &more].concat()).output().expect("it runs");
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{url}: {said}");
+        assert!(!said.contains("SECRET") && said.contains("api_key_var=N"), "{said}");
+        assert!(!at.exists(), "{url}");
     }
 }
 

@@ -484,9 +484,12 @@ fn the_best_policies_are_kept() {
     let at = run.display();
     let kept_after = |steps: &str| {
         let arguments = [&SMALL[..], &["--steps", steps, "--eval-tasks", "20", "--keep-best"]].concat();
-        assert!(pipeline(&run, &arguments).status().expect("pipeline.sh runs").success());
+        let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(must(&format!("ls -d {at}/best-*")).lines().count(), 1, "the others are gone");
-        must(&format!("readlink {at}/best")).trim().to_owned()
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let last = said.lines().rfind(|line| line.contains("test tasks")).expect("an evaluation").to_owned();
+        (must(&format!("readlink {at}/best")).trim().to_owned(), last)
     };
     let rate = |step: u64| -> f64 {
         let file = format!("{at}/eval/step-{step:06}.jsonl");
@@ -497,7 +500,19 @@ fn the_best_policies_are_kept() {
     };
     let better =
         |one: u64, other: u64| format!("best-{:06}", if rate(other) > rate(one) { other } else { one });
-    assert_eq!(kept_after("2"), better(0, 2));
+    let (kept, last) = kept_after("2");
+    assert_eq!(kept, better(0, 2));
+    // The terminal and the model card say which was best.
+    if rate(2) > rate(0) {
+        assert!(last.ends_with("; the best so far"), "{last}");
+    } else {
+        assert!(last.ends_with(&format!("; best so far {:.3} at step 0", rate(0))), "{last}");
+    }
+    must(&format!("policy export {at}/best/shared {at}/exported --quiet"));
+    let card = std::fs::read_to_string(run.join("exported/README.md")).expect("a model card");
+    let best: u64 = kept.trim_start_matches("best-").parse().expect("a step");
+    let line = format!("The best is {:.3}, after update {best}: these weights.\n", rate(best));
+    assert!(card.contains(&line) && card.contains(&format!("after {best} updates")), "{card}");
     let played = must(&format!(
         "envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --greedy --quiet | \
          report evaluate --format json --quiet | jq .success"
@@ -505,11 +520,11 @@ fn the_best_policies_are_kept() {
     assert_eq!(played.trim().parse::<f64>().expect("a rate"), rate(0).max(rate(2)));
     // As if it had been worse than any policy can be: the next evaluations are of the steps 2, where the run goes on, and 4.
     must(&format!("echo -1 > {at}/best/success"));
-    let kept = kept_after("4");
+    let (kept, _) = kept_after("4");
     assert_eq!(kept, better(2, 4));
     // And as if it had been better.
     must(&format!("echo 2 > {at}/best/success"));
-    assert_eq!(kept_after("6"), kept);
+    assert_eq!(kept_after("6").0, kept);
 }
 
 /// The example stage of `record`, between the stages that it was written for.

@@ -126,3 +126,28 @@ fn a_resumed_run_takes_other_values_from_the_next_step_on() {
         (Some(5e-4), Some(0.01))
     );
 }
+
+/// From a policy that plays well, with a learning rate that destroys it and with one that does not.
+#[test]
+fn a_run_that_collapses_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let policy = troupe_tests::warmed_up().display();
+    let run = |lr: &str| {
+        let policies = [format!("tool={policy}"), format!("planner={policy}")];
+        let more = ["--policies", &policies[0], "--policies", &policies[1], "--lr", lr, "--run", lr];
+        let small = "--steps 4 --tasks 12 --branches 6 --eval-every 0";
+        let (_, _, said) =
+            called(folder.path(), &[&more[..], &small.split(' ').collect::<Vec<_>>()].concat());
+        said
+    };
+    let said = run("0.3");
+    let at = said.find("the run may be collapsing: ").expect("a warning");
+    assert!(said[..at].starts_with("pipeline.sh: step "), "{said}");
+    assert!(
+        said[at..].contains("\nhint: begin again in another --run with a smaller --lr than 0.3"),
+        "{said}"
+    );
+    assert_eq!(said.matches("may be collapsing").count(), 1, "{said}");
+    let said = run("1e-3");
+    assert!(!said.contains("collapsing"), "{said}");
+}
