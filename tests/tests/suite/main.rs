@@ -31,6 +31,7 @@ mod magrpo;
 mod mistakes;
 mod package;
 mod parts;
+mod philosophers;
 mod pipeline;
 mod planted_bugs;
 mod queue;
