@@ -78,7 +78,16 @@ pub const METHODS: &[Method] = &[
     method(
         "c3-zscore",
         "what the repository of arXiv 2603.06859 computes: the same, divided by the siblings' deviation",
-        &[ALIGNED, EXPANDED, TREE, &[("advantage", "--std", "population"), ("advantage", "--epsilon", "0")]],
+        &[
+            ALIGNED,
+            EXPANDED,
+            TREE,
+            &[
+                ("advantage", "--estimator", "grpo"),
+                ("advantage", "--std", "population"),
+                ("advantage", "--epsilon", "0"),
+            ],
+        ],
     ),
     method(
         "drmas",
@@ -302,7 +311,7 @@ mod tests {
                 [
                     "rollout --joint aligned --expand all",
                     "group",
-                    "advantage --credit tree --std population --epsilon 0",
+                    "advantage --credit tree --estimator grpo --std population --epsilon 0",
                     "update",
                 ],
             ),

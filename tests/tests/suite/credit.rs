@@ -613,3 +613,81 @@ fn anchors_count_what_is_written() {
     ));
     assert_eq!(found, "[\"0\",2]\n".repeat(4));
 }
+
+/// A solver that never differs within a state and a checker that does: who learns what is plain by agent.
+#[test]
+fn roles_show_who_learns_and_where_credit_points() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut lines = Vec::new();
+    for (episode, reward) in [("0.0", 0.25), ("0.1", 0.75)] {
+        for branch in 0..2 {
+            let more = |agent: &str, reward: f64| {
+                json!({"episode": episode, "id": format!("{episode}/{agent}/{branch}"), "reward": reward,
+                    "selected": branch == 0, "completion_ids": [1, 2], "finish_reason": if branch == 0 { "stop" } else { "length" }})
+            };
+            lines.push(sample("", "solver", branch, 2, &more("solver", reward)));
+            let paid = if branch == usize::from(episode == "0.0") { 1.0 } else { 0.0 };
+            lines.push(sample("", "checker", branch, 2, &more("checker", paid)));
+        }
+        lines.push(json!({"type": "episode", "v": 1, "env": "toy", "task": "t", "episode": episode, "success": episode == "0.1",
+            "turns": 1, "reward": 1, "stop": "turns"}));
+    }
+    let path = write(folder.path(), &lines);
+    let [first, second] = ["a", "b"].map(|name| folder.path().join(name).display().to_string());
+    must(&format!(
+        "group -q < {path} | advantage -q --std none > {first}; group -q < {path} | advantage -q --estimator raw > {second}"
+    ));
+    let printed = must(&format!("report roles {first} --against {second} --format json"));
+    let rows: Vec<Value> = printed.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+    let of = |agent: &str, key: &str| {
+        rows.iter().find(|row| row["agent"] == agent).expect("an agent")[key].clone()
+    };
+    for (key, checker, solver) in [
+        ("samples", json!(4), json!(4)),
+        ("flat_by_reward", json!(0.0), json!(1.0)),
+        ("flat", json!(0.0), json!(1.0)),
+        ("flat_by_turn", json!([0.0]), json!([1.0])),
+        ("advantage_mass", json!(1.0), json!(0.0)),
+        ("advantage_mean", json!(0.0), json!(0.0)),
+        ("advantage_largest", json!(0.5), json!(0.0)),
+        // Its executed candidate is the worse one in the failed episode and the better one in the solved one.
+        ("advantage_success", json!(1.0), Value::Null),
+        ("variance_within_state", json!(1.0), json!(0.0)),
+        ("completion_tokens", json!(2.0), json!(2.0)),
+        ("cut", json!(0.5), json!(0.5)),
+    ] {
+        assert_eq!((of("checker", key), of("solver", key)), (checker, solver), "{key}");
+    }
+    // 1 and 0 against 0.5 and -0.5, twice.
+    assert!((of("checker", "cosine").as_f64().expect("a number") - 0.5f64.sqrt()).abs() < 1e-12);
+    let table = must(&format!("report roles < {first}"));
+    assert!(table.lines().next().expect("agents").split_whitespace().eq(["checker", "solver"]), "{table}");
+    let (code, _, said) = run(&format!("report roles < {path}"));
+    assert!(
+        code == 65 && said.contains("`group` is missing") && said.contains("what advantage writes"),
+        "{said}"
+    );
+}
+
+/// What a method stands for is what the stages take: each reads its flags and does nothing.
+#[test]
+fn every_method_is_flags_that_its_stages_take() {
+    let methods = "at-grpo trajectory magrpo magrpo-cross c3 c3-zscore drmas gigpo gdpo rae matpo flow-grpo hierarchical";
+    for method in methods.split(' ') {
+        let explained = must(&format!("./pipeline.sh --method {method} --explain"));
+        let lines: Vec<&str> = explained.lines().collect();
+        assert!(lines[0].starts_with(&format!("# {method}: ")) && lines.len() == 5, "{explained}");
+        for (line, stage) in lines[1..].iter().zip(["rollout", "group", "advantage", "update"]) {
+            assert!(line.split(' ').next() == Some(stage), "{line}");
+            let policy = if ["rollout", "update"].contains(&stage) { "--policy p" } else { "" };
+            must(&format!("TROUPE_DRY_RUN=1 {line} {policy} < /dev/null"));
+        }
+    }
+    for (flags, said) in [
+        ("--method gdpo", "--method gdpo needs --components, which depends on the environment"),
+        ("--method ppo", "--method ppo: not at-grpo, trajectory,"),
+    ] {
+        let (code, _, stderr) = run(&format!("./pipeline.sh {flags} --run /nonexistent/run"));
+        assert!(code == 2 && stderr.contains(said), "{stderr}");
+    }
+}
