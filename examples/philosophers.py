@@ -104,9 +104,10 @@ def tasks(split, seed):
     draws = random.Random(seed if split == "train" else 0)
     for place in itertools.count():
         count = SETTINGS["philosophers"][place % len(SETTINGS["philosophers"])]
-        instance = f"{count}-{draws.randrange(10**6)}"
+        table = draws.randrange(10**6)
+        instance = f"{count}-{table}"
         if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield instance, {"philosophers": count, **{key: SETTINGS[key] for key in ("reward", "local", "index")}}
+            yield instance, {"philosophers": count, "table": table, **{key: SETTINGS[key] for key in ("reward", "local", "index")}}
 
 
 def reset(spec):

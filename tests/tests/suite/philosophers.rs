@@ -48,11 +48,32 @@ fn fairness_of_nobody_is_whole() {
     assert_eq!(found, json!([0.909091, 0.0, 0.583333, 1.0]));
 }
 
-/// Doing nothing earns three quarters of the four-term reward, and none of the meals.
+/// The four-term reward of five who wait, who all grab left, and who follow the rule of even and odd.
+#[test]
+fn waiting_earns_three_quarters_of_the_four_term_reward() {
+    let program = "
+def earned(rule):
+    spec = dict(philosophers=5, reward=\"four\", local=\"none\", index=\"on\")
+    (state, _), agents, _, turns = p.reset(spec)
+    for step in range(turns):
+        actions = {agent: rule(i, i in state[\"forks\"]) for i, agent in enumerate(agents)}
+        (state, _), rewards, _, over, success = p.joint(state, actions)
+        if over:
+            return round(rewards[\"team\"], 3)
+grab = (\"GRAB_LEFT\", \"GRAB_RIGHT\")
+rules = [lambda i, one: \"WAIT\", lambda i, one: grab[one], lambda i, one: grab[one ^ i % 2]]
+print(json.dumps([earned(rule) for rule in rules]))";
+    let found = python(program);
+    assert_eq!((&found[0], &found[1]), (&json!(0.75), &json!(0.5)));
+    // Ten meals of eleven, and less than by waiting: the meals are not fair, and grabs that fail do nothing.
+    assert_eq!(found[2], json!(0.715));
+}
+
+/// Silence earns half of the four-term reward (a word that is no action does nothing), and none of the meals.
 #[test]
 fn the_check_finds_where_idling_pays() {
     for (reward, note) in [("meals", false), ("four", true)] {
-        let command = format!("python3 examples/philosophers.py --set philosophers=3 --set reward={reward}");
+        let command = format!("python3 examples/philosophers.py --set philosophers=2 --set reward={reward}");
         let table = must(&format!(
             "({command} tasks --count 1; {command} tasks --split test --count 1) | \
              envs check --quiet --tasks 1 --episodes 10 --env-command '{command}'"
@@ -63,7 +84,7 @@ fn the_check_finds_where_idling_pays() {
             .find(|line| line.contains("saying nothing earns the team nothing"))
             .expect("a rule");
         assert_eq!(found.starts_with("note"), note, "{table}");
-        assert_eq!(table.contains("0.75 for an episode without a word"), note, "{table}");
+        assert_eq!(table.contains("0.50 for an episode without a word"), note, "{table}");
     }
 }
 
