@@ -188,7 +188,7 @@ impl Decorate for Advantages {
         let Some(mut whitening) = self.whitening.take() else { return Ok(()) };
         for group in groups {
             let scored = self.score(group)?;
-            let counts = !scored.gated && !(scored.flat && self.arguments.drop_flat);
+            let counts = !(scored.gated || scored.flat && self.arguments.drop_flat);
             for (member, &advantage) in group.members.iter().zip(&scored.advantages).filter(|_| counts) {
                 whitening.take(&more(member).policy, advantage, more(member).tokens);
             }

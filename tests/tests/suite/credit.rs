@@ -366,13 +366,11 @@ fn c3_compares_siblings_by_the_mean_of_their_leaves() {
         &pipe("dr-grpo"),
         &[0.277778, -0.388889, 0.111111, 0.333333, 0.333333, -0.666667, 0.0, 0.0, 0.0, 0.5, -0.5, 0.0],
     );
+    let half = std::f64::consts::FRAC_1_SQRT_2;
     check(
         &tree_1,
         &pipe("grpo --std population --epsilon 0"),
-        &[
-            0.980581, -1.372813, 0.392232, 0.707107, 0.707107, -1.414214, 0.0, 0.0, 0.0, 1.224745, -1.224745,
-            0.0,
-        ],
+        &[0.980581, -1.372813, 0.392232, half, half, -2.0 * half, 0.0, 0.0, 0.0, 1.224745, -1.224745, 0.0],
     );
     // Two solvers with four checkers each.
     let tree_2 = tree(&[&[1.0, 0.0, 1.0, 0.0], &[0.0, 0.0, 1.0, 0.0]]);
