@@ -103,7 +103,7 @@ def shrink():
 class Cell:
     """One method on one environment; with a seed it is a run. `method` is pipeline.sh's, `rollout` and `group` are flags of these
     stages, `advantage` is a command in place of the stage, `train` names the agents whose policies are trained (all, if none), `options`
-    go to the world's command."""
+    go to the world's command, `more` are further flags of pipeline.sh."""
 
     name: str
     title: str
@@ -119,6 +119,7 @@ class Cell:
     advantage: str = ""
     train: tuple = ()
     options: str = ""
+    more: tuple = ()
     max_tokens: int = 0
     budget_share: float = 1.0
     place: str = "plan-path"
@@ -233,7 +234,7 @@ class Lab:
         flags += ["--stage", f"advantage={cell.advantage}"] if cell.advantage else []
         for agent in cell.train:
             flags += ["--train", agent]
-        return flags
+        return flags + list(cell.more)
 
     def evaluate(self, cell, directory, policies, step, players=None, name="eval", workflow=None):
         """Greedy play on the test split, into NAME/step-NNNNNN.jsonl; of a sample only how many tokens it has and what the team

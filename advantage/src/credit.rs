@@ -9,6 +9,7 @@
 //!   episode of many turns and agents: parallel sampling plays K episodes of one task, each earns the sum of gamma^t r
 //!   over all its samples, mean and standard deviation are those of the K episodes, each counted once, and all samples
 //!   of an episode share its advantage. A tree has one executed path and nothing to compare it with, so it is refused.
+//!   `episode-own` sums the rewards of the sample's own agent, and `gigpo` adds a second comparison (`anchors.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -16,6 +17,7 @@ use std::ops::Bound;
 use record::failure::{Failure, Result};
 use record::read::Line;
 use record::sample::{Field, Sample};
+use record::stage::choice;
 use record::text::Text;
 
 use crate::arguments::Credit;
@@ -24,12 +26,14 @@ use crate::arguments::Credit;
 pub type EpisodeKey = (String, Option<u32>);
 
 /// Which turn of which agent in which episode a sample is.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct CreditKey {
     /// Its episode.
     pub episode: EpisodeKey,
-    agent: String,
-    turn: u32,
+    /// Its agent.
+    pub agent: String,
+    /// Its turn.
+    pub turn: u32,
 }
 
 /// By turn the reward of the executed sample, and the line it was on.
@@ -63,9 +67,13 @@ impl Credits {
         sample.require(line, &[Field::Episode, Field::Agent, Field::Turn, Field::Branch])?;
         let parallel = sample.is_parallel();
         match self.credit {
-            Credit::Episode if !parallel => {
+            credit if credit.is_of_episodes() && !parallel => {
+                let cause = format!(
+                    "--credit {} compares whole episodes, and this sample is of a tree",
+                    choice(&credit)
+                );
                 return Err(sample
-                    .failure(line, "--credit episode compares whole episodes, and this sample is of a tree")
+                    .failure(line, cause)
                     .hint("rollout --sampling parallel plays whole episodes; group --by episode puts those of a task together"));
             }
             Credit::Return if !parallel => {
@@ -122,8 +130,11 @@ impl Credits {
             let after = add_discounted(0.0, later, from, self.gamma, self.gamma);
             return Ok(reward + after.map_err(|hole| missing(&key.episode, &key.agent, hole))?);
         }
-        agents.into_iter().flatten().try_fold(0.0, |total, (agent, turns)| {
-            add_discounted(total, turns.iter(), 0, 1.0, self.gamma)
+        // GiGPO discounts what is compared by prompt, and not the episode.
+        let gamma = if self.credit == Credit::Gigpo { 1.0 } else { self.gamma };
+        let own = |agent: &String| self.credit != Credit::EpisodeOwn || *agent == key.agent;
+        agents.into_iter().flatten().filter(|(agent, _)| own(agent)).try_fold(0.0, |total, (agent, turns)| {
+            add_discounted(total, turns.iter(), 0, 1.0, gamma)
                 .map_err(|hole| missing(&key.episode, agent, hole))
         })
     }

@@ -17,26 +17,66 @@ pub enum Estimator {
     Rloo,
     /// r - greatest r of the group, as MAReMax of arXiv 2508.04652's package
     GroupMax,
+    /// (r - mean) / mean, 0 where the mean is 0; r must not be negative, arXiv 2602.02710
+    MaxRl,
+    /// r - mean weighted by completion tokens, arXiv 2505.23585
+    Opo,
+    /// By how much r raises the best of --k members, arXiv 2503.19595
+    MaxAt,
+    /// Sum over --components of weight * (c - mean) / (std + epsilon), arXiv 2601.05242
+    Gdpo,
+    /// r - baseline of the agent in this environment, from earlier steps, arXiv 2506.24119
+    Rae,
     /// r - baseline, the reward of the greedy completion that each sample must carry, arXiv 2310.10505
     Remax,
     /// r
     Raw,
 }
 
+impl Estimator {
+    /// Whether a member is compared with the others of its group, so that a flat group has nothing to say.
+    pub fn compares(self) -> bool {
+        !matches!(self, Estimator::Remax | Estimator::Raw | Estimator::Rae)
+    }
+}
+
 /// An estimator with its numbers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EstimatorConfig {
     /// Which one.
     pub estimator: Estimator,
-    /// What `grpo` divides by.
+    /// What `grpo` and `gdpo` divide by.
     pub std: Std,
-    /// What `grpo` adds to it, in units of reward.
+    /// What they add to it, in units of reward.
     pub epsilon: f64,
+    /// Of how many members `max-at` looks at the best, at least 2.
+    pub k: u32,
+    /// The weights of `gdpo`'s components.
+    pub weights: Vec<f64>,
+    /// The greatest difference of values that is none.
+    pub flat_below: f64,
+}
+
+/// What is compared in a group: a number for each unit in each field that the estimator reads.
+#[derive(Clone, Debug, Default)]
+pub struct Units {
+    /// What it is credited with.
+    pub values: Vec<f64>,
+    /// What `remax` and `rae` subtract.
+    pub baselines: Vec<f64>,
+    /// Its completion tokens.
+    pub tokens: Vec<f64>,
+    /// Of `gdpo`, by component.
+    pub components: Vec<Vec<f64>>,
 }
 
 impl EstimatorConfig {
-    /// The advantages of `values`, whose statistics are `statistics`. `baselines` are as many, for `remax` only.
-    pub fn advantages(&self, values: &[f64], baselines: &[f64], statistics: &Statistics) -> Vec<f64> {
+    /// The advantages of `units`; the statistics of their values are `statistics`.
+    pub fn advantages(&self, units: &Units, statistics: &Statistics) -> Vec<f64> {
+        let Units { values, baselines, tokens, components } = units;
+        if statistics.flat && self.estimator.compares() && self.estimator != Estimator::Gdpo {
+            return vec![0.0; values.len()];
+        }
         match self.estimator {
             Estimator::Grpo => match self.std {
                 Std::None => dr_grpo(values, statistics),
@@ -45,9 +85,33 @@ impl EstimatorConfig {
             Estimator::DrGrpo => dr_grpo(values, statistics),
             Estimator::Rloo => rloo(values, statistics),
             Estimator::GroupMax => group_max(values),
-            Estimator::Remax => remax(values, baselines),
+            Estimator::MaxRl => max_rl(values, statistics),
+            Estimator::Opo => opo(values, tokens),
+            Estimator::MaxAt => max_at(values, self.k as usize),
+            Estimator::Gdpo => self.gdpo(components),
+            Estimator::Rae | Estimator::Remax => remax(values, baselines),
             Estimator::Raw => raw(values),
         }
+    }
+
+    /// The statistics of values, with the deviation that is divided by.
+    pub fn statistics(&self, values: &[f64]) -> Statistics {
+        Statistics::of(values, self.std, self.flat_below)
+    }
+
+    /// Group reward-decoupled normalization: A_i = sum over components of w (c_i - mean) / (std + epsilon). Arxiv 2601.05242,
+    /// section 3; what it whitens afterwards is `--whiten`. A flat component adds 0.
+    fn gdpo(&self, components: &[Vec<f64>]) -> Vec<f64> {
+        let mut sums = vec![0.0; components.first().map_or(0, Vec::len)];
+        for (weight, values) in self.weights.iter().zip(components) {
+            let statistics = self.statistics(values);
+            let own = match self.std {
+                Std::None => dr_grpo(values, &statistics),
+                Std::Sample | Std::Population => grpo(values, &statistics, self.epsilon),
+            };
+            sums.iter_mut().zip(own).for_each(|(sum, own)| *sum += weight * own);
+        }
+        sums
     }
 }
 
@@ -79,8 +143,55 @@ fn group_max(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value - most).collect()
 }
 
+/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 where nobody earned anything. Arxiv 2602.02710, equation 9 with
+/// all members as samples of the mean. Rewards are not negative.
+fn max_rl(values: &[f64], statistics: &Statistics) -> Vec<f64> {
+    let mean = statistics.mean;
+    values.iter().map(|value| if mean > 0.0 { (value - mean) / mean } else { 0.0 }).collect()
+}
+
+/// On-policy RL with the optimal baseline: A_i = r_i - sum(n r) / sum(n), where n are completion tokens: a long answer has
+/// the larger gradient, so its reward counts more in the baseline. Arxiv 2505.23585, section 3. A single member gets 0.
+fn opo(values: &[f64], tokens: &[f64]) -> Vec<f64> {
+    // The same bits in any order of the members.
+    let mut pairs: Vec<(f64, f64)> = values.iter().copied().zip(tokens.iter().copied()).collect();
+    pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let total: f64 = pairs.iter().map(|(_, tokens)| tokens).sum();
+    let baseline = pairs.iter().map(|(value, tokens)| tokens * value).sum::<f64>() / total;
+    values.iter().map(|value| value - baseline).collect()
+}
+
+/// The best of k: A_i = sum over the subsets S of k members with i of max S - max of S without i, over C(n-1, k-1), so that
+/// the gradient of the expected best of k is k times the mean of A grad log pi. Arxiv 2503.19595, equation 6, for any
+/// rewards. A group of fewer than k members is compared as a whole.
+///
+/// With the values in order, the member of rank p is the best of the subsets whose second is one of rank q < p, of which
+/// there are C(q, k-2).
+fn max_at(values: &[f64], k: usize) -> Vec<f64> {
+    let count = values.len();
+    let k = k.min(count);
+    if k < 2 {
+        return vec![0.0; count];
+    }
+    // C(q, k-2) / C(n-1, k-1), from q = n-2 down.
+    let mut shares = vec![0.0; count - 1];
+    shares[count - 2] = (k - 1) as f64 / (count - 1) as f64;
+    for q in (1..count - 1).rev() {
+        shares[q - 1] = shares[q] * (q + 2).saturating_sub(k) as f64 / q as f64;
+    }
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by(|&a, &b| values[a].total_cmp(&values[b]));
+    let mut advantages = vec![0.0; count];
+    for (rank, &own) in order.iter().enumerate() {
+        let below = order[..rank].iter().zip(&shares);
+        advantages[own] = below.map(|(&other, share)| share * (values[own] - values[other])).sum();
+    }
+    advantages
+}
+
 /// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. Arxiv 2310.10505, section 4. Members are not
-/// compared with each other, so a flat group needs no special case.
+/// compared with each other, so a flat group needs no special case. RAE (arXiv 2506.24119, section 3.3) subtracts a moving
+/// average of the agent's rewards in this environment (`baselines.rs`).
 fn remax(values: &[f64], baselines: &[f64]) -> Vec<f64> {
     values.iter().zip(baselines).map(|(value, baseline)| value - baseline).collect()
 }
@@ -95,9 +206,15 @@ mod tests {
     use super::*;
 
     fn advantages(estimator: Estimator, std: Std, values: &[f64]) -> Vec<f64> {
-        let method = EstimatorConfig { estimator, std, epsilon: 1e-6 };
-        let baselines = vec![0.25; values.len()];
-        method.advantages(values, &baselines, &Statistics::of(values, std))
+        let method =
+            EstimatorConfig { estimator, std, epsilon: 1e-6, k: 2, weights: vec![1.0], flat_below: 0.0 };
+        let units = Units {
+            values: values.to_vec(),
+            baselines: vec![0.25; values.len()],
+            tokens: (1..=values.len()).map(|tokens| tokens as f64).collect(),
+            components: vec![values.to_vec()],
+        };
+        method.advantages(&units, &method.statistics(values))
     }
 
     fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
@@ -129,7 +246,16 @@ mod tests {
 
     #[test]
     fn a_flat_group_gets_nothing_where_members_are_compared() {
-        for estimator in [Estimator::Grpo, Estimator::DrGrpo, Estimator::Rloo, Estimator::GroupMax] {
+        for estimator in [
+            Estimator::Grpo,
+            Estimator::DrGrpo,
+            Estimator::Rloo,
+            Estimator::GroupMax,
+            Estimator::MaxRl,
+            Estimator::Opo,
+            Estimator::MaxAt,
+            Estimator::Gdpo,
+        ] {
             for values in [&[0.7; 4][..], &[0.1; 3], &[5.0]] {
                 assert!(advantages(estimator, Std::Sample, values).iter().all(|&advantage| advantage == 0.0));
             }
@@ -156,5 +282,39 @@ mod tests {
         assert_close(&advantages(Estimator::Remax, Std::Sample, &[1.0, 0.0]), &[0.75, -0.25], 0.0);
         assert_close(&advantages(Estimator::Raw, Std::Sample, &[1.0, -2.0]), &[1.0, -2.0], 0.0);
         assert_close(&advantages(Estimator::GroupMax, Std::Sample, &[-1.0, -2.0]), &[0.0, -1.0], 0.0);
+        assert_close(
+            &advantages(Estimator::MaxRl, Std::Sample, &[1.0, 0.0, 0.0, 0.0]),
+            &[3.0, -1.0, -1.0, -1.0],
+            0.0,
+        );
+        assert_close(&advantages(Estimator::Opo, Std::Sample, &[1.0, 0.25]), &[0.5, -0.25], 0.0);
+    }
+
+    /// Every subset of k members, one by one.
+    fn best_of_all_subsets(values: &[f64], k: usize) -> Vec<f64> {
+        let max = |set: u32| {
+            let of = |(index, value): (usize, &f64)| (set >> index & 1 == 1).then_some(*value);
+            values.iter().enumerate().filter_map(of).fold(f64::NEG_INFINITY, f64::max)
+        };
+        let with = |own: usize| {
+            let sets = (0..1_u32 << values.len()).filter(move |set| set >> own & 1 == 1);
+            let gains: Vec<f64> = sets
+                .filter(|set| set.count_ones() as usize == k)
+                .map(|set| max(set) - max(set & !(1 << own)))
+                .collect();
+            gains.iter().sum::<f64>() / gains.len() as f64
+        };
+        (0..values.len()).map(with).collect()
+    }
+
+    #[test]
+    fn the_best_of_k_is_that_of_every_subset() {
+        let values = [0.5, 0.2, 0.0, 0.9, 0.2, -1.0];
+        for k in 2..=values.len() {
+            assert_close(&max_at(&values, k), &best_of_all_subsets(&values, k), 1e-12);
+        }
+        assert_eq!(max_at(&[0.5, 0.2, 0.0, 0.9], 9), [0.0, 0.0, 0.0, 0.4]);
+        assert_eq!(max_at(&[1.0, 1.0, 0.0], 3), [0.0; 3]);
+        assert!(max_at(&vec![0.5; 4096], 2048).iter().all(|advantage| *advantage == 0.0));
     }
 }

@@ -3,12 +3,19 @@
 //! Reads groups, contiguous or interleaved, and adds `advantage`, `group_mean` and `group_std`. Left out: which samples
 //! are compared (`group`), and what the loss makes of an advantage (`update`).
 
+mod anchors;
 mod arguments;
+mod baselines;
+mod components;
 mod credit;
 mod estimator;
+mod gate;
+mod more;
+mod score;
 mod stage;
 mod statistics;
 mod tree;
+mod whiten;
 
 use std::process::ExitCode;
 

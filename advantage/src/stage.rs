@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use record::decorate::{self, Decorate, Output};
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::line::{End, Joint};
 use record::read::Line;
 use record::sample::{Field, Sample};
@@ -11,47 +11,77 @@ use record::splice;
 use record::stage::{choice, counted};
 use serde_json::{Value, json};
 
+use crate::anchors::Anchors;
 use crate::arguments::{Arguments, Credit};
+use crate::baselines::Baselines;
 use crate::credit::{CreditKey, Credits};
 use crate::estimator::{Estimator, EstimatorConfig};
-use crate::statistics::Statistics;
+use crate::gate::Gate;
+use crate::more::{More, more};
+use crate::score::Scored;
 use crate::tree::JointTree;
+use crate::whiten::{Whiten, Whitening};
 
-type Group = decorate::Group<Data>;
+pub(crate) type Group = decorate::Group<Data>;
+pub(crate) type Member = decorate::Member<Data>;
 
 /// What is kept of a sample until its group is complete.
 #[derive(Debug)]
 pub struct Data {
     /// `group_size`.
-    size: u32,
+    pub(crate) size: u32,
     /// Its own reward.
-    reward: f64,
+    pub(crate) reward: f64,
     /// Its agent, under `--credit tree`.
-    agent: Option<String>,
-    /// The baseline of `remax`.
-    baseline: f64,
+    pub(crate) agent: Option<String>,
+    /// The baseline of `remax` and `rae`.
+    pub(crate) baseline: f64,
     /// Where it stands, if it is credited with more than its own reward.
-    key: Option<CreditKey>,
+    pub(crate) key: Option<CreditKey>,
+    /// What only some flags ask for.
+    pub(crate) more: Option<Box<More>>,
 }
 
 /// The stage and what it has seen.
 pub struct Advantages {
-    arguments: Arguments,
-    method: EstimatorConfig,
-    credits: Credits,
+    pub(crate) arguments: Arguments,
+    pub(crate) method: EstimatorConfig,
+    pub(crate) credits: Credits,
     /// Under `--credit tree`.
-    tree: JointTree,
-    /// Groups whose members are all credited with the same, and those of them left out.
+    pub(crate) tree: JointTree,
+    /// Under `--credit gigpo`.
+    pub(crate) anchors: Anchors,
+    pub(crate) gate: Option<Gate>,
+    pub(crate) baselines: Option<Baselines>,
+    pub(crate) whitening: Option<Whitening>,
+    /// Groups that were scored before the first of them is written, by name.
+    scored: HashMap<String, Scored>,
+    /// Groups with nothing to learn from, and those of them left out; of both, those of the gate.
     flat: u64,
     dropped: u64,
+    gated: u64,
+    dropped_gated: u64,
 }
 
 impl Advantages {
     /// A stage that has seen nothing.
     pub fn new(arguments: Arguments, method: EstimatorConfig) -> Self {
-        let credits = Credits::new(arguments.credit, arguments.gamma());
-        let tree = JointTree::new(arguments.gamma(), arguments.joint(), arguments.team_weight);
-        Advantages { arguments, method, credits, tree, flat: 0, dropped: 0 }
+        let (credit, gamma, over) = (arguments.credit, arguments.gamma(), arguments.whiten());
+        Advantages {
+            credits: Credits::new(credit, gamma),
+            tree: JointTree::new(gamma, arguments.joint(), arguments.team_weight),
+            anchors: Anchors::new(gamma),
+            gate: arguments.gate.as_deref().map(|component| Gate::new(component, credit)),
+            baselines: arguments.baselines.as_deref().map(|folder| Baselines::new(folder, arguments.decay())),
+            whitening: (over != Whiten::None).then(|| Whitening::new(over, method.epsilon)),
+            scored: HashMap::new(),
+            flat: 0,
+            dropped: 0,
+            gated: 0,
+            dropped_gated: 0,
+            arguments,
+            method,
+        }
     }
 
     /// The recorded reward, or with `--team-weight` the weighted sum of its parts.
@@ -71,31 +101,6 @@ impl Advantages {
                 Err(sample.failure(line, "`reward` is missing").hint("--team-weight 1 makes it of `rewards`"))
             }
         }
-    }
-
-    /// The returns of the members over the tree.
-    fn returns(&mut self, group: &Group) -> Result<Vec<f64>> {
-        let mut values = Vec::with_capacity(group.members.len());
-        let mut first = None;
-        for member in &group.members {
-            let agent = member.data.agent.as_deref().unwrap_or_default();
-            let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
-                // A fault of the tree names its own place.
-                if self.tree.has(&member.id) { failure } else { failure.at(member.line.place()) }
-            })?;
-            if *first.get_or_insert(actions) != actions {
-                let first = first.unwrap_or_default();
-                let cause = format!(
-                    "{}: it is part of {actions} joint actions, but others of its group of {first}",
-                    member.name()
-                );
-                return Err(
-                    Failure::data(cause).hint("joint lines were lost on the way, or two runs were joined")
-                );
-            }
-            values.push(value);
-        }
-        Ok(values)
     }
 
     fn baseline(&self, sample: &Sample, line: &Line) -> Result<f64> {
@@ -130,6 +135,10 @@ impl Decorate for Advantages {
         let reward = self.reward(&sample, line)?;
         let baseline = self.baseline(&sample, line)?;
         let key = self.credits.take(&sample, line, reward)?;
+        let more = self.more(&sample, line)?;
+        if let Some(key) = key.as_ref().filter(|_| self.arguments.credit == Credit::Gigpo) {
+            self.anchors.take(key, &sample, reward);
+        }
         let size = sample.group_size.unwrap_or_default();
         if let Some(first) = group.members.first()
             && first.data.size != size
@@ -139,15 +148,21 @@ impl Decorate for Advantages {
             return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
         }
         let agent = sample.agent.filter(|_| self.arguments.credit == Credit::Tree).map(String::from);
-        Ok(Data { size, reward, agent, baseline, key })
+        Ok(Data { size, reward, agent, baseline, key, more })
     }
 
     fn joint(&mut self, joint: Joint, line: &Line) -> Result<()> {
-        if self.arguments.credit == Credit::Tree { self.tree.take(joint, line) } else { Ok(()) }
+        if self.arguments.credit != Credit::Tree {
+            return Ok(());
+        }
+        if let Some(gate) = &mut self.gate {
+            gate.joint(&joint, line)?;
+        }
+        self.tree.take(joint, line)
     }
 
     fn next_part(&mut self) {
-        *self = Advantages::new(self.arguments, self.method);
+        *self = Advantages::new(self.arguments.clone(), self.method.clone());
     }
 
     fn is_complete(&self, group: &Group) -> bool {
@@ -155,33 +170,60 @@ impl Decorate for Advantages {
     }
 
     fn needs_whole_stream(&self) -> bool {
-        self.arguments.credit != Credit::Turn
+        self.arguments.credit != Credit::Turn || self.whitening.is_some() || self.baselines.is_some()
+    }
+
+    fn whole(&mut self, groups: &[&Group]) -> Result<()> {
+        if self.arguments.credit == Credit::Gigpo {
+            for member in groups.iter().flat_map(|group| &group.members) {
+                if let Some(key) = &member.data.key {
+                    self.anchors.join(&more(member).anchor, key);
+                }
+            }
+            self.anchors.finish(self.method.std, self.method.flat_below);
+        }
+        if self.baselines.is_some() {
+            groups.iter().try_for_each(|group| self.count(group))?;
+        }
+        let Some(mut whitening) = self.whitening.take() else { return Ok(()) };
+        for group in groups {
+            let scored = self.score(group)?;
+            let counts = !(scored.gated || scored.flat && self.arguments.drop_flat);
+            for (member, &advantage) in group.members.iter().zip(&scored.advantages).filter(|_| counts) {
+                whitening.take(&more(member).policy, advantage, more(member).tokens);
+            }
+            self.scored.insert(group.key.clone(), scored);
+        }
+        whitening.finish()?;
+        self.whitening = Some(whitening);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.baselines.as_mut().map_or(Ok(()), Baselines::write)
     }
 
     fn decorate(&mut self, group: Group, output: &mut Output) -> Result<()> {
-        if !group.complete {
-            return Err(incomplete(&group));
-        }
-        let (units, indices) = compared(&group, self.arguments.credit);
-        let values = match self.arguments.credit {
-            Credit::Tree => self.returns(&group)?,
-            _ => units
-                .iter()
-                .map(|unit| self.credits.value(unit.reward, unit.key.as_ref()))
-                .collect::<Result<Vec<f64>>>()?,
+        let scored = match self.scored.remove(&group.key) {
+            Some(scored) => scored,
+            None => self.score(&group)?,
         };
-        let baselines: Vec<f64> = units.iter().map(|unit| unit.baseline).collect();
-        let statistics = Statistics::of(&values, self.method.std);
-        self.flat += u64::from(statistics.flat);
-        if statistics.flat && self.arguments.drop_flat {
-            self.dropped += 1;
+        let Scored { advantages, statistics, flat, gated } = scored;
+        self.flat += u64::from(flat);
+        self.gated += u64::from(gated);
+        if flat && self.arguments.drop_flat {
+            self.dropped += u64::from(!gated);
+            self.dropped_gated += u64::from(gated);
             return Ok(());
         }
-        let advantages = self.method.advantages(&values, &baselines, &statistics);
         let (mean, deviation) = (splice::json(&statistics.mean), splice::json(&statistics.deviation));
-        for (member, index) in group.members.iter().zip(indices) {
-            let advantage = splice::json(&advantages[index]);
+        for (member, advantage) in group.members.iter().zip(advantages) {
+            let advantage = match &self.whitening {
+                Some(whitening) if !gated => whitening.of(&more(member).policy, advantage),
+                _ => advantage,
+            };
             let (mean, deviation) = (mean.clone(), deviation.clone());
+            let advantage = splice::json(&advantage);
             output
                 .add(member, &[("advantage", advantage), ("group_mean", mean), ("group_std", deviation)])?;
         }
@@ -198,9 +240,28 @@ impl Decorate for Advantages {
             "groups_flat": self.flat,
             "dropped_groups": {"flat": self.dropped},
         });
-        if self.arguments.credit == Credit::Tree {
-            counts["joint"] = choice(&self.arguments.joint()).into();
-            counts["joint_actions"] = self.tree.len().into();
+        if self.gate.is_some() {
+            counts["groups_gated"] = self.gated.into();
+            counts["dropped_groups"]["gate"] = self.dropped_gated.into();
+        }
+        match self.arguments.credit {
+            Credit::Tree => {
+                counts["joint"] = choice(&self.arguments.joint()).into();
+                counts["joint_actions"] = self.tree.len().into();
+            }
+            Credit::Gigpo => {
+                counts["anchors"] = self.anchors.len().into();
+                counts["anchor_size_mean"] = (stats.samples as f64 / self.anchors.len().max(1) as f64).into();
+            }
+            Credit::Episode if self.arguments.counts_calls() => counts["count"] = "calls".into(),
+            _ => {}
+        }
+        if let Some(whitening) = &self.whitening {
+            counts["whiten"] =
+                json!({"over": choice(&self.arguments.whiten()), "policies": whitening.counts()});
+        }
+        if let Some(baselines) = &self.baselines {
+            counts["baselines"] = baselines.counts();
         }
         counts
     }
@@ -209,37 +270,12 @@ impl Decorate for Advantages {
         let (samples, groups) = (counted(stats.samples, "sample"), counted(stats.groups, "group"));
         let mut text =
             format!("{samples}, {groups} by {}, {} flat", choice(&self.method.estimator), self.flat);
-        if self.dropped > 0 {
+        if self.gated > 0 {
+            text += &format!(" ({} by the gate)", self.gated);
+        }
+        if self.dropped + self.dropped_gated > 0 {
             text += &format!(" and left out ({})", counted(stats.samples - stats.written, "sample"));
         }
         text
     }
-}
-
-/// What is compared in a group: its members, or under `--credit episode` its episodes, each represented by its first
-/// member. And for each member the index of its unit.
-fn compared(group: &Group, credit: Credit) -> (Vec<&Data>, Vec<usize>) {
-    let (mut units, mut indices) = (Vec::new(), Vec::new());
-    let mut episodes = HashMap::new();
-    for data in group.members.iter().map(|member| &member.data) {
-        let index = match &data.key {
-            Some(key) if credit == Credit::Episode => *episodes.entry(&key.episode).or_insert(units.len()),
-            _ => units.len(),
-        };
-        if index == units.len() {
-            units.push(data);
-        }
-        indices.push(index);
-    }
-    (units, indices)
-}
-
-fn incomplete(group: &Group) -> Failure {
-    let (place, size) = match group.members.first() {
-        Some(first) => (first.name(), first.data.size),
-        None => ("stdin".to_owned(), 0),
-    };
-    let (key, count) = (&group.key, group.members.len());
-    Failure::data(format!("{place}: group {key}: the stream ended with {count} of {size} members"))
-        .hint("filter before group, which counts the members, or drop whole groups")
 }

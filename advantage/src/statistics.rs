@@ -20,21 +20,22 @@ pub struct Statistics {
     pub mean: f64,
     /// The standard deviation, 0 for a single value. For [`Std::None`] that of [`Std::Sample`].
     pub deviation: f64,
-    /// Whether all values are equal, so that there is nothing to compare.
+    /// Whether all values are equal, or as good as equal, so that there is nothing to compare.
     pub flat: bool,
 }
 
 impl Statistics {
-    /// The statistics of `values`, at least one. The order of the values does not matter, to the last bit.
-    pub fn of(values: &[f64], std: Std) -> Self {
+    /// The statistics of `values`, at least one, which are flat where they differ by no more than `flat_below`. The order of
+    /// the values does not matter, to the last bit.
+    pub fn of(values: &[f64], std: Std, flat_below: f64) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let flat = sorted.first() == sorted.last();
         let count = sorted.len() as f64;
-        let first = sorted.first().copied().unwrap_or_default();
-        if flat {
-            return Statistics { mean: first, deviation: 0.0, flat };
+        let [first, last] = [sorted.first(), sorted.last()].map(|value| value.copied().unwrap_or_default());
+        if first == last {
+            return Statistics { mean: first, deviation: 0.0, flat: true };
         }
+        let flat = last - first <= flat_below;
         let mean = sorted.iter().sum::<f64>() / count;
         let squares: f64 = sorted.iter().map(|value| (value - mean).powi(2)).sum();
         let divisor = if std == Std::Population { count } else { count - 1.0 };
@@ -51,14 +52,22 @@ mod tests {
         let values = [0.1, 0.7, 1e-9, 3.3, 0.1, 2.0 / 3.0];
         let mut reversed = values;
         reversed.reverse();
-        assert_eq!(Statistics::of(&values, Std::Sample), Statistics::of(&reversed, Std::Sample));
+        assert_eq!(Statistics::of(&values, Std::Sample, 0.0), Statistics::of(&reversed, Std::Sample, 0.0));
     }
 
     #[test]
     fn equal_values_are_flat_whatever_their_sum_rounds_to() {
-        let statistics = Statistics::of(&[0.1; 3], Std::Sample);
+        let statistics = Statistics::of(&[0.1; 3], Std::Sample, 0.0);
         assert_eq!(statistics, Statistics { mean: 0.1, deviation: 0.0, flat: true });
-        assert!(Statistics::of(&[5.0], Std::Sample).flat);
-        assert!(Statistics::of(&[0.0, -0.0], Std::Sample).flat);
+        assert!(Statistics::of(&[5.0], Std::Sample, 0.0).flat);
+        assert!(Statistics::of(&[0.0, -0.0], Std::Sample, 0.0).flat);
+        assert!(!Statistics::of(&[0.0, 0.1], Std::Sample, 0.0).flat);
+    }
+
+    #[test]
+    fn what_differs_by_no_more_than_the_limit_is_flat_and_keeps_its_deviation() {
+        let near = Statistics::of(&[0.25, 0.75], Std::Population, 0.5);
+        assert_eq!(near, Statistics { mean: 0.5, deviation: 0.25, flat: true });
+        assert!(!Statistics::of(&[0.25, 0.75], Std::Population, 0.499).flat);
     }
 }

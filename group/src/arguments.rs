@@ -30,6 +30,11 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
     pub by: By,
 
+    /// Also say which samples of one agent in one task have equal prompts, in whatever episode and turn, for advantage --credit
+    /// gigpo: adds anchor, named after the first of them, and anchor_size. Holds the stream in memory
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub anchor: Option<Anchor>,
+
     /// What to do with a group whose branches are not all there at the end of the stream
     #[arg(long, value_enum, default_value_t = Incomplete::Error, value_name = "WHAT")]
     pub incomplete: Incomplete,
@@ -41,6 +46,13 @@ pub struct Arguments {
     /// The flags of every decorating stage.
     #[command(flatten)]
     pub flags: Flags,
+}
+
+/// What the samples of an anchor have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Anchor {
+    /// All tokens of the prompt
+    Prompt,
 }
 
 /// What to do with a group without all its branches.

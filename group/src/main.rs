@@ -4,6 +4,7 @@
 //! (AT-GRPO, arXiv 2510.11062, section 3). A group is written once it and all before it are complete; interleaved groups
 //! only cost memory. Left out: what a reward means, see `advantage`.
 
+mod anchors;
 mod arguments;
 mod key;
 mod siblings;

@@ -11,6 +11,7 @@ use record::splice;
 use record::stage::{choice, counted};
 use serde_json::{Value, json};
 
+use crate::anchors::Anchors;
 use crate::arguments::{Arguments, Incomplete, Unscored};
 use crate::key::By;
 use crate::siblings::Common;
@@ -30,11 +31,14 @@ pub struct Data {
     scored: bool,
     /// Of the first member: the parts of the group key, and what its siblings share.
     first: Option<(Vec<String>, Common)>,
+    /// With `--anchor`, which one.
+    anchor: Option<usize>,
 }
 
 /// The stage and what it has counted beyond samples and groups.
 pub struct Grouping {
     arguments: Arguments,
+    anchors: Anchors,
     /// Samples whose reward was null.
     unscored: u64,
     /// Groups whose members all have the same reward.
@@ -53,6 +57,7 @@ impl Grouping {
     pub fn new(arguments: Arguments) -> Self {
         Grouping {
             arguments,
+            anchors: Anchors::default(),
             unscored: 0,
             flat: 0,
             parallel: 0,
@@ -77,6 +82,21 @@ impl Grouping {
     fn dropped_before(ends: &[End]) -> u64 {
         let of = |end: &End| end.dropped_groups().into_iter().map(|(_, count)| count).sum::<u64>();
         ends.iter().map(|end| of(end) + Self::dropped_before(&end.after)).sum()
+    }
+
+    fn is_parallel(&self, group: &Group) -> bool {
+        self.arguments.by.siblings() && common(group).is_some_and(|common| common.parallel)
+    }
+
+    /// Whether siblings are missing, which in parallel sampling they may.
+    fn is_cut(&self, group: &Group) -> bool {
+        self.arguments.by.siblings() && !group.complete && !self.is_parallel(group)
+    }
+
+    /// Whether it is left out because of members that were not scored.
+    fn is_unscored(&self, group: &Group) -> bool {
+        let scored = group.members.iter().filter(|member| member.data.scored).count();
+        scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0
     }
 
     fn check_reward(&mut self, sample: &Sample, line: &Line) -> Result<()> {
@@ -104,6 +124,9 @@ impl Decorate for Grouping {
 
     fn require(&self, sample: &Sample, line: &Line) -> Result<()> {
         sample.require(line, NEEDED)?;
+        if self.arguments.anchor.is_some() {
+            sample.require(line, &[Field::Task, Field::PromptIds])?;
+        }
         match self.arguments.by {
             By::Task => sample.require(line, &[Field::Task]),
             By::AgentTurn if !sample.is_parallel() => sample.require(line, &[Field::PromptIds]),
@@ -143,7 +166,21 @@ impl Decorate for Grouping {
             reward: sample.reward.flatten().or(parts_sum),
             scored: sample.reward.map_or(sample.rewards.is_some(), |reward| reward.is_some()),
             first,
+            anchor: self.arguments.anchor.map(|_| self.anchors.of(&sample)),
         })
+    }
+
+    fn needs_whole_stream(&self) -> bool {
+        self.arguments.anchor.is_some()
+    }
+
+    /// Counts the samples that will be written.
+    fn whole(&mut self, groups: &[&Group]) -> Result<()> {
+        let written = groups.iter().filter(|group| !self.is_cut(group) && !self.is_unscored(group));
+        let scored = written.flat_map(|group| &group.members).filter(|member| member.data.scored);
+        let anchors: Vec<usize> = scored.filter_map(|member| member.data.anchor).collect();
+        anchors.into_iter().for_each(|anchor| self.anchors.join(anchor));
+        Ok(())
     }
 
     fn next_part(&mut self) {
@@ -157,20 +194,16 @@ impl Decorate for Grouping {
     }
 
     fn decorate(&mut self, mut group: Group, output: &mut Output) -> Result<()> {
-        let siblings = self.arguments.by.siblings();
-        let parallel = siblings && common(&group).is_some_and(|common| common.parallel);
-        if siblings && !group.complete {
-            if parallel {
-                self.short += 1;
-            } else if self.arguments.incomplete == Incomplete::Drop {
-                self.dropped_incomplete += 1;
-                return Ok(());
-            } else {
+        if self.is_cut(&group) {
+            if self.arguments.incomplete == Incomplete::Error {
                 return Err(incomplete(&group));
             }
+            self.dropped_incomplete += 1;
+            return Ok(());
         }
-        let scored = group.members.iter().filter(|member| member.data.scored).count();
-        if scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0 {
+        let parallel = self.is_parallel(&group);
+        self.short += u64::from(parallel && !group.complete);
+        if self.is_unscored(&group) {
             self.dropped_unscored += 1;
             return Ok(());
         }
@@ -180,6 +213,10 @@ impl Decorate for Grouping {
         self.flat += u64::from(group.members.windows(2).all(same));
         let keys = [("group", splice::json(&group.key)), ("group_size", splice::json(&group.members.len()))];
         for member in &group.members {
+            let anchor = member.data.anchor.map(|anchor| self.anchors.anchor(anchor));
+            let anchor = anchor
+                .map(|(name, size)| [("anchor", splice::json(&name)), ("anchor_size", splice::json(&size))]);
+            let keys: Vec<_> = keys.iter().cloned().chain(anchor.into_iter().flatten()).collect();
             output.add(member, &keys)?;
         }
         Ok(())
@@ -198,7 +235,7 @@ impl Decorate for Grouping {
     }
 
     fn counts(&self, stats: &decorate::StageStats, ends: &[End]) -> Value {
-        json!({
+        let mut counts = json!({
             "by": choice(&self.arguments.by),
             "equal_prompts": self.arguments.by.siblings() && self.parallel == 0,
             "samples": stats.samples,
@@ -209,7 +246,11 @@ impl Decorate for Grouping {
             "groups_flat": self.flat,
             "groups_short": self.short,
             "dropped_groups": {"incomplete": self.dropped_incomplete, "unscored": self.dropped_unscored},
-        })
+        });
+        if self.arguments.anchor.is_some() {
+            counts["anchors"] = self.anchors.len().into();
+        }
+        counts
     }
 
     fn summary(&self, stats: &decorate::StageStats) -> String {

@@ -57,6 +57,7 @@ fn names(sample: &Sample) -> Checked {
         (Field::Parent, &sample.parent),
         (Field::Policy, &sample.policy),
         (Field::Group, &sample.group),
+        (Field::Anchor, &sample.anchor),
     ];
     for (field, text) in texts {
         if text.as_deref() == Some("") {
@@ -207,6 +208,9 @@ fn tokens(sample: &Sample) -> Checked {
 fn numbers(sample: &Sample) -> Checked {
     if sample.group_size == Some(0) {
         return Err("group_size is 0, but a group has at least one member".to_owned());
+    }
+    if sample.anchor_size == Some(0) {
+        return Err("anchor_size is 0, but an anchor has at least one sample".to_owned());
     }
     match sample.group_std {
         Some(deviation) if deviation < 0.0 => Err(format!("group_std is {deviation}, below 0")),

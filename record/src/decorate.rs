@@ -79,6 +79,23 @@ pub trait Decorate {
         false
     }
 
+    /// Sees all groups of a whole stream before the first of them is decorated; only of a stage that
+    /// [needs it](Decorate::needs_whole_stream).
+    ///
+    /// # Errors
+    /// 65: they contradict each other.
+    fn whole(&mut self, _groups: &[&Group<Self::Data>]) -> Result<()> {
+        Ok(())
+    }
+
+    /// All lines are decorated and written, but for `end`.
+    ///
+    /// # Errors
+    /// 74: what the stage keeps beside the stream could not be written.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Writes the members of a group with their new keys; members that are not written are dropped.
     ///
     /// # Errors
@@ -242,10 +259,15 @@ impl<S: Decorate> Chassis<'_, S> {
         if !self.flags.allow_incomplete {
             self.stage.check(&self.stats, self.stream.ends())?;
         }
-        for entry in std::mem::take(&mut self.gather).rest() {
+        let rest: Vec<Gathered<Group<S::Data>>> = std::mem::take(&mut self.gather).rest().collect();
+        if self.stage.needs_whole_stream() {
+            let groups: Vec<&Group<S::Data>> = rest.iter().filter_map(Gathered::group).collect();
+            self.stage.whole(&groups)?;
+        }
+        for entry in rest {
             self.write(entry, writer)?;
         }
-        Ok(())
+        self.stage.finish()
     }
 
     fn sample(&mut self, line: Line) -> Result<()> {

@@ -15,6 +15,16 @@ pub enum Gathered<T> {
     Group(T),
 }
 
+impl<T> Gathered<T> {
+    /// The group, if it is one.
+    pub fn group(&self) -> Option<&T> {
+        match self {
+            Gathered::Line(_) => None,
+            Gathered::Group(group) => Some(group),
+        }
+    }
+}
+
 /// Gathers groups of type `T` by a key.
 #[derive(Debug)]
 pub struct Gather<T> {

@@ -183,6 +183,10 @@ sample_fields! {
     group Group: Text<'a>,
     /// Samples in the group; at least 1.
     group_size GroupSize: u32,
+    /// Anchor: samples of one agent in one task that share it have the same prompt, in whatever episode and turn.
+    anchor Anchor: Text<'a>,
+    /// Samples that share the anchor; at least 1.
+    anchor_size AnchorSize: u32,
     /// Advantage over its group; the unit depends on the estimator.
     advantage Advantage: f64,
     /// Mean reward of the group.

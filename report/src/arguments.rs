@@ -75,6 +75,8 @@ pub enum Command {
     ///   report compare runs/* --format json | jq .against
     #[command(verbatim_doc_comment)]
     Compare(Compare),
+    /// Shows what a credit rule does to each agent: flat groups, its share of the advantage, where that points
+    Roles(Roles),
 }
 
 /// Which runs, and what to write.
@@ -189,6 +191,30 @@ pub enum TableFormat {
     Table,
     /// One JSON line of type comparison for each method
     Json,
+}
+
+/// Shows by agent what a credit rule makes of a record: groups with nothing to learn from (`flat_by_reward`, `flat`, and by turn),
+/// the agent's share of |advantage| x tokens (`advantage_mass`), mean, deviation and largest 1 % of its advantages, their
+/// correlation with success, and in trees how much of the rewards' variance is the candidate and not the state.
+///
+/// Examples:
+///   group < samples.jsonl | advantage | report roles
+///   report roles runs/plan-path/steps/000010/samples.jsonl
+///   report roles at-grpo.jsonl --against c3.jsonl     # two rules on one record: the cosine of their advantages
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Roles {
+    /// A stream of `advantage`; without one stdin
+    #[arg(value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// The same samples with the advantages of another rule
+    #[arg(long, value_name = "FILE")]
+    pub against: Option<PathBuf>,
+
+    /// How to print it; json and line print an object for each agent
+    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
+    pub format: ResultFormat,
 }
 
 /// How a result is printed.

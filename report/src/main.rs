@@ -18,6 +18,7 @@ mod index;
 mod methods;
 mod metrics;
 mod page;
+mod roles;
 mod run;
 mod stage;
 mod stats;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
             Some(Command::Compress(arguments)) => compress::run(arguments),
             Some(Command::Compare(arguments)) => compare::run(arguments),
+            Some(Command::Roles(arguments)) => roles::run(arguments),
             None if arguments.runs.watch => watch::run(&arguments.runs.runs),
             None => stage::run(&arguments.runs),
         }

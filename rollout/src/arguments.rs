@@ -16,9 +16,11 @@ use record::sample::Sampling;
 use crate::engine::{Precision, SamplingParams};
 use crate::episode::joint::{Expand, JointConfig, Mode};
 use crate::episode::{EpisodeConfig, Frozen, Select};
+use crate::fill::{FillBy, FillConfig};
 use crate::lines::RunMetadata;
 use crate::prompts::raw_json;
 use crate::server::Patience;
+use crate::widths::Widths;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,9 +73,9 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
 
-    /// Candidates a group, up to 4096. Default: 4; with --greedy 1.
-    #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(1..=4096))]
-    pub branches: Option<u32>,
+    /// Candidates a group, up to 4096, of all agents or of one: --branches 4 --branches checker=8. Default: 4; with --greedy 1.
+    #[arg(long, value_name = "[ROLE=]K")]
+    pub branches: Vec<String>,
 
     /// Turn limit of an episode. Default: the environment's.
     #[arg(long, value_name = "T", value_parser = value_parser!(u32).range(1..))]
@@ -105,6 +107,29 @@ pub struct Arguments {
         help_heading = "Joint actions"
     )]
     pub stop_above: Option<f64>,
+
+    /// Play tasks in waves until N of them teach, or all are played: those whose groups are not all flat. All that is played is
+    /// written; advantage --drop-flat leaves out what does not teach.
+    #[arg(long, value_name = "N", help_heading = "Refill", value_parser = value_parser!(u64).range(1..))]
+    pub fill: Option<u64>,
+
+    /// What makes a task teach: rewards that differ in one of its groups, or plays of which some succeed and some do not.
+    /// Default: reward.
+    #[arg(long, value_enum, value_name = "WHAT", requires = "fill", help_heading = "Refill")]
+    pub fill_by: Option<FillBy>,
+
+    /// Tasks of a wave, after which it is counted how many teach. Default: N.
+    #[arg(long, value_name = "W", requires = "fill", help_heading = "Refill",
+          value_parser = value_parser!(u64).range(1..))]
+    pub fill_wave: Option<u64>,
+
+    /// Rewards that differ by no more than E are equal. Default: 0.
+    #[arg(long, value_name = "E", requires = "fill", help_heading = "Refill")]
+    pub flat_below: Option<f64>,
+
+    /// Fail where too few tasks teach.
+    #[arg(long, requires = "fill", help_heading = "Refill")]
+    pub fill_strict: bool,
 
     /// Logits are divided by this before the softmax. Default: 1.
     #[arg(long, value_name = "T")]
@@ -275,6 +300,8 @@ pub struct Settings {
     pub sampling: SamplingParams,
     /// Which tasks are played.
     pub shard: Shard,
+    /// How many of them must teach.
+    pub fill: Option<FillConfig>,
     /// Worker threads.
     pub threads: usize,
     /// Where the model runs.
@@ -325,6 +352,7 @@ impl Arguments {
         sampling.check()?;
         let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
         let team = Ownership::parse("--policy", &self.policy)?;
+        let widths = self.widths(&team)?;
         let served = team.owners().iter().any(Owner::is_server);
         if served && self.joint.is_some() {
             return Err(Failure::usage(
@@ -332,6 +360,7 @@ impl Arguments {
             )
             .hint("leave out --joint, or let a policy directory play every agent"));
         }
+        let branches = widths.common;
         Ok(Settings {
             patience: self.patience()?,
             episodes: Arc::new(EpisodeConfig {
@@ -339,17 +368,19 @@ impl Arguments {
                 select: self.select,
                 team_weight: self.team_weight,
                 joint: self.joint_config()?,
+                widths,
                 frozen: Frozen(served.then(|| Arc::new(team.clone()))),
             }),
             team,
             metadata: RunMetadata {
                 step: self.step,
                 shard: format!("{}/{}", shard.number, shard.count),
-                branches: self.branches.unwrap_or(if self.greedy { 1 } else { 4 }),
+                branches,
                 parallel: self.sampling == SamplingMode::Parallel,
                 sampling: raw_json(&Sampling { temperature, top_p, top_k, greedy, seed: self.seed })?,
             },
             sampling,
+            fill: self.fill_config(shard)?,
             shard,
             threads: self
                 .threads
@@ -361,6 +392,24 @@ impl Arguments {
         })
     }
 
+    /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
+    fn widths(&self, team: &Ownership) -> Result<Widths> {
+        let widths = Widths::parse(&self.branches, if self.greedy { 1 } else { 4 })?;
+        let Some(role) = widths.own.keys().next().filter(|_| self.sampling == SamplingMode::Parallel) else {
+            return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
+                None => Ok(widths),
+                Some((role, width)) => Err(Failure::usage(format!(
+                    "--branches {role}={width}: a server plays {role}, which has one candidate a turn"
+                ))
+                .hint(format!("leave out --branches {role}={width}"))),
+            };
+        };
+        Err(Failure::usage(format!(
+            "--branches {role}=… has no effect with --sampling parallel, where a task has as many episodes as branches"
+        ))
+        .hint("--branches K is the number of episodes; --sampling tree has candidates by agent"))
+    }
+
     /// How long and how often servers are asked.
     fn patience(&self) -> Result<Patience> {
         let seconds = self.server_timeout;
@@ -368,6 +417,28 @@ impl Arguments {
         let timeout = timeout
             .ok_or_else(|| Failure::usage(format!("--server-timeout {seconds}: must be above 0 seconds")))?;
         Ok(Patience { timeout, retries: self.server_retries, quiet: self.quiet })
+    }
+
+    /// When to stop playing. Shards would have to wait for each other.
+    fn fill_config(&self, shard: Shard) -> Result<Option<FillConfig>> {
+        let Some(wanted) = self.fill else { return Ok(None) };
+        if shard.count > 1 {
+            return Err(Failure::usage(
+                "--fill counts the tasks of all shards, which cannot wait for each other",
+            )
+            .hint("leave out --shard, or --fill"));
+        }
+        let flat_below = self.flat_below.unwrap_or(0.0);
+        if !(flat_below.is_finite() && flat_below >= 0.0) {
+            return Err(Failure::usage(format!("--flat-below {flat_below}: must be a number from 0")));
+        }
+        Ok(Some(FillConfig {
+            wanted,
+            by: self.fill_by.unwrap_or(FillBy::Reward),
+            wave: self.fill_wave.unwrap_or(wanted),
+            flat_below,
+            strict: self.fill_strict,
+        }))
     }
 
     /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.
@@ -392,7 +463,7 @@ impl Arguments {
     /// Refuses sampling flags that `--greedy` would ignore. Their greedy value is allowed.
     fn check_greedy(&self) -> Result<()> {
         let conflicts = [
-            ("--branches", self.branches.is_some_and(|branches| branches != 1), "1"),
+            ("--branches", Widths::parse(&self.branches, 1)?.most() != 1, "1"),
             ("--temperature", self.temperature.is_some_and(|temperature| temperature != 1.0), "1"),
             ("--top-p", self.top_p.is_some_and(|top_p| top_p != 1.0), "1"),
             ("--top-k", self.top_k.is_some_and(|top_k| top_k != 0), "0"),

@@ -26,6 +26,7 @@ use policy::ownership::Ownership;
 use record::failure::{Failure, UNAVAILABLE};
 
 use crate::streams::Streams;
+use crate::widths::Widths;
 use group::{Candidate, Group, Member, PromptRequest};
 use joint::{JointAction, JointConfig, Node};
 
@@ -49,6 +50,8 @@ pub struct EpisodeConfig {
     pub team_weight: f64,
     /// How joint actions are scored; `None`: each candidate is scored for itself.
     pub joint: Option<JointConfig>,
+    /// How many candidates each agent of a tree has at a turn.
+    pub widths: Widths,
     /// Which agents are not trained: each has one candidate a turn, with which nothing is compared.
     pub frozen: Frozen,
 }
@@ -392,6 +395,8 @@ impl Episode {
         let (node, mut branches) = (self.node(), self.id.branches.clone());
         if self.config.frozen.has(name) {
             branches.end = branches.start + 1;
+        } else if let Some(width) = self.config.widths.own.get(name) {
+            branches.end = branches.start + width;
         }
         PromptRequest { node, turn: self.turn, agent, branches, messages }
     }

@@ -10,6 +10,7 @@
 pub mod arguments;
 pub mod engine;
 pub mod episode;
+pub mod fill;
 pub mod generator;
 pub mod kernels;
 pub mod lines;
@@ -24,5 +25,6 @@ pub mod stats;
 pub mod streams;
 pub mod task_run;
 pub mod version;
+pub mod widths;
 pub mod worker;
 pub mod writer;

@@ -217,7 +217,11 @@ impl TaskRef<'_> {
                 node: group.node.name(),
                 agent,
                 branch: member.branch,
-                branches: self.metadata.branches,
+                branches: if self.metadata.parallel {
+                    self.metadata.branches
+                } else {
+                    group.members.len() as u32
+                },
                 id: &id,
                 parent: group.parent.as_deref(),
                 selected: member.selected,

@@ -29,6 +29,8 @@ struct Inner {
     in_progress: usize,
     /// The sequence number that is written next.
     next_written: u64,
+    /// Written tasks that teach.
+    teaching: u64,
     /// No task follows.
     closed: bool,
     /// Nobody works any more.
@@ -88,9 +90,18 @@ impl Queue {
         self.update(|inner| inner.stopped = true);
     }
 
-    /// All output before number `next` is written.
-    pub fn written(&self, next: u64) {
-        self.update(|inner| inner.next_written = next);
+    /// All output before number `next` is written, with so many tasks that teach.
+    pub fn written(&self, next: u64, teaching: u64) {
+        self.update(|inner| (inner.next_written, inner.teaching) = (next, teaching));
+    }
+
+    /// Waits until all output before number `next` is written; how many tasks of it teach, or none once the queue is stopped.
+    pub fn wait_for_wave(&self, next: u64) -> Option<u64> {
+        let mut inner = self.lock();
+        while inner.next_written < next && !inner.stopped {
+            inner = self.wait(inner);
+        }
+        (!inner.stopped).then_some(inner.teaching)
     }
 
     /// A thread finished one of its tasks.
@@ -180,7 +191,7 @@ mod tests {
         assert!(!queue.has_room(&queue.lock(), 8));
         std::thread::scope(|scope| {
             scope.spawn(|| fill(&queue, 8..9));
-            queue.written(1);
+            queue.written(1, 0);
         });
         assert_eq!(take(&queue, 1), [8]);
         assert!(!queue.has_room(&queue.lock(), 9));

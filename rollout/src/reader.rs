@@ -10,6 +10,7 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 
 use crate::arguments::Shard;
+use crate::fill::FillConfig;
 use crate::queue::Queue;
 use crate::stats::Stats;
 use crate::task_run::{Output, QueuedTask};
@@ -20,6 +21,9 @@ pub struct TaskReader {
     queue: Arc<Queue>,
     writer: Sender<Event>,
     shard: Shard,
+    fill: Option<FillConfig>,
+    /// Enough tasks teach: those that follow are not played.
+    filled: bool,
     /// Position among all tasks of the stream, so that an episode's name does not depend on the shard.
     index: u64,
     /// Tasks of this shard.
@@ -30,9 +34,15 @@ pub struct TaskReader {
 }
 
 impl TaskReader {
-    /// A reader of the tasks of `shard`.
-    pub fn new(queue: Arc<Queue>, writer: Sender<Event>, shard: Shard) -> TaskReader {
-        TaskReader { queue, writer, shard, index: 0, own: 0, sequence: 0, seen: HashMap::new() }
+    /// A reader of the tasks of `shard`, until as many teach as `fill` asks for.
+    pub fn new(
+        queue: Arc<Queue>,
+        writer: Sender<Event>,
+        shard: Shard,
+        fill: Option<FillConfig>,
+    ) -> TaskReader {
+        let (index, own, sequence, seen) = (0, 0, 0, HashMap::new());
+        TaskReader { queue, writer, shard, fill, filled: false, index, own, sequence, seen }
     }
 
     /// Reads until the input ends or fails, or nobody works any more.
@@ -79,9 +89,25 @@ impl TaskReader {
         if index % u64::from(self.shard.count) != u64::from(self.shard.number) {
             return Ok(true);
         }
+        if !self.is_played() {
+            return Ok(true);
+        }
         self.own += 1;
         let sequence = self.next_sequence();
         Ok(self.queue.push(QueuedTask { sequence, index, occurrence, task }))
+    }
+
+    /// Whether another task is played: after each wave, not if enough of those before teach.
+    fn is_played(&mut self) -> bool {
+        if let Some(FillConfig { wave, wanted, .. }) = self.fill
+            && !self.filled
+            && self.own > 0
+            && self.own.is_multiple_of(wave)
+        {
+            // Of a queue that is stopped nothing more is asked.
+            self.filled = self.queue.wait_for_wave(self.sequence).is_none_or(|teaching| teaching >= wanted);
+        }
+        !self.filled
     }
 
     fn next_sequence(&mut self) -> u64 {

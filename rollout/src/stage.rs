@@ -128,6 +128,10 @@ fn run_part<W: Write>(
     }
     let error = outcome.as_ref().err().map(|failure| failure.message.clone());
     let allowed = whole(&totals).err().filter(|_| outcome.is_ok()).map(|failure| failure.message);
+    let mut counts = totals.stats.counts();
+    if let Some(fill) = &settings.fill {
+        counts.insert("fill".to_owned(), fill.counts(&totals));
+    }
     let timing = timing(settings, &totals.times, started.elapsed(), load);
     let end = End {
         stage: "rollout".to_owned(),
@@ -136,7 +140,7 @@ fn run_part<W: Write>(
         shard: Some(settings.metadata.shard.clone()),
         error,
         allowed,
-        counts: totals.stats.counts(),
+        counts,
         after: totals.ends,
         timing,
         extra: Map::from_iter([("dtype".to_owned(), settings.dtype.name().into())]),
@@ -159,7 +163,7 @@ fn open(
     let agents = environment.agents(&first, settings.flags.workflow.as_deref())?;
     check_team(settings, &agents)?;
 
-    let branches = settings.metadata.branches as usize;
+    let branches = settings.episodes.widths.most() as usize;
     let tasks_per_thread = match settings.device {
         DeviceKind::Cpu => ROWS / branches,
         // All threads share the device's rows; as many again wait, so that it never runs dry.
@@ -218,6 +222,10 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
         policy_of(&settings.team, agent)?;
     }
     let is_unknown = |named: &&str| !agents.is_empty() && agents.iter().all(|agent| agent != named);
+    if let Some(agent) = settings.episodes.widths.own.keys().map(String::as_str).find(is_unknown) {
+        return Err(Failure::usage(format!("--branches {agent}=…: the workflow has no agent named {agent}"))
+            .hint(format!("its agents are: {}", agents.join(", "))));
+    }
     match settings.team.named().map(|(agent, _)| agent).find(is_unknown) {
         None => Ok(()),
         Some(agent) => {
@@ -236,7 +244,7 @@ pub fn play<W: Write>(
     let settings = &context.settings;
     let queue = Arc::new(Queue::new(settings.threads, tasks_per_thread));
     let (sender, events) = channel();
-    let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard);
+    let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard, settings.fill);
     // Never joined: after a failure it may be waiting for a line that does not come.
     if let Err(error) = thread::Builder::new().spawn(move || reader.run(lines)) {
         return (Totals::default(), Err(runtime::no_thread(&error)));
@@ -328,6 +336,9 @@ pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
         return Err(
             Failure::work(message).hint("this is a mistake in rollout: nothing should be trained on it")
         );
+    }
+    if let Some(fill) = &settings.fill {
+        fill.judge(totals)?;
     }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
     if errors as f64 > settings.flags.max_error_rate * episodes as f64 {

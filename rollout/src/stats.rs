@@ -126,6 +126,10 @@ pub struct Stats {
     pub nodes: u64,
     /// Joint actions.
     pub joint_actions: u64,
+    /// With `--fill`: tasks that teach, and completion tokens of those that do not.
+    pub teaching: u64,
+    /// See `teaching`.
+    pub tokens_not_teaching: u64,
     dropped: BTreeMap<&'static str, u64>,
     environments: BTreeMap<String, EnvironmentStats>,
     agents: BTreeMap<String, AgentStats>,
@@ -159,6 +163,8 @@ impl Stats {
         self.prompt_tokens += other.prompt_tokens;
         self.nodes += other.nodes;
         self.joint_actions += other.joint_actions;
+        self.teaching += other.teaching;
+        self.tokens_not_teaching += other.tokens_not_teaching;
         for (boundary, &count) in &other.dropped {
             self.drop_groups(boundary, count);
         }
@@ -184,6 +190,13 @@ impl Stats {
     /// Episodes that could not be scored.
     pub fn errors(&self) -> u64 {
         self.environments.values().map(|environment| environment.errors).sum()
+    }
+
+    /// Counts the task that these are of as one that teaches, or its tokens as those of one that does not.
+    pub fn set_teaching(&mut self, teaches: bool) {
+        self.teaching = u64::from(teaches);
+        let tokens = self.agents.values().filter(|agent| !agent.served).map(|agent| agent.completion_tokens);
+        self.tokens_not_teaching = if teaches { 0 } else { tokens.sum() };
     }
 
     /// Samples written.

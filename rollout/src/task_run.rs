@@ -17,6 +17,7 @@ use crate::arguments::Settings;
 use crate::episode::group::{Candidate, Group, PromptRequest};
 use crate::episode::joint::{Expand, JointAction, Node};
 use crate::episode::{Episode, EpisodeError, EpisodeId, Stop};
+use crate::fill::Lessons;
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
 use crate::stats::{AgentStats, Stats};
@@ -96,6 +97,8 @@ pub struct TaskRun {
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
     stats: Stats,
+    /// What `--fill` asks of it.
+    lessons: Lessons,
     /// Why it could not begin.
     refused: Option<Stop>,
 }
@@ -118,6 +121,7 @@ impl TaskRun {
             prompts: HashMap::new(),
             open_requests: 0,
             stats: Stats::default(),
+            lessons: Lessons::default(),
             refused: None,
         };
         run.stats.tasks = 1;
@@ -233,6 +237,12 @@ impl TaskRun {
         let Some((prompt, policy)) = self.prompts.remove(&(index, group.agent)) else { return Ok(()) };
         let (episode, label) = (&self.episodes[index], &self.context.labels[policy]);
         let mut lines = Vec::new();
+        if self.context.settings.fill.is_some() && !label.served {
+            self.lessons.group(group);
+            if self.context.settings.episodes.joint.is_none() && !self.context.settings.metadata.parallel {
+                self.lessons.ends_of_candidates(group);
+            }
+        }
         match label.served {
             false => self.reference().write_group(&mut lines, episode, group, label, &prompt)?,
             true => self.reference().write_served(&mut lines, episode, group, label, &prompt)?,
@@ -245,6 +255,9 @@ impl TaskRun {
 
     fn write_joint(&mut self, index: usize, groups: &[Group], actions: &[JointAction]) -> Result<()> {
         let Some(group) = groups.first() else { return Ok(()) };
+        if !self.context.settings.metadata.parallel {
+            self.lessons.ends_of_actions(actions);
+        }
         let branch = self.episodes[index].id().branches.start;
         let mut lines = Vec::new();
         self.reference().write_joint(&mut lines, branch, group, actions)?;
@@ -316,6 +329,7 @@ impl TaskRun {
             stats.drop_groups(error.boundary, groups as u64);
             (stats.nodes, stats.joint_actions) = (0, 0);
             self.written.clear();
+            self.lessons = Lessons::default();
         }
         for written in &self.written {
             bytes.extend_from_slice(&written.lines);
@@ -333,6 +347,16 @@ impl TaskRun {
         for end in refused.chain(played) {
             stats.add_episode(&self.task.task.env, end.turns, end.stop);
             self.reference().write_end(&mut bytes, &end)?;
+        }
+        if let Some(fill) = &self.context.settings.fill {
+            let mut lessons = std::mem::take(&mut self.lessons);
+            if self.context.settings.metadata.parallel {
+                let stops = self.episodes.iter().filter_map(Episode::stop);
+                stops
+                    .filter(|stop| !matches!(stop, Stop::Error(_)))
+                    .for_each(|stop| lessons.end(*stop == Stop::Success));
+            }
+            stats.set_teaching(lessons.teaches(fill));
         }
         bytes.pop();
         let text = String::from_utf8(bytes).map_err(Failure::work)?;

@@ -151,7 +151,7 @@ impl<'a> Worker<'a> {
             state => state.map_err(EpisodeError::from),
         };
         if let (Some(joint), Ok(state)) = (&settings.episodes.joint, &state) {
-            joint.check(&**state, settings.metadata.branches, settings.flags.turns)?;
+            joint.check(&**state, &settings.episodes.widths, settings.flags.turns)?;
         }
         let (run, requests) = TaskRun::begin(self.context.clone(), task, state);
         self.times.environment += started.elapsed();

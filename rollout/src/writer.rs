@@ -80,7 +80,7 @@ pub fn write_in_order<W: Write>(
             progress.set_message(format!("tasks played, {} samples", totals.stats.samples()));
         }
         if next > first {
-            queue.written(next);
+            queue.written(next, totals.stats.teaching);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
+use crate::method;
 use crate::words::quoted;
 
 /// What a flag takes.
@@ -79,7 +80,8 @@ impl Flag {
 
     /// Whether it has a place in a file: it is a part of what a run is made with.
     pub fn is_of_a_run(&self) -> bool {
-        !["run", "evaluate", "setup", "config", "resume", "runs", "completions"].contains(&self.name)
+        !["run", "evaluate", "setup", "config", "resume", "runs", "completions", "explain"]
+            .contains(&self.name)
     }
 
     /// Whether `--resume` may change it in the middle of a run: what the next step is sampled, compared and trained with. What made the
@@ -156,7 +158,8 @@ pub const CHOICES: &[Flag] = &[
     choice("env_command", Text, ""),
     choice("set", Table, ""),
     choice("workflow", Text, "team"),
-    choice("method", Choice(&["at-grpo", "magrpo", "magrpo-cross"]), "at-grpo"),
+    choice("method", Choice(&method::NAMES), "at-grpo"),
+    choice("explain", Switch, "no"),
     choice("model", Text, "tiny"),
     choice("policies", Policies, "shared"),
     choice("adapter", Text, "rank=16,alpha=32"),

@@ -50,9 +50,10 @@ Options:
   --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test --count N
                         --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S its
                         demonstrations: samples with prompt and completion as text
-  --method NAME         at-grpo; magrpo: parallel episodes, agents who act at once are rewarded together, returns, no
-                        standard deviation; magrpo-cross: a tree with all combinations of candidates, each turn by
-                        itself. RECORD.md has them as flags; --flags replaces one           [default: at-grpo]
+  --method NAME         which samples are compared, and by what: at-grpo | trajectory | magrpo | magrpo-cross | c3 |
+                        c3-zscore | drmas | gigpo | gdpo | rae | matpo | flow-grpo | hierarchical. Each is a name for
+                        flags of stages; --flags replaces one                [default: at-grpo]
+  --explain             print the pipe with the flags of --method, then stop
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order          [default: team; the program's own]
   --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |

@@ -16,6 +16,7 @@ mod help;
 mod keep;
 mod kind;
 mod make;
+mod method;
 mod prepare;
 mod processes;
 mod programs;
@@ -89,6 +90,9 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     }
     let mut settings = Settings::new(&asked.flags)?;
     let launcher = checks::check(&settings)?;
+    if settings.is_on("explain") {
+        return record::write::stdout(method::explain(&settings).as_bytes());
+    }
     processes::heed_signals()?;
     let mut programs = Programs::find()?;
     programs.set_up(&settings)?;

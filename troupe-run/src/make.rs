@@ -8,6 +8,7 @@ use crate::directory::RunFiles;
 use crate::disk;
 use crate::evaluation::say;
 use crate::kind::PolicyKind;
+use crate::method;
 use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
@@ -35,6 +36,7 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     } else {
         copies(plan, run)?;
     }
+    method::begin(plan.settings, run.path())?;
     disk::replace(&done, "")?;
     disk::sync(&run.path().join("policies"))?;
     disk::sync(run.path())

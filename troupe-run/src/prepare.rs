@@ -9,6 +9,7 @@ use crate::checks::Launcher;
 use crate::disk;
 use crate::environment::{self, Acting};
 use crate::held;
+use crate::method;
 use crate::programs::Programs;
 use crate::settings::Settings;
 use crate::stages::Plan;
@@ -32,9 +33,7 @@ impl PreparedRun {
     /// The first value that is none of its flag's (exit 2), or that of the stage which refuses.
     pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<PreparedRun> {
         let acting = environment::ask(&programs, &mut settings)?;
-        if settings.text("method") != "at-grpo" {
-            settings.set_text("minibatches", "1");
-        }
+        method::settle(&mut settings)?;
         if settings.text("max_tokens").is_empty() {
             settings.set_text("max_tokens", acting.max_tokens.to_string());
         }

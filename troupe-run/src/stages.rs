@@ -10,6 +10,7 @@ use record::failure::{Failure, Result};
 use crate::checks::{Launcher, is_installed};
 use crate::disk;
 use crate::environment::Acting;
+use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
 use crate::settings::{PolicyChoice, STAGES, Settings};
 use crate::team::Team;
@@ -30,31 +31,6 @@ pub struct Plan<'a> {
     pub run: &'a Path,
     /// What starts shards and ranks.
     pub launcher: Launcher,
-}
-
-/// The flags of a stage that a method stands for, unless `--flags` has them.
-fn of_method(settings: &Settings, stage: &str) -> Vec<&'static str> {
-    let method = settings.text("method");
-    let mut flags = Vec::new();
-    if method != "at-grpo" {
-        // arXiv 2508.04652: the sum over tokens, one step a rollout, so that no ratio matters
-        flags.extend([
-            ("update", "--aggregate", "constant"),
-            ("update", "--max-tokens", "1"),
-            ("advantage", "--estimator", "dr-grpo"),
-        ]);
-    }
-    match method {
-        "magrpo" => flags.extend([
-            ("rollout", "--joint", "aligned"),
-            ("rollout", "--sampling", "parallel"),
-            ("advantage", "--credit", "tree"),
-        ]),
-        "magrpo-cross" => flags.push(("rollout", "--joint", "cross")),
-        _ => {}
-    }
-    let asked = flags.into_iter().filter(|(of, flag, _)| *of == stage && !settings.has_flag(stage, flag));
-    asked.flat_map(|(_, flag, value)| [flag, value]).collect()
 }
 
 /// Processes on this machine take each core once.
@@ -113,7 +89,7 @@ impl Plan<'_> {
     /// With the flags of the method and of `--flags`, a flag a word.
     fn more(&self, stage: &str, line: ShellLine) -> ShellLine {
         let given = self.settings.flags.get(stage).map_or("", String::as_str);
-        line.words(of_method(self.settings, stage)).words(given.split_whitespace())
+        line.words(method::of_stage(self.settings, stage, self.run)).words(given.split_whitespace())
     }
 
     fn update(&self, line: ShellLine) -> ShellLine {

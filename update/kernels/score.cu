@@ -38,19 +38,23 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
     }
 }
 
-// d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride],
-// zeros beyond the vocabulary. The entry at a target is by far the largest of its row, and so is its rounding error: that is
+// d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride], and with
+// an entropy term scale * spread * probability * (log-probability + entropy); spreads holds both for each node. Zeros beyond the vocabulary. The entry at a target is by far the largest of its row, and so is its rounding error: that is
 // written to residues, one a row, for score_targets_backward.
 extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, const float* logits, const float* lse, const float* d_logprobs,
-                                const int* starts, const int* targets, int vocabulary, int stride, float scale) {
+                                const int* starts, const int* targets, const float* spreads, int has_spreads, int vocabulary,
+                                int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;
     bf16* to = d_logits + (u64)blockIdx.x * stride;
     float row_lse = lse[blockIdx.x], weight = 0.f;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     for (int r = first; r < last; r++) weight += d_logprobs[r];
     weight *= scale;
+    // Without an entropy term 0 * (…) - weight is -weight, to the bit.
+    float spread = has_spreads ? scale * spreads[2 * blockIdx.x] : 0.f, entropy = has_spreads ? spreads[2 * blockIdx.x + 1] : 0.f;
     for (int i = threadIdx.x; i < stride; i += blockDim.x) {
-        to[i] = to_bf16(i < vocabulary ? -weight * expf(row[i] * scale - row_lse) : 0.f);
+        float logprob = i < vocabulary ? row[i] * scale - row_lse : 0.f;
+        to[i] = to_bf16(i < vocabulary ? expf(logprob) * (spread * (logprob + entropy) - weight) : 0.f);
     }
     __syncthreads();
     // Targets are written again, in f32 from the start: once for the rows that have the same one.
@@ -63,7 +67,8 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, 
             if (other < r) earlier = true;
             sum += d_logprobs[other];
         }
-        float d_logit = scale * sum - weight * expf(row[target] * scale - row_lse);
+        float logprob = row[target] * scale - row_lse;
+        float d_logit = scale * sum + expf(logprob) * (spread * (logprob + entropy) - weight);
         bf16 rounded = to_bf16(d_logit);
         residues[r] = earlier ? 0.f : d_logit - to_float(rounded);
         if (!earlier) to[target] = rounded;

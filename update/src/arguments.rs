@@ -17,6 +17,8 @@ use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::aggregate::Aggregate;
+use crate::loss::{Importance, LossConfig, RatioLevel, WeightLevel};
+use crate::objective::Outside;
 use crate::optimizer::schedule::Schedule;
 use crate::optimizer::{Method, Settings, on_device};
 
@@ -59,7 +61,16 @@ The loss of one optimizer batch, with N samples, n_i completion tokens in sample
   --importance-cap C     l = -w*min(...) with r = exp(new - start), w = min(exp(start - recorded), C), start the
                          trainer's own log-probability before the first step (Yao et al. 2025, \"Your efficient RL
                          framework secretly brings you off-policy RL training\")
+  --ratio sequence       r = exp(mean_j(new - recorded)), one for the whole completion (GSPO, arXiv 2507.18071, whose clip
+                         range is 3e-4 and 4e-4, with --aggregate sequence: token would weigh long answers more)
+  --objective cispo      l = -min(r, 1+clip_high)*A*new, the ratio a constant (arXiv 2506.13585); its value has no meaning
+  --importance-level sequence    w of the whole completion: exp(sum_j(start - recorded))
+  --importance-outside mask      w = 0 above C and below --importance-floor
+  --entropy C            l = ... - C*H, H the entropy of the distribution that the token was drawn from, at its temperature
+  --mask-negative-above D        l = 0 where A < 0 and mean_j(recorded - new) > D (DeepSeek-V3.2)
   --objective nll        l = -w*new, w the sample's advantage where it has one, else 1
+In the first optimizer step of a rollout r is 1, and clip, GSPO and CISPO have the same gradient under the same
+--aggregate: they differ from the second one on.
 Samples of flat groups (all advantages 0, no --kl) are not computed but count in N and sum_i n_i. A batch of flat groups
 only takes no optimizer step; the next version is published with the same weights.
 
@@ -83,8 +94,19 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 pub enum Objective {
     /// Clipped surrogate on token ratios (PPO, GRPO, AT-GRPO)
     Clip,
+    /// Policy gradient with a ratio that is held from above and not differentiated (CISPO)
+    Cispo,
     /// Weighted negative log-likelihood (supervised)
     Nll,
+}
+
+/// What becomes of an importance weight above the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImportanceOutside {
+    /// It is the cap
+    Truncate,
+    /// It is 0: the token or the sequence is dropped
+    Mask,
 }
 
 /// Turns samples with advantages into the next version of each policy.
@@ -103,6 +125,10 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "clip", help_heading = "Objective")]
     pub objective: Objective,
 
+    /// Of what the ratio of --objective clip is [default: token]
+    #[arg(long, value_enum, value_name = "LEVEL", help_heading = "Objective")]
+    pub ratio: Option<RatioLevel>,
+
     /// Clip range of a token's ratio below 1 (and above, without --clip-high) [default: 0.2]
     #[arg(long, value_name = "X", help_heading = "Objective")]
     pub clip: Option<f64>,
@@ -119,10 +145,32 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
     pub reference: Vec<String>,
 
+    /// Reward the entropy of the policy: the loss is less by C times the mean entropy of the tokens' distributions, nats, averaged
+    /// as --aggregate says. Samples of flat groups are not computed, so they add none
+    #[arg(long, value_name = "C", default_value_t = 0.0, help_heading = "Objective")]
+    pub entropy: f64,
+
     /// Weight each token by its trainer-to-sampler probability ratio, truncated at C (truncated importance sampling; 2 is
     /// usual) [default: off]
     #[arg(long, value_name = "C", help_heading = "Objective")]
     pub importance_cap: Option<f64>,
+
+    /// Of what an importance weight is [default: token]
+    #[arg(long, value_enum, value_name = "LEVEL", requires = "importance_cap", help_heading = "Objective")]
+    pub importance_level: Option<WeightLevel>,
+
+    /// What becomes of a weight above the cap: the cap, or 0 [default: truncate]
+    #[arg(long, value_enum, value_name = "WHAT", requires = "importance_cap", help_heading = "Objective")]
+    pub importance_outside: Option<ImportanceOutside>,
+
+    /// With --importance-outside mask: the least weight that is not dropped [default: 0]
+    #[arg(long, value_name = "C", requires = "importance_cap", help_heading = "Objective")]
+    pub importance_floor: Option<f64>,
+
+    /// Leave out samples with a negative advantage that have become less likely by more than D, nats a token (they count in the
+    /// averages) [default: off]
+    #[arg(long, value_name = "D", allow_negative_numbers = true, help_heading = "Objective")]
+    pub mask_negative_above: Option<f64>,
 
     /// How token terms are averaged; formulas below
     #[arg(long, value_enum, default_value = "token", help_heading = "Objective")]
@@ -291,7 +339,20 @@ impl Arguments {
         let device = format!("--device {}", self.device);
         let (muon, sgd) = (self.optimizer == Method::Muon, self.optimizer == Method::Sgd);
         // A flag, whether it was given although another setting leaves it without effect, and that setting.
+        let cispo = self.objective == Objective::Cispo;
+        let sequence = self.ratio == Some(RatioLevel::Sequence);
+        let drops = self.importance_outside == Some(ImportanceOutside::Mask);
         let idle = [
+            ("--clip", cispo && self.clip.is_some(), "--objective cispo"),
+            ("--ratio sequence", cispo && sequence, "--objective cispo"),
+            ("--ratio sequence", nll && sequence, "--objective nll"),
+            ("--entropy", nll && self.entropy != 0.0, "--objective nll"),
+            ("--mask-negative-above", nll && self.mask_negative_above.is_some(), "--objective nll"),
+            (
+                "--importance-floor",
+                !drops && self.importance_floor.is_some(),
+                "--importance-outside truncate",
+            ),
             ("--clip", nll && self.clip.is_some(), "--objective nll"),
             ("--clip-high", nll && self.clip_high.is_some(), "--objective nll"),
             ("--kl", nll && self.kl != 0.0, "--objective nll"),
@@ -430,7 +491,10 @@ impl Arguments {
             ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
             ("--kl", "0 or above", not_negative(self.kl)),
+            ("--entropy", "0 or above", not_negative(self.entropy)),
             ("--importance-cap", "above 0", self.importance_cap.is_none_or(positive)),
+            ("--importance-floor", "0 or above", self.importance_floor.is_none_or(not_negative)),
+            ("--mask-negative-above", "a finite number", self.mask_negative_above.is_none_or(f64::is_finite)),
             ("--lr", "0 or above", not_negative(self.lr)),
             ("--lr-other", "0 or above", self.lr_other.is_none_or(not_negative)),
             ("--weight-decay", "0 or above", not_negative(self.weight_decay)),
@@ -451,6 +515,25 @@ impl Arguments {
     pub fn clip_range(&self) -> (f64, f64) {
         let low = self.clip.unwrap_or(0.2);
         (low, self.clip_high.unwrap_or(low))
+    }
+
+    /// The objective and its coefficients.
+    pub fn loss_config(&self) -> LossConfig {
+        let outside = |cap: f64| Outside {
+            floor: self.importance_floor.unwrap_or(0.0),
+            cap,
+            mask: self.importance_outside == Some(ImportanceOutside::Mask),
+        };
+        let level = self.importance_level.unwrap_or_default();
+        LossConfig {
+            objective: self.objective,
+            clip_range: self.clip_range(),
+            ratio: self.ratio.unwrap_or_default(),
+            kl: self.kl,
+            entropy: self.entropy,
+            importance: self.importance_cap.map(|cap| Importance { level, outside: outside(cap) }),
+            mask_negative_above: self.mask_negative_above,
+        }
     }
 
     /// The optimizer's settings.

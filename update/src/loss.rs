@@ -5,11 +5,14 @@
 
 use std::sync::Mutex;
 
+use clap::ValueEnum;
+
 use crate::aggregate::Aggregate;
 use crate::arguments::Objective;
 use crate::model::{RowDerivative, RowLoss};
-use crate::objective;
+use crate::objective::{self, Outside};
 use crate::samples::Samples;
+use crate::sequences::{SequenceStats, TokenLogprobs};
 use crate::tree::{LossRow, Tree};
 
 /// A difference of log-probabilities, nats, that rounding to 16 bits leaves in few tokens.
@@ -38,8 +41,10 @@ pub struct TokenStats {
     pub far: usize,
     /// Recomputed log-probabilities that are not finite.
     pub not_finite: usize,
-    /// Tokens whose importance weight was truncated.
+    /// Tokens whose importance weight was truncated or dropped.
     pub truncated: usize,
+    /// Tokens of sequences that are masked.
+    pub masked: usize,
 }
 
 impl TokenStats {
@@ -56,10 +61,11 @@ impl TokenStats {
         self.far += other.far;
         self.not_finite += other.not_finite;
         self.truncated += other.truncated;
+        self.masked += other.masked;
     }
 
     /// As numbers, for another process.
-    pub fn words(&self) -> [u64; 11] {
+    pub fn words(&self) -> [u64; 12] {
         [
             self.tokens as u64,
             self.loss.to_bits(),
@@ -72,11 +78,12 @@ impl TokenStats {
             self.far as u64,
             self.not_finite as u64,
             self.truncated as u64,
+            self.masked as u64,
         ]
     }
 
     /// Those that another process has as these numbers.
-    pub fn of_words(words: &[u64; 11]) -> TokenStats {
+    pub fn of_words(words: &[u64; 12]) -> TokenStats {
         let [
             tokens,
             loss,
@@ -89,6 +96,7 @@ impl TokenStats {
             far,
             not_finite,
             truncated,
+            masked,
         ] = *words;
         let (count, real) = (|word: u64| word as usize, f64::from_bits);
         TokenStats {
@@ -103,6 +111,7 @@ impl TokenStats {
             far: count(far),
             not_finite: count(not_finite),
             truncated: count(truncated),
+            masked: count(masked),
         }
     }
 
@@ -125,11 +134,45 @@ pub struct LossConfig {
     pub objective: Objective,
     /// Clip range: how far a ratio may go below and above 1.
     pub clip_range: (f64, f64),
+    /// Of what the ratio of `clip` is.
+    pub ratio: RatioLevel,
     /// Weight of the KL term.
     pub kl: f64,
-    /// Cap of the trainer-to-sampler importance weights; without one they are 1, and ratios are taken to the recorded
-    /// log-probabilities.
-    pub importance_cap: Option<f64>,
+    /// Trainer-to-sampler importance weights; without them ratios are taken to the recorded log-probabilities.
+    pub importance: Option<Importance>,
+    /// Weight of the mean entropy of the tokens' distributions, which the loss is less by.
+    pub entropy: f64,
+    /// Sequences with a negative advantage that have become less likely than this, nats a token, count as 0.
+    pub mask_negative_above: Option<f64>,
+}
+
+/// Of what a ratio is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RatioLevel {
+    /// Each token has its own
+    #[default]
+    Token,
+    /// The geometric mean over the completion, the same for all of its tokens (GSPO, arXiv 2507.18071)
+    Sequence,
+}
+
+/// Of what an importance weight is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum WeightLevel {
+    /// Each token has its own
+    #[default]
+    Token,
+    /// The product over the completion, the same for all of its tokens
+    Sequence,
+}
+
+/// Trainer-to-sampler importance weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Importance {
+    /// Of what a weight is.
+    pub level: WeightLevel,
+    /// Where weights end.
+    pub outside: Outside,
 }
 
 /// Log-probabilities under weights other than the current ones, by the sample's index.
@@ -173,41 +216,78 @@ impl<'a> BatchLoss<'a> {
         total
     }
 
-    /// The gradient at a row whose log-probability is `new`; counted in `token_stats`.
-    fn row(&self, tree_index: usize, row: &LossRow, new: f32, token_stats: &mut TokenStats) -> f32 {
+    /// Weight of a row's entropy.
+    fn entropy_weight(&self, tree_index: usize, row: &LossRow) -> f64 {
         let sample = self.members[tree_index][row.sequence as usize];
-        let term = self.term(sample, row.index as usize, f64::from(new), token_stats);
+        self.config.entropy * self.aggregate.weight(self.samples.rows[sample].length())
+    }
+
+    /// What the entropies of a tree's rows make of the loss, not yet scaled.
+    pub fn entropy_term(&self, tree_index: usize, tree: &Tree, entropies: &[f32]) -> f64 {
+        let term =
+            |(row, &entropy): (&LossRow, &f32)| -self.entropy_weight(tree_index, row) * f64::from(entropy);
+        if self.config.entropy == 0.0 { 0.0 } else { tree.rows.iter().zip(entropies).map(term).sum() }
+    }
+
+    /// The gradient at a row whose log-probability is `new`; counted in `token_stats`.
+    fn row(
+        &self,
+        tree_index: usize,
+        row: &LossRow,
+        (new, sequence): (f32, Option<&SequenceStats>),
+        token_stats: &mut TokenStats,
+    ) -> f32 {
+        let sample = self.members[tree_index][row.sequence as usize];
+        let term = self.term(sample, row.index as usize, (f64::from(new), sequence), token_stats);
         let weight = self.aggregate.weight(self.samples.rows[sample].length());
         token_stats.loss += weight * term.loss;
         (weight * term.grad) as f32
     }
 
-    fn term(&self, sample: usize, index: usize, new: f64, token_stats: &mut TokenStats) -> objective::Term {
+    /// The log-probabilities of a token.
+    fn token(&self, sample: usize, index: usize, new: f64) -> TokenLogprobs {
+        let recorded = f64::from(self.samples.logprobs(sample)[index]);
+        let start = match self.config.importance {
+            None => recorded,
+            // Before the first step the trainer's own is the new one.
+            Some(_) => self.logprobs.start.map_or(new, |start| f64::from(start[sample][index])),
+        };
+        TokenLogprobs { new, start, recorded }
+    }
+
+    /// The numbers of each sequence of a tree, if a token asks for them.
+    fn sequences(&self, tree_index: usize, tree: &Tree, logprobs: &[f32]) -> Vec<SequenceStats> {
+        if self.config.objective == Objective::Nll || !self.config.needs_sequences() {
+            return Vec::new();
+        }
+        let rows: Vec<(&LossRow, f32)> = tree.rows.iter().zip(logprobs.iter().copied()).collect();
+        let mut stats = vec![SequenceStats::default(); self.members[tree_index].len()];
+        for rows in rows.chunk_by(|(one, _), (next, _)| one.sequence == next.sequence) {
+            let sequence = rows[0].0.sequence as usize;
+            let sample = self.members[tree_index][sequence];
+            let tokens =
+                rows.iter().map(|(row, new)| self.token(sample, row.index as usize, f64::from(*new)));
+            stats[sequence] = self.config.sequence(tokens);
+        }
+        stats
+    }
+
+    fn term(
+        &self,
+        sample: usize,
+        index: usize,
+        (new, sequence): (f64, Option<&SequenceStats>),
+        token_stats: &mut TokenStats,
+    ) -> objective::Term {
         let advantage = self.samples.rows[sample].advantage;
         if self.config.objective == Objective::Nll {
             token_stats.tokens += 1;
             token_stats.not_finite += usize::from(!new.is_finite());
             return objective::nll(new, advantage);
         }
-        let old = f64::from(self.samples.logprobs(sample)[index]);
-        let (low, high) = self.config.clip_range;
-        token_stats.compare(new, old);
-        let (mut term, clipped) = match self.config.importance_cap {
-            None => {
-                let (term, _, clipped) = objective::clip(new, old, advantage, low, high);
-                (term, clipped)
-            }
-            Some(cap) => {
-                let start = self.logprobs.start.map_or(new, |start| f64::from(start[sample][index]));
-                let (weight, truncated) = objective::importance(start, old, cap);
-                let (term, _, clipped) = objective::clip(new, start, advantage, low, high);
-                token_stats.truncated += usize::from(truncated);
-                (objective::Term { loss: weight * term.loss, grad: weight * term.grad }, clipped)
-            }
-        };
-        // The lower bound holds tokens with a negative advantage, the upper one those with a positive one.
-        token_stats.clipped_low += usize::from(clipped && advantage < 0.0);
-        token_stats.clipped_high += usize::from(clipped && advantage > 0.0);
+        let token = self.token(sample, index, new);
+        token_stats.compare(new, token.recorded);
+        let mut term = self.surrogate(&token, sequence, advantage, token_stats);
         if let Some(reference) = self.logprobs.reference {
             let kl = objective::kl(new, f64::from(reference[sample][index]));
             token_stats.kl += kl.loss;
@@ -216,25 +296,83 @@ impl<'a> BatchLoss<'a> {
         }
         term
     }
+
+    /// The term of a token without the KL: its objective, weighted and masked.
+    fn surrogate(
+        &self,
+        token: &TokenLogprobs,
+        sequence: Option<&SequenceStats>,
+        advantage: f64,
+        token_stats: &mut TokenStats,
+    ) -> objective::Term {
+        let LossConfig { clip_range: (low, high), importance, mask_negative_above, .. } = self.config;
+        let TokenLogprobs { new, start, recorded } = *token;
+        let of_sequence = sequence.filter(|_| self.config.ratio == RatioLevel::Sequence);
+        let (mut term, clipped) = match (self.config.objective, of_sequence) {
+            (Objective::Cispo, _) => objective::cispo(new, start, advantage, 1.0 + high),
+            (_, None) => {
+                let (term, _, clipped) = objective::clip(new, start, advantage, low, high);
+                (term, clipped)
+            }
+            (_, Some(sequence)) => {
+                let (term, _, clipped) = objective::clip(sequence.log_ratio, 0.0, advantage, low, high);
+                (term, clipped)
+            }
+        };
+        // The lower bound holds tokens with a negative advantage, the upper one those with a positive one.
+        let below = self.config.objective == Objective::Clip && advantage < 0.0;
+        token_stats.clipped_low += usize::from(clipped && below);
+        token_stats.clipped_high += usize::from(clipped && !below && advantage != 0.0);
+        if let Some(Importance { level, outside }) = importance {
+            let weight = match sequence.filter(|_| level == WeightLevel::Sequence) {
+                None => (start - recorded).exp(),
+                Some(sequence) => objective::sequence_weight(sequence.log_weight),
+            };
+            let (weight, truncated) = objective::importance(weight, outside);
+            token_stats.truncated += usize::from(truncated);
+            // A sequence's ratio moves all of its tokens, each by its own weight: that is by their mean.
+            let slope =
+                of_sequence.filter(|_| level == WeightLevel::Token).map(|sequence| sequence.mean_weight);
+            term = objective::Term { loss: weight * term.loss, grad: slope.unwrap_or(weight) * term.grad };
+        }
+        let drifts = |bound: f64| advantage < 0.0 && sequence.is_some_and(|sequence| sequence.drift > bound);
+        if mask_negative_above.is_some_and(drifts) {
+            token_stats.masked += 1;
+            return objective::Term { loss: 0.0, grad: 0.0 };
+        }
+        term
+    }
 }
 
 impl RowLoss for BatchLoss<'_> {
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]) {
         let mut token_stats = TokenStats::default();
+        let sequences = self.sequences(tree_index, tree, logprobs);
         for ((row, &new), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
-            *derivative = self.row(tree_index, row, new, &mut token_stats);
+            let sequence = sequences.get(row.sequence as usize);
+            *derivative = self.row(tree_index, row, (new, sequence), &mut token_stats);
         }
         *self.by_tree[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = token_stats;
     }
 
+    fn entropies(&self, tree_index: usize, tree: &Tree, derivative: &mut [f32]) -> bool {
+        if self.config.entropy == 0.0 {
+            return false;
+        }
+        for (row, derivative) in tree.rows.iter().zip(derivative) {
+            *derivative = -self.entropy_weight(tree_index, row) as f32;
+        }
+        true
+    }
+
     fn by_row(&self) -> Option<&dyn RowDerivative> {
-        Some(self)
+        (!self.config.needs_sequences() && self.config.entropy == 0.0).then_some(self)
     }
 }
 
 impl RowDerivative for BatchLoss<'_> {
     fn derivative(&self, tree_index: usize, tree: &Tree, row: usize, logprob: f32) -> f32 {
-        self.row(tree_index, &tree.rows[row], logprob, &mut TokenStats::default())
+        self.row(tree_index, &tree.rows[row], (logprob, None), &mut TokenStats::default())
     }
 }
 
@@ -257,6 +395,7 @@ mod tests {
             far: number,
             not_finite: number,
             truncated: number,
+            masked: number,
         };
         let mut sum = part(3);
         sum.add(&part(5));

@@ -4,7 +4,8 @@ use record::failure::Result;
 use record::stage::choice;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Objective};
+use crate::arguments::{Arguments, ImportanceOutside, Objective};
+use crate::loss::{RatioLevel, WeightLevel};
 use crate::optimizer::Method;
 use crate::samples::Samples;
 use crate::trainer::TrainingStats;
@@ -14,7 +15,7 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingSta
     let scored = (stats.tokens.tokens > 0).then_some(stats.tokens.tokens as f64);
     let over_scored = |sum: f64| scored.map(|count| sum / count);
     let minibatches = stats.optimizer_steps + stats.flat_minibatches;
-    let clip = arguments.objective == Objective::Clip;
+    let clip = arguments.objective != Objective::Nll;
     // Tokens of flat groups are never clipped, but they are tokens of the batch.
     let clipped = |count: usize| clip.then(|| count as f64 / stats.completion_tokens.max(1) as f64);
     let (low, high) = (stats.tokens.clipped_low, stats.tokens.clipped_high);
@@ -42,6 +43,9 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingSta
     put("sampling/importance_sampling_ratio_mean", json!(over_first(&|first| first.ratio)));
     let truncated = arguments.importance_cap.and_then(|_| over_scored(stats.tokens.truncated as f64));
     put("sampling/importance_sampling_ratio_truncated", json!(truncated));
+    if arguments.mask_negative_above.is_some() {
+        put("sampling/masked_negative", json!(over_scored(stats.tokens.masked as f64)));
+    }
     line.extend(of_samples(samples));
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
     put("unique_tokens", json!(stats.unique_tokens));
@@ -103,13 +107,43 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
     put("objective", json!(choice(&arguments.objective)));
-    if arguments.objective == Objective::Clip {
+    if arguments.objective != Objective::Nll {
         let (low, high) = arguments.clip_range();
         put("clip", json!(low));
         put("clip_high", json!(high));
         put("kl", json!(arguments.kl));
         if let Some(cap) = arguments.importance_cap {
             put("importance_cap", json!(cap));
+        }
+        // A run that never asked for these has the settings that it had before they were flags.
+        let chosen = [
+            ("entropy", (arguments.entropy > 0.0).then(|| json!(arguments.entropy))),
+            (
+                "ratio",
+                arguments
+                    .ratio
+                    .filter(|ratio| *ratio != RatioLevel::Token)
+                    .map(|ratio| json!(choice(&ratio))),
+            ),
+            (
+                "importance_level",
+                arguments
+                    .importance_level
+                    .filter(|level| *level != WeightLevel::Token)
+                    .map(|level| json!(choice(&level))),
+            ),
+            (
+                "importance_outside",
+                arguments
+                    .importance_outside
+                    .filter(|outside| *outside != ImportanceOutside::Truncate)
+                    .map(|outside| json!(choice(&outside))),
+            ),
+            ("importance_floor", arguments.importance_floor.map(|floor| json!(floor))),
+            ("mask_negative_above", arguments.mask_negative_above.map(|bound| json!(bound))),
+        ];
+        for (name, value) in chosen {
+            value.into_iter().for_each(|value| drop(put(name, value)));
         }
         put("reference", json!(reference));
     }

@@ -5,8 +5,8 @@
 //! above (how tokens are averaged) is [`crate::aggregate`]'s. All arithmetic is f64 a token: it is a handful of
 //! operations a token against millions in the model, and it keeps `exp` of a difference exact to f32.
 //!
-//! Left out: an entropy bonus (neither AT-GRPO nor MAGRPO uses one) and a critic (the advantage arrives in the
-//! record).
+//! Left out: the entropy term, whose derivative is by logits and not by the token's log-probability (`backend/`), and a critic
+//! (the advantage arrives in the record).
 
 /// A term of the loss for one token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +40,29 @@ pub fn clip(new: f64, old: f64, advantage: f64, low: f64, high: f64) -> (Term, f
     }
 }
 
+/// CISPO: a policy gradient whose token ratio is held from above and not differentiated, so that no token loses its
+/// gradient (MiniMax-M1, arXiv 2506.13585, equation 4).
+///
+/// ```text
+/// ρ    = exp(new − old)
+/// loss = −sg(min(ρ, cap))·A·new       dloss/dnew = −min(ρ, cap)·A
+/// ```
+///
+/// The value of the loss has no meaning: it contains `new`. Returns the term, and whether the ratio was held.
+pub fn cispo(new: f64, old: f64, advantage: f64, cap: f64) -> (Term, bool) {
+    let ratio = (new - old).exp();
+    let weight = ratio.min(cap) * advantage;
+    (Term { loss: -weight * new, grad: -weight }, ratio > cap)
+}
+
+/// The most that the logarithm of a sequence's weight may be, either way: a long sequence would overflow.
+const LOG_WEIGHT: f64 = 20.0;
+
+/// The importance weight of a sequence, `exp(Σ (start − recorded))` over its tokens. The sum is held within ±20.
+pub fn sequence_weight(difference: f64) -> f64 {
+    difference.clamp(-LOG_WEIGHT, LOG_WEIGHT).exp()
+}
+
 /// Truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
 /// training"; the truncation is that of Ionides 2008, and IMPALA's, arXiv 1802.01561): a sampler whose numbers are not
 /// quite the trainer's makes on-policy samples slightly off-policy. Each token's term is weighted by
@@ -51,10 +74,27 @@ pub fn clip(new: f64, old: f64, advantage: f64, low: f64, high: f64) -> (Term, f
 /// a constant, where `start` is the trainer's own log-probability under the weights that were sampled from; the ratio of
 /// [`clip`] is then taken to `start` and not to `recorded`.
 ///
-/// Returns the weight, and whether it was truncated.
-pub fn importance(start: f64, recorded: f64, cap: f64) -> (f64, bool) {
-    let weight = (start - recorded).exp();
-    if weight > cap { (cap, true) } else { (weight, false) }
+/// Masked importance sampling drops what is outside of `[floor, cap]` instead (w = 0). Both are of a token, or of its whole
+/// sequence ([`sequence_weight`]).
+///
+/// Returns the weight, and whether it was truncated or dropped.
+pub fn importance(weight: f64, Outside { floor, cap, mask }: Outside) -> (f64, bool) {
+    match mask {
+        true if weight < floor || weight > cap => (0.0, true),
+        false if weight > cap => (cap, true),
+        _ => (weight, false),
+    }
+}
+
+/// Where importance weights end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outside {
+    /// The least weight that is kept, where others are dropped.
+    pub floor: f64,
+    /// The greatest.
+    pub cap: f64,
+    /// Whether a weight outside is 0, and not the nearest inside.
+    pub mask: bool,
 }
 
 /// The unbiased, always positive estimator of KL(π_θ ‖ π_ref) of DeepSeekMath (arXiv 2402.03300), equation 4
@@ -113,9 +153,19 @@ mod tests {
 
     #[test]
     fn importance_is_cut_above_its_cap_and_not_at_it() {
-        assert_eq!(importance(-1.5, -1.5, 1.0), (1.0, false));
-        assert_eq!(importance(-1.0, -2.0, 2.0), (2.0, true));
-        assert_eq!(importance(-2.0, -1.0, 2.0), ((-1.0f64).exp(), false));
+        let outside = |floor, cap, mask| Outside { floor, cap, mask };
+        assert_eq!(importance(1.0, outside(0.0, 1.0, false)), (1.0, false));
+        assert_eq!(importance(2.7, outside(0.0, 2.0, false)), (2.0, true));
+        assert_eq!(importance(0.3, outside(0.5, 2.0, false)), (0.3, false));
+        assert_eq!(importance(2.7, outside(0.5, 2.0, true)), (0.0, true));
+        assert_eq!(importance(0.3, outside(0.5, 2.0, true)), (0.0, true));
+        assert_eq!(importance(0.5, outside(0.5, 2.0, true)), (0.5, false));
+    }
+
+    #[test]
+    fn a_long_sequence_has_a_finite_weight() {
+        assert_eq!(sequence_weight(900.0), 20.0f64.exp());
+        assert_eq!(sequence_weight(-900.0), (-20.0f64).exp());
     }
 
     #[test]
@@ -139,6 +189,9 @@ mod tests {
                 let difference = clip(new, -1.0, advantage, 0.2, 0.28).0.grad - numeric(&f, new);
                 assert!(difference.abs() < 1e-8, "clip at {new}: off by {difference:e}");
             }
+            let (term, capped) = cispo(new, -1.0, 0.9, 1.2);
+            assert_eq!((term.grad, capped), (-0.9 * (new + 1.0).exp().min(1.2), new > -1.0 + 1.2f64.ln()));
+            assert!((term.loss - term.grad * new).abs() < 1e-15, "the ratio is a constant");
             let difference = kl(new, -1.0).grad - numeric(&|x| kl(x, -1.0).loss, new);
             assert!(difference.abs() < 1e-8, "kl at {new}: off by {difference:e}");
             let difference = nll(new, 0.7).grad - numeric(&|x| nll(x, 0.7).loss, new);

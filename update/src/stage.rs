@@ -164,7 +164,7 @@ fn run_part<R: Read, W: Write>(
 
 /// The fields that the objective requires of each sample.
 fn needs(arguments: &Arguments) -> Needs {
-    let clip = arguments.objective == Objective::Clip;
+    let clip = arguments.objective != Objective::Nll;
     Needs {
         logprobs: clip || arguments.check,
         advantage: clip && !arguments.check,

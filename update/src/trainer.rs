@@ -10,7 +10,7 @@ use crate::aggregate::Mean;
 use crate::arguments::{Arguments, Objective};
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
-use crate::loss::{BatchLoss, LossConfig, ReferenceLogprobs, TokenStats};
+use crate::loss::{BatchLoss, ReferenceLogprobs, TokenStats};
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{Layout, Scores};
 use crate::optimizer::StepScale;
@@ -134,16 +134,15 @@ pub fn accumulate(
     if stage::interrupted() {
         return Err(Failure::interrupted());
     }
-    let config = LossConfig {
-        objective: arguments.objective,
-        clip_range: arguments.clip_range(),
-        kl: arguments.kl,
-        importance_cap: arguments.importance_cap,
-    };
-    let loss = BatchLoss::new(config, samples, members, arguments.aggregate, logprobs);
+    let loss = BatchLoss::new(arguments.loss_config(), samples, members, arguments.aggregate, logprobs);
     let scores = learner.accumulate(trees, temperature, &loss)?;
     let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
-    Ok(PieceStats { entropies: scores.iter().map(of_tree).collect(), tokens: loss.token_stats() })
+    let with_scores = trees.iter().zip(&scores).enumerate();
+    let spread: f64 =
+        with_scores.map(|(index, (tree, scores))| loss.entropy_term(index, tree, &scores.entropies)).sum();
+    let mut tokens = loss.token_stats();
+    tokens.loss += spread;
+    Ok(PieceStats { entropies: scores.iter().map(of_tree).collect(), tokens })
 }
 
 impl Trainer<'_> {
@@ -227,7 +226,7 @@ impl Trainer<'_> {
         let scale = mean.scale();
         tokens.loss *= scale;
         self.check(&tokens, stats.optimizer_steps)?;
-        if stats.optimizer_steps == 0 && self.arguments.objective == Objective::Clip {
+        if stats.optimizer_steps == 0 && self.arguments.objective != Objective::Nll {
             stats.first = Some(tokens.clone());
         }
         let norm = learner.grad_norm()? * scale;

@@ -39,6 +39,7 @@ pub fn explore(
     let start = target.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
+    let idle = idle(&*start)?;
     let has_oracle = has_oracle(&*start);
     let mut situations = Situations::new();
     let mut queue = VecDeque::from([(first.clone(), start)]);
@@ -69,7 +70,33 @@ pub fn explore(
             });
         }
     }
+    ledger.advice("saying nothing earns the team nothing", idle <= ROUNDING, || {
+        let most = most(&situations, &first, turn_limit, |turn| turn.team);
+        format!(
+            "{}: {idle:.2} for an episode without a word, {most:.2} at most on the paths tried",
+            task.task
+        )
+    });
     Ok(())
+}
+
+/// What the team earns where nobody ever says anything.
+fn idle(start: &dyn State) -> Result<f64> {
+    let (mut state, mut team) = (start.clone_state(), 0.0);
+    let workflow = Arc::clone(start.workflow());
+    for stage in (0..start.turn_limit()).flat_map(|_| 0..workflow.stages()) {
+        let silent: Vec<(&str, &str)> =
+            workflow.agents()[workflow.stage(stage)].iter().map(|agent| (agent.as_str(), "")).collect();
+        let outcome = match silent[..] {
+            [(agent, text)] => state.apply(agent, text)?,
+            _ => state.apply_together(&silent)?,
+        };
+        team += outcome.rewards.team;
+        if outcome.terminated {
+            break;
+        }
+    }
+    Ok(team)
 }
 
 /// Whether the first agent has an oracle here.

@@ -10,7 +10,7 @@ use super::answer::Answer;
 use super::answer::finished::Question;
 use super::story::{Chain, DIGIT};
 pub use crate::settings::{Encoding, Reasoning};
-use crate::settings::{REASONING, REWARD, RewardMode, Setting, Settings, TURNS, ranged};
+use crate::settings::{REASONING, REWARD, RewardMode, Setting, Settings, TURNS, choice, ranged};
 use crate::spec::{checked, fail, read, write};
 use crate::workflow::Workflow;
 
@@ -36,6 +36,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     REASONING,
     TURNS,
     REWARD,
+    Setting::new(
+        "pay",
+        "proposals",
+        "who is paid before a judge or checker decides: proposals (as if they were adopted) or final (its word alone)",
+    ),
     Setting::new("reasoners", "2", "reasoners of --workflow ensemble, 1 to 16"),
     Setting::new("tools", "1", "tools of --workflow ensemble, 0 to 16"),
     Setting::new("wall", "30", "elapsed seconds of a tool's program, for programs that sleep; 0.1 to 600"),
@@ -54,6 +59,31 @@ pub struct Rules {
     pub spec: Spec,
 }
 
+/// What pays where a judge or a checker has the last word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pay {
+    /// A proposal earns what it would if it were adopted; returns over an episode count a right one twice.
+    #[default]
+    Proposals,
+    /// The last word alone.
+    Final,
+}
+
+impl Pay {
+    fn from_settings(settings: &Settings) -> Result<Pay> {
+        match settings.text("pay") {
+            None | Some("proposals") => Ok(Pay::Proposals),
+            Some("final") => Ok(Pay::Final),
+            Some(other) => Err(choice("pay", other, "proposals or final")),
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Pay::Proposals
+    }
+}
+
 /// The fields of a `spec`; others are kept and ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -66,6 +96,8 @@ pub struct Spec {
     pub turns: u32,
     #[serde(skip_serializing_if = "RewardMode::is_default")]
     pub reward: RewardMode,
+    #[serde(skip_serializing_if = "Pay::is_default")]
+    pub pay: Pay,
     /// Reasoners of an ensemble.
     pub reasoners: u32,
     /// Tools of an ensemble.
@@ -90,6 +122,7 @@ impl Default for Spec {
             encoding: Encoding::Full,
             turns: 4,
             reward: RewardMode::default(),
+            pay: Pay::default(),
             reasoners: 2,
             tools: 1,
             wall: None,
@@ -127,6 +160,7 @@ impl Rules {
                 encoding,
                 turns: settings.whole("turns", 4, 1, 99)?,
                 reward: RewardMode::from_settings(settings)?,
+                pay: Pay::from_settings(settings)?,
                 reasoners: settings.whole("reasoners", 2, 1, 16)?,
                 tools: settings.whole("tools", 1, 0, 16)?,
                 wall: settings
@@ -237,13 +271,14 @@ mod tests {
             "operand=77",
             "turns=7",
             "reward=success",
+            "pay=final",
             "reasoners=5",
             "tools=0",
             "wall=2.5",
             "reasoning=steps",
         ];
         // Reasoning in steps is what a task without the key means.
-        let expected = json!({"encoding": "full", "turns": 7, "reward": "success", "reasoners": 5, "tools": 0, "wall": 2.5});
+        let expected = json!({"encoding": "full", "turns": 7, "reward": "success", "pay": "final", "reasoners": 5, "tools": 0, "wall": 2.5});
         assert_eq!(read(&settings), json!([4, 200, 77, 3, spec(expected)]));
     }
 

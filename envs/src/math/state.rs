@@ -7,7 +7,7 @@
 //! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
 //! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
 //! adopts it, after a solver when the checker gives it. A proposal to a judge or checker ends nothing: its team reward is
-//! what it would be if adopted.
+//! what it would be if adopted, and with `--set pay=final` it earns nothing at all.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::{Answer, extract};
-use super::spec::{Encoding, MathProblem, Reasoning, Rules, SETTINGS, Spec};
+use super::spec::{Encoding, MathProblem, Pay, Reasoning, Rules, SETTINGS, Spec};
 use super::story::Chain;
 use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::demonstration::Demonstration;
@@ -204,6 +204,12 @@ impl Episode<MathProblem> {
         }
     }
 
+    /// Whether another agent decides about what `agent` says.
+    fn proposes(&self, agent: &str) -> bool {
+        matches!(self.workflow.name(), "ensemble" | "check")
+            && !matches!(Role::of(agent), Role::Judge | Role::Checker)
+    }
+
     /// The answer that the team has come to, once it has.
     fn agreed(&self) -> Option<&str> {
         if self.workflow.name() == "team" {
@@ -343,7 +349,8 @@ impl Problem for MathProblem {
         let (mut messages, mut parts) = (Vec::new(), Vec::new());
         for (agent, text) in actions {
             let (mut message, mut earned) = episode.read(agent, text)?;
-            if episode.problem.spec.reward == RewardMode::Success {
+            let unpaid = episode.problem.spec.pay == Pay::Final && episode.proposes(agent);
+            if episode.problem.spec.reward == RewardMode::Success || unpaid {
                 earned.rewards.local = 0.0;
             }
             message.stands = message.answer.as_deref().is_some_and(|answer| episode.stands(agent, answer));
@@ -364,9 +371,9 @@ impl Problem for MathProblem {
         }
         outcome.terminated = Self::ending(episode).is_some();
         outcome.success = Self::is_solved(episode);
-        let proposes = matches!(episode.workflow.name(), "ensemble" | "check")
-            && credited.is_some_and(|agent| !matches!(Role::of(agent), Role::Judge | Role::Checker));
-        let adopted = proposes && outcome.components["correct"] == 1.0;
+        let proposes = credited.is_some_and(|agent| episode.proposes(agent));
+        let pays = episode.problem.spec.pay == Pay::Proposals;
+        let adopted = proposes && pays && outcome.components["correct"] == 1.0;
         outcome.rewards.team = f64::from(outcome.success || adopted);
         Ok(outcome)
     }

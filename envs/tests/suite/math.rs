@@ -155,6 +155,24 @@ fn a_checker_sees_the_solution_and_has_the_last_word() {
     assert!(state.is_solved() && state.apply("checker", "= 42").is_err());
 }
 
+/// Where the last word alone pays, a proposal earns nothing, neither the team nor its agent.
+#[test]
+fn a_proposal_is_not_paid_where_the_last_word_is() {
+    let mut task = in_prose();
+    task["pay"] = json!("final");
+    let mut state = begin(&task, "check");
+    assert_eq!(say(&mut *state, "solver", "27 + 15 = 42"), (0.0, 0.0, false, false));
+    assert_eq!(say(&mut *state.clone_state(), "checker", "27 + 15 = 32"), (0.0, 0.2, true, false));
+    assert_eq!(say(&mut *state, "checker", "27 + 15 = 42"), (1.0, 1.0, true, true));
+    let mut ensemble = begin(&task, "ensemble");
+    for agent in ["reasoner-1", "reasoner-2"] {
+        assert_eq!(say(&mut *ensemble, agent, "27 + 15 = 42"), (0.0, 0.0, false, false));
+    }
+    assert_eq!(say(&mut *ensemble, "judge", "27 + 15 = 42"), (1.0, 1.0, true, true));
+    // Without a last word there is nothing that it could change.
+    assert_eq!(say(&mut *begin(&task, "single"), "reasoner", "27 + 15 = 42"), (1.0, 1.0, true, true));
+}
+
 #[test]
 fn brief_answers_are_read_in_any_form_and_strictly_in_substance() {
     let earned = |text: &str| begin(&in_prose(), "single").apply("reasoner", text).unwrap().rewards.local;

@@ -15,6 +15,8 @@ use record::line::JointRewards;
 use record::sample::Rewards;
 
 use super::group::{Candidate, Group, Member, PromptRequest};
+use crate::widths::Widths;
+
 use super::{Episode, EpisodeError, Select, Stop, Transition};
 
 /// The most joint actions of a node.
@@ -54,29 +56,43 @@ pub struct JointConfig {
 }
 
 impl JointConfig {
-    /// Checks that what begins in `state` can be scored together and is of a size that can be held, with `branches`
+    /// Checks that what begins in `state` can be scored together and is of a size that can be held, with `widths`
     /// candidates an agent and at most `turns` turns.
     ///
     /// # Errors
-    /// Usage: too many joint actions or nodes, or an environment that scores one agent at a time.
-    pub fn check(&self, state: &dyn State, branches: u32, turns: Option<u32>) -> Result<()> {
+    /// Usage: too many joint actions or nodes, an environment that scores one agent at a time, or agents of one stage that
+    /// have no partners for some of their candidates.
+    pub fn check(&self, state: &dyn State, widths: &Widths, turns: Option<u32>) -> Result<()> {
         let workflow = state.workflow();
-        let stages: Vec<usize> = (0..workflow.stages()).map(|stage| workflow.stage(stage).len()).collect();
-        if stages.iter().any(|&agents| agents > 1) && !state.scores_together() {
+        let agents = |stage: usize| &workflow.agents()[workflow.stage(stage)];
+        let of_stage = |stage: usize| agents(stage).iter().map(|agent| widths.of(agent)).collect();
+        let stages: Vec<Vec<u32>> = (0..workflow.stages()).map(of_stage).collect();
+        if stages.iter().any(|agents| agents.len() > 1) && !state.scores_together() {
             return Err(Failure::usage("--joint: the environment scores the agents of a stage one by one")
                 .hint(
                     "a program that answers requests with `actions` says `together`: true when it is reset",
                 ));
         }
-        let actions = |agents: &usize| match self.mode {
-            Mode::Aligned => u64::from(branches),
-            Mode::Cross => u64::from(branches).saturating_pow(*agents as u32),
+        let is_uneven = |widths: &Vec<u32>| widths.iter().any(|width| *width != widths[0]);
+        if let Some(stage) = stages.iter().position(is_uneven).filter(|_| self.mode == Mode::Aligned) {
+            let pairs =
+                agents(stage).iter().zip(&stages[stage]).map(|(agent, width)| format!("{agent}={width}"));
+            let pairs: Vec<String> = pairs.collect();
+            return Err(Failure::usage(format!(
+                "--joint aligned: {} act at once, and each candidate needs one of every other agent",
+                pairs.join(" and ")
+            ))
+            .hint("as many --branches for all of them, or --joint cross, which has every combination"));
+        }
+        let actions = |widths: &Vec<u32>| match self.mode {
+            Mode::Aligned => widths.first().map_or(1, |width| u64::from(*width)),
+            Mode::Cross => widths.iter().fold(1, |all: u64, width| all.saturating_mul(u64::from(*width))),
         };
         let actions: Vec<u64> = stages.iter().map(actions).collect();
         if let Some(most) = actions.iter().max().filter(|most| **most > MAX_ACTIONS) {
             return Err(Failure::usage(format!(
-                "--joint cross: {most} joint actions at a node, more than {MAX_ACTIONS}: --branches {branches} to the power of \
-                 the agents of a stage"
+                "--joint cross: {most} joint actions at a node, more than {MAX_ACTIONS}: the --branches of the agents of a \
+                 stage, multiplied"
             ))
             .hint("fewer --branches, or --joint aligned, which has one for each branch"));
         }
@@ -141,11 +157,14 @@ pub struct JointAction {
     choices: Vec<usize>,
 }
 
-/// Indices of the candidates of `agents` agents, `count` each, by joint action.
-fn choices(mode: Mode, count: usize, agents: usize) -> Vec<Vec<usize>> {
+/// Indices of the candidates of agents that have so many each, by joint action.
+fn choices(mode: Mode, counts: &[usize]) -> Vec<Vec<usize>> {
     match mode {
-        Mode::Aligned => (0..count).map(|index| vec![index; agents]).collect(),
-        Mode::Cross => (0..agents).fold(vec![Vec::new()], |all, _| {
+        Mode::Aligned => {
+            let count = counts.iter().copied().min().unwrap_or(0);
+            (0..count).map(|index| vec![index; counts.len()]).collect()
+        }
+        Mode::Cross => counts.iter().fold(vec![Vec::new()], |all, &count| {
             let longer = |some: &Vec<usize>| -> Vec<Vec<usize>> {
                 (0..count).map(|last| some.iter().copied().chain([last]).collect()).collect()
             };
@@ -216,7 +235,7 @@ impl Episode {
     ) -> std::result::Result<Vec<Scored>, EpisodeError> {
         let agents: Vec<&str> =
             complete.iter().map(|(request, _)| self.agents()[request.agent].as_str()).collect();
-        let count = complete.iter().map(|(_, candidates)| candidates.len()).min().unwrap_or(0);
+        let counts: Vec<usize> = complete.iter().map(|(_, candidates)| candidates.len()).collect();
         let score = |(index, choices): (usize, Vec<usize>)| {
             let texts = choices
                 .iter()
@@ -249,7 +268,7 @@ impl Episode {
             };
             Ok((action, state))
         };
-        choices(config.mode, count, agents.len()).into_iter().enumerate().map(score).collect()
+        choices(config.mode, &counts).into_iter().enumerate().map(score).collect()
     }
 
     /// The index of the joint action to execute.
@@ -370,10 +389,11 @@ mod tests {
 
     #[test]
     fn the_last_agents_candidate_is_the_fastest() {
-        assert_eq!(choices(Mode::Aligned, 3, 2), [[0, 0], [1, 1], [2, 2]]);
-        assert_eq!(choices(Mode::Cross, 2, 2), [[0, 0], [0, 1], [1, 0], [1, 1]]);
-        assert_eq!(choices(Mode::Cross, 2, 3)[5], [1, 0, 1]);
-        assert_eq!(choices(Mode::Cross, 3, 1), choices(Mode::Aligned, 3, 1));
+        assert_eq!(choices(Mode::Aligned, &[3, 3]), [[0, 0], [1, 1], [2, 2]]);
+        assert_eq!(choices(Mode::Cross, &[2, 2]), [[0, 0], [0, 1], [1, 0], [1, 1]]);
+        assert_eq!(choices(Mode::Cross, &[2, 2, 2])[5], [1, 0, 1]);
+        assert_eq!(choices(Mode::Cross, &[3]), choices(Mode::Aligned, &[3]));
+        assert_eq!(choices(Mode::Cross, &[1, 3]), [[0, 0], [0, 1], [0, 2]]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use record::sample::{Message, Rewards};
 use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
 use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Frozen, Select, Stop, Transition};
 use rollout::streams::Streams;
+use rollout::widths::Widths;
 
 fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
@@ -21,6 +22,7 @@ fn config() -> EpisodeConfig {
         select: Select::Best,
         team_weight: 1.0,
         joint: None,
+        widths: Widths::all(4),
         frozen: Frozen::default(),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::common::{of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
 use rollout::episode::joint::{Expand, JointConfig, Mode};
+use rollout::widths::Widths;
 use serde_json::{Value, json};
 
 fn output(flags: &[&str], workflow: Arc<Workflow>, specs: &[Value]) -> String {
@@ -323,8 +324,8 @@ fn a_tree_has_at_most_65536_nodes() {
     let state = common::Talk::new(sequential());
     let joint = JointConfig { mode: Mode::Aligned, expand: Expand::All, stop_above: None, parallel: false };
     // Two stages of one joint action each: a node a stage.
-    assert!(joint.check(&state, 1, Some(32_768)).is_ok());
-    assert_eq!(joint.check(&state, 1, Some(32_769)).expect_err("one too many").code, 2);
+    assert!(joint.check(&state, &Widths::all(1), Some(32_768)).is_ok());
+    assert_eq!(joint.check(&state, &Widths::all(1), Some(32_769)).expect_err("one too many").code, 2);
 }
 
 #[test]

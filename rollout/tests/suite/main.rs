@@ -10,6 +10,7 @@ mod cli;
 mod command;
 mod common;
 mod episode;
+mod fill;
 mod joint;
 mod libraries;
 mod program;

@@ -48,6 +48,24 @@ const JOINT: [&str; 20] = [
     "2",
 ];
 
+/// Baselines that go from step to step, and waves of tasks.
+const ROLES: [&str; 14] = [
+    "--method",
+    "rae",
+    "--flags",
+    "rollout=--fill 2 --fill-wave 2",
+    "--warmup",
+    "12",
+    "--steps",
+    "3",
+    "--tasks",
+    "6",
+    "--branches",
+    "3",
+    "--eval-every",
+    "0",
+];
+
 /// The processes of one process group whose program has this name.
 fn members(group: u32, program: &str) -> Vec<u32> {
     let listed = Command::new("ps").args(["-eo", "pid=,pgid=,comm="]).output().expect("ps runs");
@@ -93,6 +111,36 @@ fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
     let text = String::from_utf8_lossy(samples);
     let joint = |line: &&str| line.contains("\"type\":\"joint\"");
     assert_eq!(text.lines().filter(joint).count(), 4 * (4 + 4 * 4), "{:?}", calm.keys());
+}
+
+#[test]
+#[ignore = "storm"]
+fn baselines_and_waves_end_with_the_same_bytes_too() {
+    let calm = storm(&ROLES, &[], rounds(4, 40));
+    assert!(calm.keys().any(|name| name.ends_with("baselines/000003.json")), "{:?}", calm.keys());
+}
+
+/// Baselines are those of the step before, in one process for all steps or in one a step; without them no step begins.
+#[test]
+fn a_run_goes_on_with_its_baselines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [whole, stopped] = ["whole", "stopped"].map(|name| folder.path().join(name));
+    let run = |run: &Path, more: &[&str]| {
+        let output = pipeline(run, &[&ROLES[..], more].concat()).output().expect("pipeline.sh runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run(&whole, &["--steps", "2", "--resident"]).0, Some(0));
+    assert_eq!(run(&stopped, &["--steps", "1"]).0, Some(0));
+    let first = stopped.join("baselines/000001.json");
+    let kept = std::fs::read(&first).expect("baselines");
+    assert!(String::from_utf8_lossy(&kept).contains("plan-path/"), "{kept:?}");
+    std::fs::remove_file(&first).expect("removed");
+    let (code, said) = run(&stopped, &["--steps", "2"]);
+    assert!(code == Some(2) && said.contains("only step 0 begins with 0"), "{said}");
+    std::fs::write(&first, kept).expect("written");
+    assert_eq!(run(&stopped, &["--steps", "2"]).0, Some(0));
+    let different = differences(&whole, &stopped);
+    assert!(different.is_empty(), "{different:#?}");
 }
 
 /// The run that is left alone has a pipe a step, the killed one a pipe for all steps.

@@ -230,6 +230,22 @@ pub struct RowScores<'a> {
     pub entropies: &'a mut [f32],
 }
 
+/// The gradient of a loss by what scoring finds, in the order of the loss rows.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoreGradient<'a> {
+    /// By the log-probabilities.
+    pub logprobs: &'a [f32],
+    /// By the entropies, and these as scoring found them; none where the loss has no such term.
+    pub entropies: Option<(&'a [f32], &'a [f32])>,
+}
+
+impl<'a> ScoreGradient<'a> {
+    /// Of a loss of log-probabilities alone.
+    pub fn of_logprobs(logprobs: &'a [f32]) -> Self {
+        ScoreGradient { logprobs, entropies: None }
+    }
+}
+
 /// Hardware on which a decoder runs. One value serves one stream of work and owns its scratch memory.
 pub trait Backend {
     /// An array in the hardware's memory: f32, or for weights and activations the type it computes in.
@@ -467,12 +483,14 @@ pub trait Backend {
         false
     }
 
-    /// Gradient of the last [`Backend::score`], which must have had the same arguments.
+    /// Gradient of the last [`Backend::score`], which must have had the same arguments. With p the probabilities of a row's
+    /// distribution, T the temperature and H its entropy, logit k gets, of the log-probability of target t,
+    /// `(1[k = t] − p_k) / T`, and of the entropy `−p_k (log p_k + H) / T`.
     fn score_backward(
         &mut self,
         batch: &Self::Batch,
         head: &LmHead<Self::Buffer>,
-        d_logprobs: &[f32],
+        gradient: ScoreGradient<'_>,
         d_hidden: &mut Self::Buffer,
         gradients: Option<&mut Self::Buffer>,
     );

@@ -39,6 +39,12 @@ pub trait RowLoss: Sync {
     /// several threads, each exactly once.
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]);
 
+    /// Writes `d loss / d entropy` of each loss row into `derivative`; false, and nothing is written, where the loss has no such
+    /// term.
+    fn entropies(&self, _tree_index: usize, _tree: &Tree, _derivative: &mut [f32]) -> bool {
+        false
+    }
+
     /// The same a row at a time, where each depends on its own log-probability alone.
     fn by_row(&self) -> Option<&dyn RowDerivative> {
         None

@@ -10,7 +10,7 @@ use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
 use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Heads,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient,
 };
 use policy::adapter::Target;
 use policy::config::Config;
@@ -237,7 +237,7 @@ impl Decoder<'_> {
         space: &mut Workspace<B::Buffer>,
         weights: &B::Buffer,
         prepared: &Prepared<B>,
-        d_logprobs: &[f32],
+        d_scores: ScoreGradient<'_>,
         gradients: &mut B::Buffer,
     ) {
         let config = self.config;
@@ -246,7 +246,7 @@ impl Decoder<'_> {
         let gradient = &mut self.accumulator(gradients);
         if !head_done {
             let head = self.lm_head(&space.gathered, weights);
-            backend.score_backward(batch, &head, d_logprobs, &mut space.d_other, gradient.weights());
+            backend.score_backward(batch, &head, d_scores, &mut space.d_other, gradient.weights());
         }
         backend.zero(counts.scored * config.hidden_size, &mut space.d_stream);
         let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);

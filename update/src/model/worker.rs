@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::pass::{Decoder, Prepared, RowGradient};
 use super::workspace::{self, Workspace};
 use super::{RowLoss, Scores};
-use crate::backend::{Backend, MicroBatch, RowScores};
+use crate::backend::{Backend, MicroBatch, RowScores, ScoreGradient};
 use crate::tree::Tree;
 use policy::config::Config;
 
@@ -32,13 +32,21 @@ pub(super) struct Worker<B: Backend> {
     pub spent: Spent,
     space: Workspace<B::Buffer>,
     derivative: Vec<f32>,
+    /// By the entropies, and these.
+    spreads: [Vec<f32>; 2],
 }
 
 impl<B: Backend> Worker<B> {
     /// A worker for decoders of this config; `recompute` keeps nothing of a layer but its input.
     pub(super) fn new(mut backend: B, config: &Config, recompute: bool) -> Worker<B> {
         let space = workspace::empty(&mut backend, config, recompute);
-        Worker { backend, spent: Spent::default(), space, derivative: Vec::new() }
+        Worker {
+            backend,
+            spent: Spent::default(),
+            space,
+            derivative: Vec::new(),
+            spreads: [Vec::new(), Vec::new()],
+        }
     }
 
     /// Lets `write` fill the packed factors of an adapter.
@@ -104,15 +112,24 @@ impl<B: Backend> Worker<B> {
         let (scores, prepared) = self.score(decoder, weights, trees, row_gradient);
         let started = Instant::now();
         self.derivative.clear();
+        self.spreads.iter_mut().for_each(Vec::clear);
+        let mut spreads = false;
         for (index, (tree, scores)) in trees.iter().zip(&scores).enumerate() {
             let start = self.derivative.len();
             self.derivative.resize(start + tree.rows.len(), 0.0);
             loss.rows(first + index, tree, &scores.logprobs, &mut self.derivative[start..]);
+            let [derivative, entropies] = &mut self.spreads;
+            derivative.resize(start + tree.rows.len(), 0.0);
+            entropies.extend(&scores.entropies);
+            spreads |= loss.entropies(first + index, tree, &mut derivative[start..]);
         }
         // A micro-batch whose loss does not depend on the weights has no gradient to compute.
-        if self.derivative.iter().any(|&derivative| derivative != 0.0) {
+        if spreads || self.derivative.iter().any(|&derivative| derivative != 0.0) {
             let (backend, space) = (&mut self.backend, &mut self.space);
-            decoder.backward(backend, space, weights, &prepared, &self.derivative, gradient);
+            let [derivative, entropies] = &self.spreads;
+            let entropies = spreads.then_some((&derivative[..], &entropies[..]));
+            let d_scores = ScoreGradient { logprobs: &self.derivative, entropies };
+            decoder.backward(backend, space, weights, &prepared, d_scores, gradient);
             backend.synchronize();
         }
         self.spent.backward += started.elapsed();

@@ -221,6 +221,40 @@ fn the_device_agrees_with_the_processor_however_the_work_is_cut() {
     }
 }
 
+/// A loss of entropies alone, and of both.
+struct Entropies(f32);
+
+impl RowLoss for Entropies {
+    fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]) {
+        Weighted.rows(tree_index, tree, logprobs, derivative);
+        derivative.iter_mut().for_each(|derivative| *derivative *= self.0);
+    }
+
+    fn entropies(&self, tree_index: usize, tree: &Tree, derivative: &mut [f32]) -> bool {
+        for (row, derivative) in tree.rows.iter().zip(derivative) {
+            *derivative = Weighted::weight(tree_index + 1, row.sequence, row.index);
+        }
+        true
+    }
+}
+
+#[test]
+fn an_entropy_term_has_the_processors_gradient_on_the_device() {
+    let (model, parameters) = decoder();
+    for loss in [Entropies(0.0), Entropies(1.0)] {
+        let mut truth = model.gradients();
+        model.accumulate(&rounded(&parameters), &trees(true), 0.8, 1, &mut truth, &loss);
+        let truth = wide(&truth.values);
+        let mut without = model.gradients();
+        model.accumulate(&rounded(&parameters), &trees(true), 0.8, 1, &mut without, &Weighted);
+        assert!(relative(&without.values, &truth) > 0.1, "the term changes nothing");
+        let mut device_model = device_model(&model, &parameters, 0, 4096, false);
+        let (found, _) = gradient(&mut device_model, truth.len(), &trees(true), 0.8, &loss);
+        let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
+        assert!(error <= GRADIENT && direction > COSINE, "{}: {error:.1e}, cosine {direction}", loss.0);
+    }
+}
+
 #[test]
 fn nothing_to_score_is_no_gradient() {
     let (model, parameters) = decoder();

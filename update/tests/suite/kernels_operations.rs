@@ -7,6 +7,7 @@ use crate::harness::{HALF, Host, Results, SINGLE, batches, compare, forest, simu
 use crate::small::{Random, relative, wide};
 use update::backend::{
     Activation, Backend, Dense, Embedding, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
+    ScoreGradient,
 };
 
 macro_rules! compare_both {
@@ -280,7 +281,7 @@ fn scored_rows_with_their_gradient() {
             gpu.score(&prepared, &head, &mut logprobs, &mut entropies);
             let d: Vec<f32> =
                 logprobs.iter().enumerate().map(|(row, &value)| derivative(row, value)).collect();
-            gpu.score_backward(&prepared, &head, &d, &mut d_x, Some(&mut g));
+            gpu.score_backward(&prepared, &head, ScoreGradient::of_logprobs(&d), &mut d_x, Some(&mut g));
         }
         [logprobs, entropies, gpu.get(&d_x, x.len()), gpu.get(&g, w.len())]
     };
@@ -310,8 +311,16 @@ fn scored_rows() {
                 let (mut logprobs, mut entropies) = (vec![0.0; d.len()], vec![0.0; d.len()]);
                 let head = LmHead { hidden: &xb, weights: &wb, weight, temperature };
                 b.score(&prepared, &head, &mut logprobs, &mut entropies);
-                b.score_backward(&prepared, &head, d, &mut d_x, Some(&mut g));
+                b.score_backward(&prepared, &head, ScoreGradient::of_logprobs(d), &mut d_x, Some(&mut g));
+                // With an entropy term, of weights that are those of the log-probabilities the other way round.
+                let (mut d_x_both, mut g_both) = (b.put_single(x), b.put_single(w));
+                b.score(&prepared, &head, &mut logprobs, &mut entropies);
+                let spreads: Vec<f32> = d.iter().rev().copied().collect();
+                let both = ScoreGradient { logprobs: d, entropies: Some((&spreads, &entropies)) };
+                b.score_backward(&prepared, &head, both, &mut d_x_both, Some(&mut g_both));
                 vec![
+                    ("d_hidden with entropies", b.get(&d_x_both, x.len()), HALF),
+                    ("gradient with entropies", b.get(&g_both, w.len()), HALF),
                     ("logprobs", logprobs, SINGLE),
                     ("entropies", entropies, SINGLE),
                     ("d_hidden", b.get(&d_x, x.len()), HALF),

@@ -4,7 +4,7 @@
 use crate::small::{Random, relative};
 use update::backend::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Embedding, Experts,
-    Heads, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
+    Heads, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient,
 };
 use update::tree::{Sequence, Tree, pack};
 
@@ -397,7 +397,13 @@ fn score(seed: u64, batch: MicroBatch, vocabulary: usize, hidden: usize, check_w
     cpu.score(&prepared, &head, &mut logprobs, &mut entropies);
     let d_logprobs = random.values(rows.len());
     let (mut d_x, mut gradients) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
-    cpu.score_backward(&prepared, &head, &d_logprobs, &mut d_x, Some(&mut gradients));
+    cpu.score_backward(
+        &prepared,
+        &head,
+        ScoreGradient::of_logprobs(&d_logprobs),
+        &mut d_x,
+        Some(&mut gradients),
+    );
     let distribution = |v: &[Vec<f64>], node: u32| -> Vec<f64> {
         let x = &v[0][node as usize * hidden..][..hidden];
         let logits: Vec<f64> = v[1][1..]
@@ -412,6 +418,21 @@ fn score(seed: u64, batch: MicroBatch, vocabulary: usize, hidden: usize, check_w
     };
     if check_weights {
         compare("score", &[&x, &weights], function, &logprobs, &d_logprobs, &[&d_x, &gradients]);
+        // A loss of the entropies, too.
+        let d_entropies = random.values(rows.len());
+        let (mut d_x, mut gradients) = (vec![f32::NAN; x.len()], vec![0.0; weights.len()]);
+        cpu.score(&prepared, &head, &mut logprobs, &mut entropies);
+        let both = ScoreGradient { logprobs: &d_logprobs, entropies: Some((&d_entropies, &entropies)) };
+        cpu.score_backward(&prepared, &head, both, &mut d_x, Some(&mut gradients));
+        let scores = |v: &[Vec<f64>]| {
+            let entropy = |&(node, _): &(u32, u32)| -> f64 {
+                distribution(v, node).iter().map(|logprob| -logprob * logprob.exp()).sum()
+            };
+            [function(v), rows.iter().map(entropy).collect()].concat()
+        };
+        let (found, weighed) =
+            ([logprobs.clone(), entropies.clone()].concat(), [&d_logprobs[..], &d_entropies].concat());
+        compare("score and entropy", &[&x, &weights], scores, &found, &weighed, &[&d_x, &gradients]);
     } else {
         let inputs = [wide(&x), wide(&weights)];
         assert!(relative(&logprobs, &function(&inputs)) < 1e-5);
@@ -437,6 +458,29 @@ fn score(seed: u64, batch: MicroBatch, vocabulary: usize, hidden: usize, check_w
         .collect();
     let error = relative(&entropies, &truth);
     assert!(error < 1e-5, "entropies {error:.1e}");
+}
+
+/// The derivative of the entropy by logits of 1, 0 and -1, against an independent script's.
+#[test]
+fn the_entropy_of_three_tokens_has_its_derivative() {
+    for (temperature, entropy, slopes) in
+        [(1.0, 0.832396, [-0.282587, 0.140770, 0.141817]), (0.7, 0.650573, [-0.430035, 0.274006, 0.156030])]
+    {
+        let mut cpu = Cpu::new(&FREQUENCIES);
+        let sequence = Sequence { prompt: &[0], completion: &[1] };
+        let prepared = cpu.prepare(MicroBatch::new(&[pack(&[sequence], true)]));
+        let (x, weights) = (vec![1.0], vec![1.0, 0.0, -1.0]);
+        let weight = Dense { offset: 0, outputs: 3, inputs: 1 };
+        let head = LmHead { hidden: &x, weights: &weights, weight, temperature };
+        let (mut logprobs, mut entropies) = (vec![0.0], vec![0.0]);
+        cpu.score(&prepared, &head, &mut logprobs, &mut entropies);
+        let (mut d_x, mut gradients) = (vec![0.0], vec![0.0; 3]);
+        let of_entropy = ScoreGradient { logprobs: &[0.0], entropies: Some((&[1.0], &entropies)) };
+        cpu.score_backward(&prepared, &head, of_entropy, &mut d_x, Some(&mut gradients));
+        assert!((entropies[0] - entropy).abs() < 1e-6, "{entropies:?}");
+        let close = gradients.iter().zip(slopes).all(|(found, slope)| (found - slope).abs() < 1e-6);
+        assert!(close, "{gradients:?} {slopes:?}");
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use record::sample::Sample;
 use serde_json::{Value, json};
 use update::aggregate::{Aggregate, Mean};
 use update::arguments::Objective;
-use update::loss::{BatchLoss, LossConfig, ReferenceLogprobs};
+use update::loss::{BatchLoss, Importance, LossConfig, RatioLevel, ReferenceLogprobs, WeightLevel};
 use update::model::RowLoss;
+use update::objective::Outside;
 use update::samples::{Needs, Samples};
 use update::tree::{Sequence, pack};
 
@@ -29,6 +30,23 @@ fn samples(objectives: &Value) -> Samples {
         samples.push(&Sample::parse(&line).unwrap(), &line, needs).unwrap();
     }
     samples
+}
+
+/// Clipped token ratios, and nothing else.
+fn plain() -> LossConfig {
+    LossConfig {
+        objective: Objective::Clip,
+        clip_range: (0.2, 0.2),
+        ratio: RatioLevel::Token,
+        kl: 0.0,
+        importance: None,
+        mask_negative_above: None,
+        entropy: 0.0,
+    }
+}
+
+fn truncated(cap: f64) -> Importance {
+    Importance { level: WeightLevel::Token, outside: Outside { floor: 0.0, cap, mask: false } }
 }
 
 #[test]
@@ -57,7 +75,8 @@ fn losses_and_slopes_are_those_of_autograd() {
             objective: if name == "nll" { Objective::Nll } else { Objective::Clip },
             clip_range: (objectives["low"].as_f64().unwrap(), objectives["high"].as_f64().unwrap()),
             kl: if with_kl { objectives["kl"].as_f64().unwrap() } else { 0.0 },
-            importance_cap: name.starts_with("cap").then(|| objectives["cap"].as_f64().unwrap()),
+            importance: name.starts_with("cap").then(|| truncated(objectives["cap"].as_f64().unwrap())),
+            ..plain()
         };
         let reference_logprobs = ReferenceLogprobs {
             reference: with_kl.then_some(&reference[..]),
@@ -111,8 +130,7 @@ fn log_likelihood_counts_tokens_and_what_is_no_number() {
     let vectors: Value = serde_json::from_str(include_str!("../vectors/vectors.json")).unwrap();
     let samples = samples(&vectors["objectives"]);
     let members = vec![vec![0]];
-    let config =
-        LossConfig { objective: Objective::Nll, clip_range: (0.2, 0.2), kl: 0.0, importance_cap: None };
+    let config = LossConfig { objective: Objective::Nll, ..plain() };
     let aggregate = Aggregate::Token;
     let loss = BatchLoss::new(config, &samples, &members, aggregate, ReferenceLogprobs::default());
     let tree = pack(&[samples.sequence(0)], true);
@@ -121,4 +139,195 @@ fn log_likelihood_counts_tokens_and_what_is_no_number() {
     loss.rows(0, &tree, &new, &mut vec![0.0; new.len()]);
     let token_stats = loss.token_stats();
     assert_eq!((token_stats.tokens, token_stats.not_finite), (samples.rows[0].length(), 1));
+}
+
+/// Two samples, whose losses and slopes TRL 1.16's `_compute_loss` and its autograd computed.
+struct Pair {
+    new: [&'static [f32]; 2],
+    start: [&'static [f32]; 2],
+    recorded: [&'static [f32]; 2],
+    advantages: [f64; 2],
+}
+
+const PAIR: Pair = Pair {
+    new: [&[-1.0, -0.5, -2.0], &[-0.7, -1.2]],
+    start: [&[-1.3, -0.4, -2.1], &[-0.5, -1.0]],
+    recorded: [&[-1.35, -0.4, -2.1], &[-0.5, -1.6]],
+    advantages: [1.5, -0.75],
+};
+
+impl Pair {
+    /// The loss, and the slope of each token.
+    fn loss(&self, config: LossConfig, aggregate: Aggregate) -> (f64, Vec<f64>) {
+        let objectives = json!({"advantages": self.advantages, "old": self.recorded});
+        let (samples, members) = (samples(&objectives), vec![vec![1, 0]]);
+        let start: Vec<Vec<f32>> = self.start.iter().map(|start| start.to_vec()).collect();
+        let logprobs = ReferenceLogprobs { reference: None, start: Some(&start) };
+        let loss = BatchLoss::new(config, &samples, &members, aggregate, logprobs);
+        let sequences: Vec<Sequence> = members[0].iter().map(|&index| samples.sequence(index)).collect();
+        let tree = pack(&sequences, true);
+        let new: Vec<f32> = tree
+            .rows
+            .iter()
+            .map(|row| self.new[members[0][row.sequence as usize]][row.index as usize])
+            .collect();
+        let mut slopes = vec![0.0; new.len()];
+        loss.rows(0, &tree, &new, &mut slopes);
+        let mean = Mean { aggregate, samples: 2, tokens: 5, max_tokens: 8 };
+        // The second sample comes first in the tree.
+        slopes.rotate_left(2);
+        let slopes = slopes.iter().map(|&slope| f64::from(slope) * mean.scale()).collect();
+        (loss.token_stats().loss * mean.scale(), slopes)
+    }
+}
+
+#[test]
+fn sequence_ratios_cispo_and_masks_are_those_of_trl() {
+    let on_start = Pair { recorded: PAIR.start, ..PAIR };
+    // Only the second sample may be masked, and it is compared with what was recorded.
+    let drifted = Pair { recorded: [PAIR.start[0], PAIR.recorded[1]], ..PAIR };
+    let gspo = LossConfig { ratio: RatioLevel::Sequence, ..plain() };
+    let weighed = |level, mask| LossConfig {
+        importance: Some(Importance { level, outside: Outside { floor: 0.0, cap: 1.5, mask } }),
+        ..plain()
+    };
+    let masked = |bound| LossConfig { mask_negative_above: Some(bound), ..plain() };
+    let (token, sequence) = (Aggregate::Token, Aggregate::Sequence);
+    let pushed = [0.0, -0.271451, -0.331551];
+    let sequence_weighed = [0.0, -0.285369, -0.348550];
+    for (name, pair, config, aggregate, loss, first, second) in [
+        (
+            "clip, sequence",
+            &on_start,
+            plain(),
+            sequence,
+            -0.495478,
+            [0.0, -0.226209, -0.276293],
+            [0.153512, 0.153512],
+        ),
+        ("clip, token", &on_start, plain(), token, -0.717383, pushed, [0.122810, 0.122810]),
+        ("GSPO 0.2", &on_start, gspo, sequence, -0.521854, [-0.276293; 3], [0.153512; 2]),
+        (
+            "GSPO 3e-4, 4e-4",
+            &on_start,
+            LossConfig { clip_range: (3e-4, 4e-4), ..gspo },
+            sequence,
+            -0.375412,
+            [0.0; 3],
+            [0.0; 2],
+        ),
+        (
+            "CISPO",
+            &on_start,
+            LossConfig { objective: Objective::Cispo, ..plain() },
+            token,
+            0.925490,
+            [-0.36, -0.271451, -0.331551],
+            [0.122810, 0.122810],
+        ),
+        (
+            "TIS token",
+            &PAIR,
+            weighed(WeightLevel::Token, false),
+            token,
+            -0.674436,
+            pushed,
+            [0.122810, 0.184214],
+        ),
+        ("MIS token", &PAIR, weighed(WeightLevel::Token, true), token, -0.858650, pushed, [0.122810, 0.0]),
+        (
+            "TIS sequence",
+            &PAIR,
+            weighed(WeightLevel::Sequence, false),
+            token,
+            -0.643948,
+            sequence_weighed,
+            [0.184214; 2],
+        ),
+        (
+            "MIS sequence",
+            &PAIR,
+            weighed(WeightLevel::Sequence, true),
+            token,
+            -1.012377,
+            sequence_weighed,
+            [0.0; 2],
+        ),
+        ("one-sided", &drifted, masked(-0.2), token, -0.963003, pushed, [0.0; 2]),
+        ("one-sided, wide", &on_start, masked(0.3), token, -0.717383, pushed, [0.122810, 0.122810]),
+    ] {
+        let (found, slopes) = pair.loss(config, aggregate);
+        let expected = [&first[..], &second[..]].concat();
+        let close = slopes.iter().zip(&expected).all(|(slope, expected)| (slope - expected).abs() < 1e-6);
+        assert!(
+            (found - loss).abs() < 1e-6 && close,
+            "{name}: {found:.6} {slopes:.6?}, not {loss} {expected:?}"
+        );
+    }
+}
+
+/// Finite differences of the loss by each token's log-probability, where every flag is at work.
+#[test]
+fn slopes_are_the_derivatives_of_the_loss() {
+    let importance =
+        |level| Some(Importance { level, outside: Outside { floor: 0.0, cap: 1.5, mask: false } });
+    for config in [
+        LossConfig { ratio: RatioLevel::Sequence, importance: importance(WeightLevel::Token), ..plain() },
+        LossConfig { ratio: RatioLevel::Sequence, importance: importance(WeightLevel::Sequence), ..plain() },
+        LossConfig {
+            importance: importance(WeightLevel::Sequence),
+            mask_negative_above: Some(0.5),
+            ..plain()
+        },
+    ] {
+        for aggregate in [Aggregate::Token, Aggregate::Sequence] {
+            let (_, slopes) = PAIR.loss(config, aggregate);
+            let mut place = 0;
+            for sample in 0..2 {
+                for index in 0..PAIR.new[sample].len() {
+                    let at = |step: f32| {
+                        let mut moved: Vec<Vec<f32>> = PAIR.new.iter().map(|new| new.to_vec()).collect();
+                        moved[sample][index] += step;
+                        let moved: Vec<&'static [f32]> = moved.into_iter().map(|new| &*new.leak()).collect();
+                        let step = f64::from(moved[sample][index]);
+                        (step, Pair { new: [moved[0], moved[1]], ..PAIR }.loss(config, aggregate).0)
+                    };
+                    let ((above, more), (below, less)) = (at(1e-3), at(-1e-3));
+                    let numeric = (more - less) / (above - below);
+                    assert!(
+                        (slopes[place] - numeric).abs() < 1e-5,
+                        "{config:?} {place}: {} {numeric}",
+                        slopes[place]
+                    );
+                    place += 1;
+                }
+            }
+        }
+    }
+}
+
+/// The entropy lowers the loss by its weight times the mean, and each row's derivative is its share.
+#[test]
+fn the_entropy_counts_as_the_aggregate_says() {
+    let objectives = json!({"advantages": PAIR.advantages, "old": PAIR.recorded});
+    let (samples, members) = (samples(&objectives), vec![vec![0, 1]]);
+    let sequences: Vec<Sequence> = members[0].iter().map(|&index| samples.sequence(index)).collect();
+    let tree = pack(&sequences, true);
+    let entropies = [0.5, 1.0, 1.5, 2.0, 4.0];
+    for (aggregate, term, slopes) in [
+        (Aggregate::Token, -0.1 * 9.0 / 5.0, [-0.02; 5]),
+        (Aggregate::Sequence, -0.1 * (1.0 + 3.0) / 2.0, [-0.1 / 6.0, -0.1 / 6.0, -0.1 / 6.0, -0.025, -0.025]),
+    ] {
+        let config = LossConfig { entropy: 0.1, ..plain() };
+        let loss = BatchLoss::new(config, &samples, &members, aggregate, ReferenceLogprobs::default());
+        let scale = Mean { aggregate, samples: 2, tokens: 5, max_tokens: 8 }.scale();
+        assert!((loss.entropy_term(0, &tree, &entropies) * scale - term).abs() < 1e-9);
+        let mut found = vec![0.0; 5];
+        assert!(loss.entropies(0, &tree, &mut found) && loss.by_row().is_none());
+        let close =
+            found.iter().zip(slopes).all(|(found, slope)| (f64::from(*found) * scale - slope).abs() < 1e-8);
+        assert!(close, "{aggregate:?}: {found:?} {slopes:?}");
+    }
+    let loss = BatchLoss::new(plain(), &samples, &members, Aggregate::Token, ReferenceLogprobs::default());
+    assert!(!loss.entropies(0, &tree, &mut [0.0; 5]) && loss.by_row().is_some());
 }

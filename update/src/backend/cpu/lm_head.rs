@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::products::Gemm;
-use crate::backend::{LmHead, MicroBatch};
+use crate::backend::{LmHead, MicroBatch, ScoreGradient};
 use functional::{CHUNK, LogSumExp, LogitChunk, TILE, exp, vectorized};
 use gemm::{Onto, View};
 
@@ -41,6 +41,8 @@ pub(super) struct Scratch {
     /// Log-sum-exps of the logits divided by the temperature.
     lse: Vec<f32>,
     weights: Vec<f32>,
+    /// With an entropy term: its weight for each scored node.
+    spreads: Vec<f32>,
     /// The gradient of some of the head's rows, where the nodes come in several tiles.
     d_head: Vec<f32>,
 }
@@ -59,6 +61,28 @@ vectorized! {
             let (lse, weight) = (lse[row], weights[row]);
             for logit in logits {
                 *logit = -weight * exp(*logit - lse);
+            }
+        }
+    }
+}
+
+vectorized! {
+    /// Replaces each row's logits by `probability * (spread * (log probability + entropy) - weight)`.
+    fn spread_probabilities(
+        columns: usize,
+        stride: usize,
+        logits: &mut [f32],
+        distributions: &[LogSumExp],
+        weights: &[f32],
+        spreads: &[f32],
+    ) {
+        for (row, logits) in logits.chunks_mut(stride).enumerate() {
+            let logits = &mut logits[..columns];
+            let (lse, entropy) = (distributions[row].log_sum(), distributions[row].entropy());
+            let (weight, spread) = (weights[row], spreads[row]);
+            for logit in logits {
+                let logprob = *logit - lse;
+                *logit = exp(logprob) * (spread * (logprob + entropy) - weight);
             }
         }
     }
@@ -173,7 +197,7 @@ impl Scratch {
         gemm: &mut Gemm,
         batch: &MicroBatch,
         head: &LmHead<Vec<f32>>,
-        d_logprobs: &[f32],
+        ScoreGradient { logprobs: d_logprobs, entropies }: ScoreGradient<'_>,
         d_hidden: &mut [f32],
         mut gradients: Option<&mut Vec<f32>>,
     ) {
@@ -183,6 +207,13 @@ impl Scratch {
         self.weights.resize(nodes, 0.0);
         for &row in &batch.by_node {
             self.weights[batch.rows[row as usize].0 as usize] += d_logprobs[row as usize] * scale;
+        }
+        self.spreads.clear();
+        if let Some((d_entropies, _)) = entropies {
+            self.spreads.resize(nodes, 0.0);
+            for &row in &batch.by_node {
+                self.spreads[batch.rows[row as usize].0 as usize] -= d_entropies[row as usize] * scale;
+            }
         }
         for tile in tiles(nodes, head.weight.outputs) {
             let logits = &mut self.logits[tile.logits.clone()];
@@ -194,9 +225,25 @@ impl Scratch {
             let share = gemm.share(tile.nodes.len());
             let pieces =
                 logits.chunks_mut(share * tile.stride).zip(lse.chunks(share).zip(weights.chunks(share)));
-            gemm.each(pieces.collect(), |_, (logits, (lse, weights))| {
-                negative_probabilities(tile.tokens.len(), tile.stride, logits, lse, weights);
-            });
+            if self.spreads.is_empty() {
+                gemm.each(pieces.collect(), |_, (logits, (lse, weights))| {
+                    negative_probabilities(tile.tokens.len(), tile.stride, logits, lse, weights);
+                });
+            } else {
+                let spreads = self.spreads[tile.nodes.clone()].chunks(share);
+                let distributions = self.distributions[tile.nodes.clone()].chunks(share);
+                let pieces = pieces.zip(distributions.zip(spreads));
+                gemm.each(pieces.collect(), |_, ((logits, (_, weights)), (distributions, spreads))| {
+                    spread_probabilities(
+                        tile.tokens.len(),
+                        tile.stride,
+                        logits,
+                        distributions,
+                        weights,
+                        spreads,
+                    );
+                });
+            }
             for (row, at) in tile.targets(batch) {
                 logits[at] += d_logprobs[row] * scale;
             }

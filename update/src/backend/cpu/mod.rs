@@ -19,7 +19,7 @@ mod thread_pool;
 use super::rope::RopeCache;
 use super::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient,
 };
 use gemm::{Onto, Precision, View};
 use held_rows::HeldRows;
@@ -432,7 +432,7 @@ impl Backend for Cpu {
         &mut self,
         batch: &Prepared,
         head: &LmHead<Values>,
-        d_logprobs: &[f32],
+        gradient: ScoreGradient<'_>,
         d_hidden: &mut Values,
         mut gradients: Option<&mut Values>,
     ) {
@@ -447,7 +447,7 @@ impl Backend for Cpu {
         };
         // Zeros receive the head's part in place of these rows, and are exchanged for them again.
         hold(gradients.as_deref_mut());
-        lm_head.score_backward(gemm, &batch.batch, head, d_logprobs, d_hidden, gradients.as_deref_mut());
+        lm_head.score_backward(gemm, &batch.batch, head, gradient, d_hidden, gradients.as_deref_mut());
         hold(gradients);
     }
 }

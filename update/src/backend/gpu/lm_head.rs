@@ -14,7 +14,7 @@ use super::device_batch::{DeviceBatch, Table};
 use super::threads;
 use super::values::{Values, reserve};
 use super::workspace::WorkspaceSizes;
-use crate::backend::{Dense, LmHead, RowScores};
+use crate::backend::{Dense, LmHead, RowScores, ScoreGradient};
 use crate::kernels;
 
 /// Target size of a chunk's logits and their gradient, bytes.
@@ -36,8 +36,20 @@ pub(super) struct Workspace {
     /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
     /// the rounding error of the logits' gradient at the targets.
     rows: Option<Buffer<f32>>,
+    /// With an entropy term, its weight and the entropy of each scored node.
+    spreads: Option<Buffer<f32>>,
     /// Whether `logits` still hold those of every node.
     kept: bool,
+}
+
+/// The weight of the entropy of each scored node, as it is in the gradient of its logits, and the entropy.
+fn spreads(batch: &DeviceBatch, (d_entropies, entropies): (&[f32], &[f32])) -> Vec<f32> {
+    let of_node = |node: usize| {
+        let rows = &batch.by_node[batch.row_starts[node] as usize..batch.row_starts[node + 1] as usize];
+        let weight: f32 = rows.iter().map(|&row| -d_entropies[row as usize]).sum();
+        [weight, rows.first().map_or(0.0, |&row| entropies[row as usize])]
+    };
+    (0..batch.scored).flat_map(of_node).collect()
 }
 
 /// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
@@ -143,13 +155,18 @@ impl Workspace {
         &mut self,
         device: &mut D,
         inputs: Inputs,
-        d_logprobs: &[f32],
+        ScoreGradient { logprobs: d_logprobs, entropies }: ScoreGradient<'_>,
         d_hidden: Slice<f32>,
         gradients: Option<Slice<f32>>,
     ) -> Result<()> {
         let batch = inputs.batch;
         if batch.rows == 0 {
             return Ok(());
+        }
+        if let Some(entropies) = entropies {
+            let spreads = spreads(batch, entropies);
+            let to = reserve(device, &mut self.spreads, spreads.len())?;
+            device.upload(&spreads, to.slice(..spreads.len()))?;
         }
         let by_node: Vec<f32> = batch.by_node.iter().map(|&row| d_logprobs[row as usize]).collect();
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
@@ -159,7 +176,7 @@ impl Workspace {
             if !kept {
                 logits(device, &mut self.logits, inputs, chunk)?;
             }
-            self.chunk_backward(device, inputs, chunk, d_hidden, gradients)?;
+            self.chunk_backward(device, inputs, chunk, d_hidden, (gradients, entropies.is_some()))?;
         }
         Ok(())
     }
@@ -191,7 +208,7 @@ impl Workspace {
                 .collect();
             let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
             device.upload(&d_logprobs, rows.slice(range))?;
-            self.chunk_backward(device, inputs, (first, count), d_hidden, gradients)?;
+            self.chunk_backward(device, inputs, (first, count), d_hidden, (gradients, false))?;
         }
         Ok(true)
     }
@@ -248,7 +265,7 @@ impl Workspace {
         inputs: Inputs,
         (first, count): (usize, usize),
         d_hidden: Slice<f32>,
-        gradients: Option<Slice<f32>>,
+        (gradients, spreads): (Option<Slice<f32>>, bool),
     ) -> Result<()> {
         let (batch, weight) = (inputs.batch, inputs.weight);
         let lse = reserve(device, &mut self.lse, batch.scored)?;
@@ -267,6 +284,12 @@ impl Workspace {
             rows.slice(..batch.rows).into(),
             starts.into(),
             batch.table(Table::Targets)?.into(),
+            // Read only with an entropy term.
+            match (&self.spreads, spreads) {
+                (Some(spreads), true) => spreads.slice(2 * first..2 * (first + count)).into(),
+                _ => lse.slice(first..first + count).into(),
+            },
+            i32::from(spreads).into(),
             vocabulary.into(),
             stride.into(),
             scale.into(),

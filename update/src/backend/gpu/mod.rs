@@ -22,7 +22,7 @@ use record::failure::{Failure, Result};
 
 use super::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient,
 };
 use crate::kernels;
 use device_batch::{DeviceBatch, Table};
@@ -473,14 +473,14 @@ impl<D: Device> Backend for Gpu<D> {
         &mut self,
         batch: &DeviceBatch,
         head: &LmHead<Values>,
-        d_logprobs: &[f32],
+        gradient: ScoreGradient<'_>,
         d_hidden: &mut Values,
         gradients: Option<&mut Values>,
     ) {
         self.attempt(|gpu| {
             let inputs = lm_head::Inputs::new(batch, head)?;
             let gradients = gradients.as_deref().map(Values::single).transpose()?;
-            gpu.lm_head.score_backward(&mut gpu.device, inputs, d_logprobs, d_hidden.single()?, gradients)
+            gpu.lm_head.score_backward(&mut gpu.device, inputs, gradient, d_hidden.single()?, gradients)
         });
     }
 }
