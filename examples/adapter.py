@@ -26,7 +26,7 @@ def start(parser):
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *(f"-W{filter}" for filter in sys.warnoptions), *sys.argv])
     words = sys.argv[1:]
-    places = [place for place, word in enumerate(words) if word in ("tasks", "demo") and place > 0]
+    places = [place for place, word in enumerate(words) if word in ("tasks", "demo")]
     own = words[: places[0]] if places else words
     sys.argv[1:] = words[len(own):]
     return parser.parse_args(own)

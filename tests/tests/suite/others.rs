@@ -32,8 +32,13 @@ fn adapter(package: &str, arguments: &str) -> String {
 
 /// `envs check` of an adapter: the rules that it kept.
 fn keeps_the_contract(command: &str) -> String {
+    keeps_the_contract_over(command, 3)
+}
+
+/// The same with so many train tasks.
+fn keeps_the_contract_over(command: &str, tasks: usize) -> String {
     let table = must(&format!(
-        "({command} tasks --count 3; {command} tasks --split test --count 2) | \
+        "({command} tasks --count {tasks}; {command} tasks --split test --count {tasks}) | \
          envs check --quiet --tasks 1 --episodes 3 --env-command \"{command}\""
     ));
     assert!(table.lines().count() >= 12 && !table.contains("BROKEN"), "{command}: {table}");
@@ -236,4 +241,86 @@ fn environments_of_openenv() {
          rollout --env-command \"{live}\" --policy {at}/policy --branches 2 --max-tokens 4 --quiet --threads 1"
     ));
     assert!(code == 1 && printed.contains("--live takes --sampling parallel --threads 1"), "{printed}");
+}
+
+/// Three answers in each situation: what they come to is exact.
+#[test]
+fn exploitability_in_kuhn_poker_is_exact() {
+    let program = format!("python3 {}", root().join("examples/kuhn_poker.py").display());
+    keeps_the_contract_over(&program, 40);
+    keeps_the_contract_over(&format!("{program} --play second"), 40);
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("samples");
+    let exploited = |bold: &dyn Fn(&str, &str) -> usize| {
+        let mut text = String::new();
+        for (played, moves) in [
+            ("nothing", ["check", "bet"]),
+            ("c", ["check", "bet"]),
+            ("b", ["fold", "call"]),
+            ("cb", ["fold", "call"]),
+        ] {
+            for card in ["J", "Q", "K"] {
+                for number in 0..6 {
+                    let completion = moves[usize::from(number < bold(card, played))];
+                    let prompt = format!("card {card} after {played} say {} or {}", moves[0], moves[1]);
+                    let prompt = json!([{"role": "user", "content": prompt}]);
+                    text.push_str(&format!(
+                        "{}\n",
+                        json!({"type": "sample", "prompt": prompt, "completion": completion})
+                    ));
+                }
+            }
+        }
+        std::fs::write(&file, text).expect("written");
+        let printed: Value =
+            serde_json::from_str(&must(&format!("{program} exploitability < {}", file.display())))
+                .expect("JSON");
+        (
+            printed["exact"].as_str().expect("a fraction").to_owned(),
+            printed["value"].as_f64().expect("a number"),
+        )
+    };
+    // Of six: an equilibrium (Kuhn 1950) in which `first` bets a third of its jacks; the same with half of them; a coin; who never bets.
+    let equilibrium = |card: &str, played: &str| match (card, played) {
+        ("J", "nothing" | "c") | ("Q", "b") => 2,
+        ("Q", "cb") => 4,
+        ("K", _) => 6,
+        _ => 0,
+    };
+    let (lost, value) = exploited(&equilibrium);
+    assert!(lost == "0" && (value + 1.0 / 18.0).abs() < 1e-12, "{lost} {value}");
+    let (lost, value) = exploited(&|_, _| 3);
+    assert!(lost == "11/24" && (value - 0.125).abs() < 1e-12, "{lost} {value}");
+    let too_bold = |card: &str, played: &str| {
+        if (card, played) == ("J", "nothing") { 3 } else { equilibrium(card, played) }
+    };
+    assert_ne!(exploited(&too_bold).0, "0");
+    // Showdowns alone: whoever bets against a player who always folds wins 1 a game.
+    assert_eq!(exploited(&|_, _| 0), ("1".to_owned(), 0.0));
+}
+
+#[test]
+fn split_information_takes_a_channel() {
+    let program = format!("python3 {}", root().join("examples/split_information.py").display());
+    for (flags, most) in [
+        ("--numbers 4 --words 1", "1/4"),
+        ("--numbers 4 --words 2", "1/2"),
+        ("--numbers 4", "1"),
+        ("--numbers 4 --alone", "1"),
+        ("--numbers 26 --words 13", "1/2"),
+    ] {
+        assert_eq!(must(&format!("{program} {flags} optimum")).trim(), most, "{flags}");
+    }
+    keeps_the_contract_over(&format!("{program} --numbers 4"), 8);
+    // The word passes on; the sum is 3 + 6 modulo 8.
+    let answers = plays(&program, &["d", "1"]);
+    let spec = &answers[0]["state"];
+    let sum = (spec["told"].as_u64().expect("a number") + spec["own"].as_u64().expect("a number")) % 8;
+    let seen = answers[1]["observations"]["chooser"][0]["content"].as_str().expect("a text");
+    assert_eq!(seen, format!("told d see {} say the sum", spec["own"]));
+    assert_eq!(answers[2]["success"], sum == 1);
+    // Without a word the chooser sees nothing of the teller's number.
+    let seen =
+        plays(&format!("{program} --words 1"), &["d"])[1]["observations"]["chooser"][0]["content"].clone();
+    assert_eq!(seen, format!("told a see {} say the sum", spec["own"]));
 }
