@@ -13,7 +13,8 @@ saw last, with the generator, and plays a game it has not seen from the start: a
 The player whose turn it is sees what TextArena shows it; the others skip. A text that TextArena refuses earns 0, and the player is
 asked again; at the second one in a row most games are lost. A game pays at its end: the player's own reward, from `--range LOW HIGH`
 to 0..1, which is the team's reward, too, where the player is `--team` (default: the first of those that play). Until then a legal
-move earns 0.1 of its own. A success is a reward of `--team` at the upper end.
+move earns 0.1 of its own. A success is a reward of `--team` at the upper end, unless somebody
+forfeited the game.
 
 `--play a,b` names who is played by policies. The others draw one of the moves that TextArena lists in brackets ('[4]') and accepts;
 where it lists none, a number or two ('[0 3]') that it accepts. So does `demo` for all: legal moves, no good ones.
@@ -191,6 +192,12 @@ def worth(here, agent):
     return adapter.clamp(here.rewards().get(agent, options.range[0]), *options.range)
 
 
+def won(here, agent):
+    """Whether a player has all that a game pays; not by an opponent that forfeits it."""
+    forfeited = any(info.get("invalid_move") for info in here.game.state.game_info.values())
+    return worth(here, agent) >= 1.0 and not forfeited
+
+
 def step(state, agent, text):
     here = at(state)
     if state["over"]:
@@ -208,14 +215,14 @@ def step(state, agent, text):
         return see(state, here), {"team": 0.0, "local": LEGAL * valid}, {"legal": float(valid)}, state["over"], False
     team = options.team or playing()[0]
     earned = worth(here, agent) if valid else 0.0
-    success = worth(here, team) >= 1.0
+    success = won(here, team)
     rewards = {"team": earned if agent == team else 0.0, "local": earned}
     return (dict(state, over=True), {}), rewards, {"legal": float(valid), "game": worth(here, agent)}, True, success
 
 
 def probe(state, agent):
     if state["over"]:
-        return [], None, worth(at(state), options.team or playing()[0]) >= 1.0
+        return [], None, won(at(state), options.team or playing()[0])
     return [*legal(state)[:6], "[nothing]", "a word"], None, False
 
 
