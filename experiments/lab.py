@@ -82,7 +82,7 @@ WORLDS = {
     "code-team": World("code", "Code: a coder beside a tester", turns=2, max_tokens=24, warmup=200, budget=60_000,
                        settings=("turns=2",), samples=192, marks=(1 / 2, 1), test_tasks=500),
     "coop-code": World("coop-code", "a helper beside a main function, SmolLM2-135M-Instruct", turns=1, max_tokens=64, warmup=0,
-                       budget=40_000, settings=("turns=1", f"data={PROBLEMS}"), **dict(REAL, samples=64, test_tasks=22)),
+                       budget=40_000, settings=("turns=1", "gates=published", f"data={PROBLEMS}"), **dict(REAL, samples=64, test_tasks=22)),
     "coop-small": World("coop-small", "a helper beside a main function, in one line each", turns=1, max_tokens=16, warmup=400,
                         budget=48_000, samples=192, marks=(1 / 2, 1), test_tasks=500, command="python3 experiments/coop_small.py"),
     "coop-shared": World("coop-small", "the same, and nobody is shown going it alone", turns=1, max_tokens=16, warmup=400,

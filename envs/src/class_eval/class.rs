@@ -26,6 +26,21 @@ fn methods(skeleton: &str) -> Vec<Method<'_>> {
     found
 }
 
+/// Whether a method, by its lines, does nothing: only a description, `pass`, `...`, `return None` or `raise NotImplementedError`.
+pub fn is_stub(method: &[&str]) -> bool {
+    let does_nothing = |line: &str| {
+        let line = line.trim().trim_end_matches(';').trim_end();
+        matches!(line, "..." | "return" | "return None" | "return(None)")
+            || line.starts_with("raise NotImplementedError")
+    };
+    let [first, body @ ..] = method else { return true };
+    // `def name(self): pass` has its body behind the last colon.
+    let own = first.rsplit_once(':').map_or("", |(_, own)| own);
+    let all: Vec<&str> =
+        [own].into_iter().chain(body.iter().copied()).filter(|line| !does_nothing(line)).collect();
+    is_missing(&all)
+}
+
 /// Whether a body is a description, `pass` or nothing.
 fn is_missing(body: &[&str]) -> bool {
     let mut quote = None;
@@ -57,13 +72,15 @@ pub fn missing(skeleton: &str) -> Vec<String> {
     names
 }
 
-/// `skeleton` with the missing methods that `texts` hold, those of the first text that has one.
-pub fn merged(skeleton: &str, texts: &[&str]) -> String {
+/// `skeleton` with the missing methods that `texts` hold, those of the first text that has one; where they must be `written`,
+/// that has one which is no stub.
+pub fn merged(skeleton: &str, texts: &[&str], written: bool) -> String {
     let all: Vec<&str> = skeleton.lines().collect();
     let mut class = String::new();
     let mut at = 0;
     for method in methods(skeleton).iter().filter(|method| method.missing) {
-        let Some((indent, body)) = texts.iter().find_map(|text| lines(text, method.name)) else { continue };
+        let mut held = texts.iter().filter_map(|text| lines(text, method.name));
+        let Some((indent, body)) = held.find(|(_, body)| !written || !is_stub(body)) else { continue };
         all[at..method.begin].iter().for_each(|line| class.extend([line, "\n"]));
         let wanted = indentation(all[method.begin]);
         for line in body {
@@ -92,10 +109,36 @@ mod tests {
         let want = "import math\n\nclass Box:\n    \"\"\"A box.\"\"\"\n\n    def __init__(self, a):\n        self.a = a\n\n    @property\n    \
                     def area(self):\n        def inner():\n            return 2\n    \n        return self.a ** inner()\n\n    def grow(self, by):\n        \
                     self.a += by\n\n";
-        assert_eq!(merged(SKELETON, &[area, both]), want);
+        assert_eq!(merged(SKELETON, &[area, both], false), want);
+        // What one left open the other may write.
+        let open = "def area(self):\n    pass";
+        assert_eq!(merged(SKELETON, &[open, area, both], true), want);
+        assert_ne!(merged(SKELETON, &[open, area, both], false), want);
         assert_eq!(missing(want), Vec::<String>::new());
-        assert_eq!(merged(SKELETON, &["", "no"]).trim(), SKELETON.trim());
+        assert_eq!(merged(SKELETON, &["", "no"], true).trim(), SKELETON.trim());
         assert_eq!(missing("def alone():\n    pass\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn stubs() {
+        let is_stub = |text: &str| super::is_stub(&text.lines().collect::<Vec<_>>());
+        for text in [
+            "def m(self):\n    pass",
+            "def m(self): pass",
+            "def m(self):\n    \"\"\"Text\n    of two lines.\"\"\"\n    # more\n    ...",
+            "def m(self) -> None:\n    return None",
+            "def m(self):\n    raise NotImplementedError(\"later\")",
+            "def m(self):",
+        ] {
+            assert!(is_stub(text), "{text}");
+        }
+        for text in [
+            "def m(self):\n    return 1",
+            "def m(self): return self.a[1:]",
+            "def m(self):\n    pass\n    self.a = 1",
+        ] {
+            assert!(!is_stub(text), "{text}");
+        }
     }
 
     proptest::proptest! {
@@ -104,7 +147,8 @@ mod tests {
             skeleton in "(class A:\n|    |def f\\(self\\):|pass|\"\"\"|'''|\n|é|\t|return 1){0,30}",
             text in "(class A:\n|    |def f\\(self\\):|pass|\"\"\"|\n|é|\t|return 1|```){0,30}",
         ) {
-            let _ = (missing(&skeleton), merged(&skeleton, &[&text, &skeleton]));
+            let _ = (missing(&skeleton), merged(&skeleton, &[&text, &skeleton], true));
+            let _ = is_stub(&text.lines().collect::<Vec<_>>());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! `class-eval`: two agents complete one class, each some of its methods.
 //!
-//! From CoMLRL's environments, after the benchmark ClassEval. The reward is about the choice of methods alone
-//! ([`score`]); whether the class passes its tests is a component, and part of success. [`class`] reads skeletons.
+//! From CoMLRL's environments, after the benchmark ClassEval. The published reward is about the choice of methods alone
+//! ([`score`]), so that bodies of `pass` earn all of it. By default (`--set gates=earned`) it is multiplied by the share of the
+//! tests that the class passes, and a method without a body is not written. [`class`] reads skeletons.
 //!
 //! `--set jobs=take`: agents choose their methods themselves; `partition`: each is told its half, drawn by the problem's name.
 //! Left out: more than two agents.
@@ -20,6 +21,7 @@ use serde_json::{Value, json};
 
 use crate::environment::ExtractionCase;
 use crate::problems::functions::lines;
+use crate::problems::gates::{GATES, Gates};
 use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::problems::{Problems, run};
 use crate::settings::{Setting, Settings, choice};
@@ -44,6 +46,7 @@ print(_json.dumps([_result.testsRun, len(_result.failures) + len(_result.errors)
 #[serde(default)]
 pub struct Rules {
     turns: u32,
+    gates: Gates,
     /// Agents are told which methods are theirs.
     partition: bool,
     /// The part for overlap is at most 2.
@@ -54,7 +57,7 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { turns: 2, partition: false, capped: false, cpu: 10.0, success: 0.9 }
+        Rules { turns: 2, gates: Gates::default(), partition: false, capped: false, cpu: 10.0, success: 0.9 }
     }
 }
 
@@ -97,12 +100,16 @@ pub struct Class {
 impl Class {
     /// The missing methods that a text holds.
     fn written(&self, text: &str) -> HashSet<&str> {
-        self.missing.iter().map(String::as_str).filter(|name| lines(text, name).is_some()).collect()
+        let is_written = |name: &&str| {
+            lines(text, name)
+                .is_some_and(|(_, method)| !self.rules.gates.earned() || !class::is_stub(&method))
+        };
+        self.missing.iter().map(String::as_str).filter(is_written).collect()
     }
 
     /// Share of the tests that the class passes with what was written.
     fn tests(&self, texts: &[&str]) -> Result<f64> {
-        let class = class::merged(&self.spec.problem, texts);
+        let class = class::merged(&self.spec.problem, texts, self.rules.gates.earned());
         let source = format!("{class}\n\n{}\n{RUN_TESTS}", self.spec.test);
         let limits = Limits { cpu_seconds: self.rules.cpu, ..Limits::default() };
         let execution = run::run(&Program { source: &source, entry: Entry::Script, stdin: "", limits })?;
@@ -141,6 +148,7 @@ impl JointTask for Class {
             "FILE of classes, as `envs import` writes it; shipped: 10 of our own",
         ),
         Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        GATES,
         Setting::new(
             "jobs",
             "take",
@@ -180,6 +188,7 @@ impl JointTask for Class {
         };
         Ok(Rules {
             turns: settings.whole("turns", 2, 1, 99)?,
+            gates: Gates::of(settings)?,
             partition: either("jobs", "take", "partition")?,
             capped: either("overlap", "published", "capped")?,
             cpu: settings.number("cpu", 10.0, 0.1, 60.0)?,
@@ -254,6 +263,7 @@ impl JointTask for Class {
         let counts: Vec<usize> = written.iter().map(HashSet::len).collect();
         let score = Score::of(self.missing.len(), &counts, union.len(), self.rules.capped);
         let tests = if union.is_empty() { 0.0 } else { self.tests(texts)? };
+        let team = if self.rules.gates.earned() { score.earned(tests) } else { score.total() };
         let twice = counts.iter().sum::<usize>() - union.len();
         let told = format!(
             "Written: {} of {} methods, {twice} of them twice. Tests passed: {:.0}%.",
@@ -262,7 +272,7 @@ impl JointTask for Class {
             100.0 * tests
         );
         Ok(Grade {
-            team: score.total(),
+            team,
             components: vec![
                 ("coverage", union.len() as f64 / self.missing.len() as f64),
                 ("overlap", (score.overlap / 2.0).clamp(0.0, 1.0)),

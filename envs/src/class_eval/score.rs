@@ -52,6 +52,12 @@ impl Score {
         self.penalty.unwrap_or(self.coverage + self.overlap + self.balance)
     }
 
+    /// The sum of a class that passes this share of its tests: points take a class that works, penalties do not.
+    pub fn earned(&self, tests: f64) -> f64 {
+        let total = self.total();
+        if total > 0.0 { tests * total } else { total }
+    }
+
     /// The greatest total that there can be for so many methods and agents.
     pub fn most(methods: usize, agents: usize, capped: bool) -> f64 {
         let overlaps = (methods..=methods * agents.max(1)).map(|written| overlap(methods, written));
@@ -99,6 +105,19 @@ mod tests {
             near(Score::of(5, counts, union, false).total(), want);
         }
         near(Score::of(0, &[1, 1], 0, false).total(), -1.0);
+    }
+
+    #[test]
+    fn earned_values() {
+        for (counts, union, tests, want) in [
+            (&[2, 2][..], 4, 1.0, 7.0),
+            (&[2, 2], 4, 0.25, 1.75),
+            (&[2, 2], 4, 0.0, 0.0),
+            (&[4, 0], 4, 1.0, -2.0),
+            (&[1, 1], 1, 0.5, -1.0),
+        ] {
+            near(Score::of(4, counts, union, false).earned(tests), want);
+        }
     }
 
     /// Ten methods of which three are written twice pay more than ten written once, unless capped.

@@ -46,11 +46,12 @@ impl Feedback {
             Feedback::LevelPassed => write!(
                 text,
                 "aux is there and returns: {}\nmain function is there and returns: {}\nsyntax is right: {}\nall tests passed: {}\n\
-                 main function calls aux: {}\nmain function adds to aux: {}",
+                 main function {} aux: {}\nmain function adds to aux: {}",
                 says(report.helper_returns),
                 says(report.main),
                 says(report.runs()),
                 says(all),
+                uses(report),
                 says(report.uses),
                 says(!report.wrapper),
             ),
@@ -58,6 +59,11 @@ impl Feedback {
         };
         text
     }
+}
+
+/// What `Report::uses` says.
+fn uses(report: &Report) -> &'static str {
+    if report.gates.earned() { "needs" } else { "calls" }
 }
 
 fn findings(
@@ -87,7 +93,7 @@ fn findings(
     for (assertion, cause) in tests.iter().filter_map(|(test, cause)| Some((test, cause.as_ref()?))) {
         write!(text, "\n  {assertion}: {cause}")?;
     }
-    write!(text, "\nmain function calls aux: {}", if report.uses { "yes" } else { "no" })?;
+    write!(text, "\nmain function {} aux: {}", uses(report), if report.uses { "yes" } else { "no" })?;
     if report.uses && report.wrapper {
         write!(text, "\nmain function only hands on what aux gives: let it do a part of the work")?;
     }

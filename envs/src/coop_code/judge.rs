@@ -5,7 +5,10 @@
 //! | functions | the helper is there and returns 0.4; the main function is there and returns 0.6, or the count ends | 1 |
 //! | syntax | imports, helper and main function are a program, or the count ends | 0.5 |
 //! | tests | share of the assertions that hold | 1 |
-//! | cooperation | where one holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped | 1.5 |
+//! | cooperation | share of the assertions that hold, times: main needs the helper 0.5, and adds to it 1 | 1.5 |
+//!
+//! Whether main needs the helper is tried ([`super::need`]). The published rule reads the text instead and asks for one assertion
+//! that holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped.
 //!
 //! A model's functions never see what is expected. An assertion is taken apart once, without them, into calls and a check;
 //! the calls run with the functions, one process an assertion; the check runs without them, on the values that came
@@ -16,7 +19,9 @@ use sandbox::{Entry, Execution, Limits, Program, Status};
 use serde_json::{Value, json};
 
 use super::functions::{assertions, calls_aux, ignores_aux, imports, is_wrapper, returns};
-use crate::problems::functions::{function, lambda, used};
+use super::need;
+use crate::problems::functions::{function, lambda, mentions, used};
+use crate::problems::gates::Gates;
 use crate::problems::run;
 
 /// The greatest sum of points.
@@ -50,7 +55,7 @@ def troupe_calls(calls):
     return [repr(eval(call, globals())) for call in calls]
 ";
 /// Checks values.
-const CHECK: &str = "\
+pub(super) const CHECK: &str = "\
 import ast, json, math, sys
 verdicts = []
 for values, check in json.load(sys.stdin):
@@ -75,7 +80,9 @@ pub struct Report {
     pub syntax: Option<String>,
     /// Each assertion, and why it does not hold.
     pub tests: Vec<(String, Option<String>)>,
-    /// The main function calls the helper.
+    /// What `uses` and `wrapper` were found by.
+    pub gates: Gates,
+    /// The main function calls the helper; if points are earned, it needs the helper.
     pub uses: bool,
     /// It adds nothing to it.
     pub wrapper: bool,
@@ -101,13 +108,14 @@ impl Report {
         let share = if self.runs() { self.share() } else { 0.0 };
         let cooperates = share > 0.0 && self.helper && self.uses;
         let drops = cooperates && self.ignores;
+        let weight = if self.gates.earned() { share } else { 1.0 };
         [
             ("helper", 0.4 * flag(self.helper_returns), 0.4),
             ("main", 0.6 * flag(self.main), 0.6),
             ("syntax", 0.5 * flag(self.runs()), 0.5),
             ("tests", share, 1.0),
-            ("calls", 0.5 * flag(cooperates) - 0.5 * flag(drops), 0.5),
-            ("adds", flag(cooperates && !self.wrapper), 1.0),
+            ("calls", weight * (0.5 * flag(cooperates) - 0.5 * flag(drops)), 0.5),
+            ("adds", weight * flag(cooperates && !self.wrapper), 1.0),
         ]
     }
 
@@ -127,6 +135,8 @@ pub struct Question<'a> {
     pub test: &'a str,
     /// Processor seconds of an assertion.
     pub cpu: f64,
+    /// What cooperation takes.
+    pub gates: Gates,
 }
 
 /// What the texts of the two are worth.
@@ -146,7 +156,8 @@ pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Repor
         main: returns(code),
         uses: calls_aux(code),
         wrapper: is_wrapper(code),
-        ignores: ignores_aux(code),
+        ignores: ignores_aux(code) && !question.gates.earned(),
+        gates: question.gates,
         ..Report::default()
     };
     if !report.main {
@@ -163,14 +174,30 @@ pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Repor
         report.syntax = Some(fault(&compiled));
         return Ok(report);
     }
-    report.tests = tests(&format!("{source}candidate = {}\n{CALL}", question.entry), question.test, limits)?;
+    let split = ours(SPLIT, &json!(assertions(question.test)))?;
+    report.tests =
+        tests(&format!("{source}candidate = {}\n{CALL}", question.entry), question.test, &split, limits)?;
+    if question.gates.earned() {
+        (report.uses, report.wrapper) = (false, true);
+        let held: Vec<&Value> = split
+            .as_array()
+            .into_iter()
+            .flatten()
+            .zip(&report.tests)
+            .filter(|(_, (_, cause))| cause.is_none())
+            .map(|(part, _)| part)
+            .collect();
+        // A helper whose name stands nowhere needs no trial.
+        if report.helper && !held.is_empty() && (mentions(code, "aux") || mentions(with_main, "aux")) {
+            (report.uses, report.wrapper) = need::tried(&source, question.entry, &held, limits)?;
+        }
+    }
     Ok(report)
 }
 
-/// Every assertion of `test`, and why it does not hold for `source`.
-fn tests(source: &str, test: &str, limits: Limits) -> Result<Vec<(String, Option<String>)>> {
+/// Every assertion of `test`, taken apart in `split`, and why it does not hold for `source`.
+fn tests(source: &str, test: &str, split: &Value, limits: Limits) -> Result<Vec<(String, Option<String>)>> {
     let assertions = assertions(test);
-    let split = ours(SPLIT, &json!(assertions))?;
     let (mut late, mut values, mut causes) = (0, Vec::new(), Vec::new());
     for part in split.as_array().map(Vec::as_slice).unwrap_or_default() {
         let (mut value, mut cause) =
@@ -201,7 +228,7 @@ fn tests(source: &str, test: &str, limits: Limits) -> Result<Vec<(String, Option
 }
 
 /// What a program of ours prints, as JSON; null if it cannot cope with what it is given.
-fn ours(source: &str, input: &Value) -> Result<Value> {
+pub(super) fn ours(source: &str, input: &Value) -> Result<Value> {
     let execution = run::run(&Program::python(source, &input.to_string()))?;
     Ok(serde_json::from_str(&execution.stdout).unwrap_or_default())
 }

@@ -2,7 +2,7 @@
 //!
 //! From MAGRPO (arXiv 2508.04652): in a turn neither sees the other's code; after it each is told what came of both. Problems
 //! have HumanEval's layout, a signature with a description and a test `check(candidate)`. [`judge`] has the reward;
-//! [`functions`] reads answers; [`feedback`] puts results into words.
+//! [`functions`] reads answers, [`need`] tries whether the helper is needed; [`feedback`] puts results into words.
 //!
 //! Workflows: `team`; `pipeline`, in which the main function's author sees the helper; `discussion`, in which after the first
 //! turn both see both; `single`, in which one agent writes both. Left out: feedback by another model.
@@ -10,6 +10,7 @@
 pub mod feedback;
 pub mod functions;
 pub mod judge;
+pub mod need;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::environment::ExtractionCase;
 use crate::problems::Problems;
+use crate::problems::gates::{GATES, Gates};
 use crate::problems::joint::{Grade, JointTask, Shown, Together};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write_both};
@@ -34,6 +36,7 @@ pub static COOP_CODE: Problems<Together<Pair>> = Problems::new();
 #[serde(default)]
 pub struct Rules {
     turns: u32,
+    gates: Gates,
     feedback: Feedback,
     /// Assertions that feedback is about, the first ones; 0: all.
     shown: usize,
@@ -43,7 +46,14 @@ pub struct Rules {
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules { turns: 2, feedback: Feedback::default(), shown: 1, cpu: 4.0, success: 0.9 }
+        Rules {
+            turns: 2,
+            gates: Gates::default(),
+            feedback: Feedback::default(),
+            shown: 1,
+            cpu: 4.0,
+            success: 0.9,
+        }
     }
 }
 
@@ -90,7 +100,8 @@ pub struct Pair {
 impl Pair {
     fn judge(&self, texts: &[&str]) -> Result<Report> {
         let Spec { problem, entry_point, test, .. } = &self.spec;
-        let question = Question { prompt: problem, entry: entry_point, test, cpu: self.rules.cpu };
+        let Rules { cpu, gates, .. } = self.rules;
+        let question = Question { prompt: problem, entry: entry_point, test, cpu, gates };
         let pair = match texts {
             [helper, main, ..] => [*helper, *main],
             both => [both.first().copied().unwrap_or_default(); 2],
@@ -120,6 +131,7 @@ impl JointTask for Pair {
             "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
         ),
         Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        GATES,
         Setting::new(
             "feedback",
             "level-feedback",
@@ -152,6 +164,7 @@ impl JointTask for Pair {
         })?;
         Ok(Rules {
             turns: settings.whole("turns", 2, 1, 99)?,
+            gates: Gates::of(settings)?,
             feedback,
             shown: settings.whole("shown", 1, 0, 1000)?,
             cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,

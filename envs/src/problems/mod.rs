@@ -3,13 +3,14 @@
 //!
 //! `math` and `code` implement [`Problem`]; workflows, tasks, episodes, state JSON and demonstrations are written here.
 //! [`mod@file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
-//! environments that score what all agents said in a turn as one.
+//! environments that score what all agents said in a turn as one, [`gates`] what such a score asks for.
 //!
 //! Left out: grid worlds, which have a skeleton of their own ([`crate::grid`]).
 
 pub mod fences;
 pub mod file;
 pub mod functions;
+pub mod gates;
 pub mod joint;
 pub mod run;
 

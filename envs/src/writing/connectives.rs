@@ -131,8 +131,13 @@ fn in_word(letter: char) -> bool {
 
 /// `words` without stopwords.
 pub fn content(words: &HashSet<String>) -> HashSet<&str> {
-    static STOP: LazyLock<HashSet<&str>> = LazyLock::new(|| STOPWORDS.split(' ').collect());
-    words.iter().map(String::as_str).filter(|word| !STOP.contains(word)).collect()
+    words.iter().map(String::as_str).filter(|word| !is_stopword(word)).collect()
+}
+
+/// Whether `word`, in lower case, is one that shared words are counted without.
+pub fn is_stopword(word: &str) -> bool {
+    static STOP: LazyLock<HashSet<&str>> = LazyLock::new(|| STOPWORDS.split_whitespace().collect());
+    STOP.contains(word)
 }
 
 #[cfg(test)]

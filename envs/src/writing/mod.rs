@@ -1,8 +1,9 @@
 //! Writing together: two writers, one short text and one longer one, scored as one piece.
 //!
 //! From MAGRPO (arXiv 2508.04652): `tldr` summarizes a post, `arxiv` expands an abstract, and `write` is the same in a
-//! language of a hundred words, for tiny policies. The rewards are rules about form and never read the source: lengths,
-//! vocabularies and connectives of the two texts have to fit each other. `write` alone counts words of its source.
+//! language of a hundred words, for tiny policies. The published rewards are rules about form and never read the source: lengths,
+//! vocabularies and connectives of the two texts have to fit each other. `write` counts words of its source, and by default
+//! (`--set gates=earned`) `tldr` and `arxiv` ask what each text has to do with it ([`source`]).
 //!
 //! Workflows, the paper's baselines: `team` (at once, neither sees the other), `pipeline` (the second sees the first's
 //! text), `discussion` (a second turn in which both see both), `single` (one writes both).
@@ -12,6 +13,7 @@
 mod connectives;
 pub mod prose;
 pub mod score;
+pub mod source;
 pub mod tiny;
 
 use std::sync::Arc;

@@ -1,10 +1,12 @@
 //! `tldr` and `arxiv`: two writers in prose, scored as published for MAGRPO (arXiv 2508.04652).
 //!
+//! By default both texts have to be about the source ([`super::source`]), and connectives are whole words.
+//!
 //! Counting follows the published rewards to the letter: words by white space, lengths in characters of the raw text, every
 //! word counted for the vocabulary, connectives of the second text alone (`tldr`) or of both texts without anything in between
 //! (`arxiv`). Of two published ranges of `arxiv`'s length the older is taken, 1.0 to 1.3 with edges at 0.8 and 1.5.
 //!
-//! Left out: the greatest reward needs no source, so there are no demonstrations; a pretrained policy needs none.
+//! Left out: demonstrations; a pretrained policy needs none.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -16,8 +18,9 @@ use serde_json::{Value, json};
 
 use super::connectives::{Hits, content, kinds, words};
 use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
-use super::{SUCCESS, grade, pair};
+use super::{SUCCESS, grade, pair, source};
 use crate::environment::ExtractionCase;
+use crate::problems::gates::{GATES, Gates as Kinds};
 use crate::problems::joint::{Grade, JointTask, Shown};
 use crate::settings::{Setting, Settings, choice};
 use crate::spec::{checked, fail, read, write};
@@ -30,8 +33,8 @@ const DATA: Setting =
     Setting::new("data", "shipped", "FILE of texts, as `envs import` writes it; shipped: some of our own");
 const HITS: Setting = Setting::new(
     "hits",
-    "substring",
-    "what counts as a connective: substring (its letters, also inside a word, as published) or word",
+    "word; substring with gates=published",
+    "what counts as a connective: word, or substring (its letters, also inside a word, as published)",
 );
 const SHARE: Setting =
     Setting::new("success", "0.9", "share of the greatest reward, 3, from which on it is a success, 0 to 1");
@@ -46,11 +49,13 @@ pub trait Kind: Clone + Debug + Send + Sync + 'static {
     const SHIPPED: &'static str;
     /// What the levels ask for.
     const GATES: Gates;
+    /// The share of a text's content words that stand in the source, where that is asked for.
+    const SOURCE: Ramp;
     /// Connectives count in both texts, not in the second alone.
     const BOTH: bool;
     /// What the source is, what the first writer does, and the second.
     const ROLES: [&'static str; 3];
-    /// Texts that earn the most there is, 2.98.
+    /// Texts that earn the most there is by the published rules, 2.98, whatever the source.
     fn best() -> [String; 2];
 }
 
@@ -69,6 +74,7 @@ impl Kind for Tldr {
         kind: 0.05,
         overlap: 0.03,
     };
+    const SOURCE: Ramp = Ramp { from: 0.25, least: 0.5, most: f64::INFINITY, to: f64::INFINITY };
     const BOTH: bool = false;
     const ROLES: [&'static str; 3] = [
         "post",
@@ -100,6 +106,8 @@ impl Kind for Arxiv {
         kind: 0.05,
         overlap: 0.23,
     };
+    // Background and method bring more words of their own than a summary.
+    const SOURCE: Ramp = Ramp { from: 0.15, least: 0.3, most: f64::INFINITY, to: f64::INFINITY };
     const BOTH: bool = true;
     const ROLES: [&'static str; 3] = [
         "abstract",
@@ -121,10 +129,26 @@ impl Kind for Arxiv {
 struct Spec {
     /// The source.
     problem: String,
+    #[serde(flatten)]
+    rules: Rules,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rules {
     #[serde(default)]
-    hits: Hits,
+    gates: Kinds,
+    /// What counts as a connective, where the gates do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hits: Option<Hits>,
     #[serde(default = "success")]
     success: f64,
+}
+
+impl Rules {
+    fn hits(&self) -> Hits {
+        self.hits.unwrap_or(if self.gates.earned() { Hits::Word } else { Hits::Substring })
+    }
 }
 
 fn success() -> f64 {
@@ -147,7 +171,7 @@ impl<K: Kind> Prose<K> {
             words: [count(first), count(second)],
             length: [first.chars().count(), second.chars().count()],
             vocabulary: [one.len(), two.len()],
-            kinds: kinds(&connected, self.spec.hits),
+            kinds: kinds(&connected, self.spec.rules.hits()),
             overlap: jaccard(&content(&one), &content(&two)),
         };
         Score::of(&counts, &K::GATES)
@@ -162,29 +186,33 @@ fn is_space(letter: char) -> bool {
 impl<K: Kind> JointTask for Prose<K> {
     const NAME: &'static str = K::NAME;
     const SUMMARY: &'static str = K::SUMMARY;
-    const SETTINGS: &'static [Setting] = &[DATA, HITS, SHARE];
+    const SETTINGS: &'static [Setting] = &[DATA, GATES, HITS, SHARE];
     const SHIPPED: &'static str = K::SHIPPED;
     const MAX_TOKENS: u32 = 256;
 
-    /// What counts as a connective, and which share of the greatest reward is a success.
-    type Rules = (Hits, f64);
+    type Rules = Rules;
 
     fn workflows() -> Vec<Arc<Workflow>> {
         super::workflows()
     }
 
-    fn rules(settings: &Settings) -> Result<(Hits, f64)> {
+    fn rules(settings: &Settings) -> Result<Rules> {
         let hits = match settings.text("hits") {
-            None | Some("substring") => Hits::Substring,
-            Some("word") => Hits::Word,
+            None => None,
+            Some("substring") => Some(Hits::Substring),
+            Some("word") => Some(Hits::Word),
             Some(other) => return Err(choice("hits", other, "substring or word")),
         };
-        Ok((hits, settings.number("success", SUCCESS, 0.0, 1.0)?))
+        Ok(Rules {
+            gates: Kinds::of(settings)?,
+            hits,
+            success: settings.number("success", SUCCESS, 0.0, 1.0)?,
+        })
     }
 
-    fn from_file(&(hits, success): &(Hits, f64), raw: &Value, _name: &str) -> Result<Value> {
+    fn from_file(rules: &Rules, raw: &Value, _name: &str) -> Result<Value> {
         let problem = raw["problem"].as_str().unwrap_or_default().to_owned();
-        Ok(write(&Spec { problem, hits, success }))
+        Ok(write(&Spec { problem, rules: rules.clone() }))
     }
 
     fn parse(spec: &Value) -> Result<Self> {
@@ -192,7 +220,7 @@ impl<K: Kind> JointTask for Prose<K> {
         if spec.problem.trim().is_empty() {
             return Err(fail("problem: there is no text"));
         }
-        checked("success", spec.success, 0.0, 1.0)?;
+        checked("success", spec.rules.success, 0.0, 1.0)?;
         Ok(Prose { spec, kind: PhantomData })
     }
 
@@ -224,11 +252,22 @@ impl<K: Kind> JointTask for Prose<K> {
     }
 
     fn grade(&self, _workflow: &Workflow, texts: &[&str]) -> Result<Grade> {
-        Ok(grade(&self.score(pair(texts, MARK)), self.spec.success))
+        let texts = pair(texts, MARK);
+        let Rules { gates, success, .. } = self.spec.rules;
+        let mut grade = grade(&self.score(texts), success);
+        if gates.earned() {
+            let work = texts.map(|text| source::work(text, &self.spec.problem, K::SOURCE));
+            let least = work[0].min(work[1]);
+            grade.team *= least;
+            grade.success = grade.team >= success * MOST;
+            grade.components.push(("source", least));
+        }
+        Ok(grade)
     }
 
+    /// Of summaries no best one is known.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String> {
-        let texts = K::best();
+        let texts = (!self.spec.rules.gates.earned()).then(K::best)?;
         match workflow.position(agent) {
             _ if workflow.name() == "single" => Some(texts.join(MARK)),
             position => texts.get(position?).cloned(),
@@ -261,12 +300,12 @@ mod tests {
 
     /// What the best texts earn, however connectives are found.
     #[test]
-    fn the_best_texts_earn_what_can_be_earned() {
+    fn the_best_texts_earn_what_is_published() {
         let environments: [(&dyn Environment, [String; 2]); 2] =
             [(&TLDR, Tldr::best()), (&ARXIV, Arxiv::best())];
         for (environment, [first, second]) in environments {
             for hits in ["substring", "word"] {
-                let spec = json!({"problem": "text", "hits": hits});
+                let spec = json!({"problem": "text", "hits": hits, "gates": "published"});
                 let mut state = environment.reset(&spec, "team").unwrap();
                 let outcome = state.apply_together(&[("writer-1", &first), ("writer-2", &second)]).unwrap();
                 assert!(

@@ -31,7 +31,7 @@ fn spec(methods: usize) -> Value {
         .collect();
     let test = "import unittest\nclass Tests(unittest.TestCase):\n    def test_0(self):\n        self.assertEqual(A().m0(), 0)\n    \
                 def test_1(self):\n        self.assertEqual(A().m1(), 1)\n";
-    json!({"problem": format!("class A:\n{class}"), "test": test, "turns": 1})
+    json!({"problem": format!("class A:\n{class}"), "test": test, "turns": 1, "gates": "published"})
 }
 
 fn methods(names: std::ops::Range<usize>) -> String {
@@ -66,7 +66,41 @@ fn coverage_overlap_and_balance() {
     }
 }
 
-/// Tests are a component and a part of success, and pay nothing.
+/// What bodies without work are paid by the published rules, and by default.
+#[test]
+fn points_take_methods_that_work() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let bodies = |names: std::ops::Range<usize>, body: &str| -> String {
+        names.map(|at| format!("def m{at}(self):\n    {body}\n\n")).collect()
+    };
+    for (what, first, second, by_the_rules, by_work) in [
+        ("the work", methods(0..2), methods(2..4), 7.0, 7.0),
+        ("pass", bodies(0..2, "pass"), bodies(2..4, "pass"), 7.0, -2.0),
+        ("a constant", bodies(0..2, "return 7"), bodies(2..4, "return 7"), 7.0, 0.0),
+        // One of two tests holds.
+        ("half of it", methods(0..1) + &bodies(1..2, "return 7"), methods(2..4), 7.0, 3.5),
+        // What the first left open the second wrote; three written, the share of the first is one of them.
+        (
+            "a method left open",
+            methods(0..1) + &bodies(1..2, "..."),
+            methods(1..4),
+            4.0 - 1.0 / 3.0 + 2.5625,
+            6.125,
+        ),
+    ] {
+        for (gates, want) in [("published", by_the_rules), ("earned", by_work)] {
+            let mut spec = spec(4);
+            spec["gates"] = gates.into();
+            let answer = play(&spec, &first, &second);
+            let team = answer["rewards"]["team"].as_f64().unwrap_or_else(|| panic!("{answer}"));
+            assert!((team - want).abs() < 1e-6, "{what} {gates}: {team}, not {want}: {answer}");
+        }
+    }
+}
+
+/// By the published rules tests are a component and a part of success, and pay nothing.
 #[test]
 fn tests_pay_nothing() {
     if support::sandbox().is_none() {

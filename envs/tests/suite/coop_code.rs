@@ -29,7 +29,7 @@ fn spec() -> Value {
     let test: String = asserts.iter().map(|assert| format!("    assert {assert}\n")).collect();
     json!({
         "problem": "from typing import List\n\ndef squares(x: List[int]) -> int:\n    \"\"\"The sum of squares.\"\"\"\n",
-        "entry_point": "squares", "test": format!("def check(candidate):\n{test}"), "turns": 1,
+        "entry_point": "squares", "test": format!("def check(candidate):\n{test}"), "turns": 1, "gates": "published",
     })
 }
 
@@ -94,6 +94,76 @@ fn the_four_levels() {
     earns(&right, AUX, MAIN, 4.0);
     assert_eq!(play(&right, AUX, MAIN)["success"], true);
     assert_eq!(play(&spec_with_failures(), AUX, MAIN)["success"], false);
+}
+
+/// What is paid for cooperation by the published rules, which read the main function, and by default, where it is tried. Three of five
+/// assertions can hold: 1.5 + 0.6 + 0.6 x 1.5 is 3.0.
+#[test]
+fn cooperation_takes_a_helper_that_is_needed() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let alone = |text: &str| format!("def squares(x):\n    {text}\n    return sum(n * n for n in x)");
+    for (what, aux, main, by_the_rules, by_work) in [
+        ("both work", AUX, MAIN, 3.6, 3.0),
+        ("a comment", AUX, &*alone("# aux(x)"), 3.6, 2.1),
+        ("a string", AUX, &*alone("text = 'aux(x)'"), 3.6, 2.1),
+        ("dead code", AUX, &*alone("if False:\n        aux(x)"), 3.6, 2.1),
+        ("a value that is dropped", AUX, &*alone("aux(3)"), 3.6, 2.1),
+        ("a value times 0", AUX, "def squares(x):\n    return sum(n * n for n in x) + 0 * aux(3)", 2.6, 2.1),
+        (
+            "a value caught",
+            AUX,
+            "def squares(x):\n    try:\n        aux(3)\n    except Exception:\n        pass\n    return sum(n * n for n in x)",
+            3.6,
+            2.1,
+        ),
+        ("a constant", "", "def squares(x):\n    # aux(x)\n    return 9", 1.1 + 0.2, 1.1 + 0.2),
+        (
+            "a constant beside a helper",
+            AUX,
+            "def squares(x):\n    # aux(x)\n    return 9",
+            1.5 + 0.2 + 1.5,
+            1.5 + 0.2,
+        ),
+        (
+            "a constant for two",
+            "def aux(x):\n    return 8",
+            "def squares(x):\n    return aux(x) + 1",
+            2.2,
+            1.5 + 0.2 + 0.2 * 1.5,
+        ),
+        (
+            "a wrapper",
+            "def aux(x):\n    return sum(n * n for n in x)",
+            "def squares(x):\n    return aux(x)",
+            2.6,
+            1.5 + 0.6 + 0.3,
+        ),
+        (
+            "a wrapper in disguise",
+            "def aux(x):\n    return sum(n * n for n in x)",
+            "def squares(x):\n    y = aux(x)\n    y += 0\n    return y",
+            3.6,
+            2.4,
+        ),
+        ("given to another function", AUX, "def squares(x):\n    return sum(map(aux, x))", 2.1, 3.0),
+    ] {
+        let mut spec = spec();
+        earns(&spec, aux, main, by_the_rules);
+        spec["gates"] = "earned".into();
+        let answer = play(&spec, aux, main);
+        let team = answer["rewards"]["team"].as_f64().unwrap_or_else(|| panic!("{answer}"));
+        assert!((team - by_work).abs() < 1e-9, "{what}: {team}, not {by_work}: {answer}");
+    }
+    let mut right = spec();
+    right["gates"] = "earned".into();
+    right["turns"] = 2.into();
+    right["test"] =
+        "def check(candidate):\n    assert candidate([1, 2]) == 5\n    assert candidate([3]) == 9\n".into();
+    earns(&right, AUX, MAIN, 4.0);
+    let told = play(&right, AUX, MAIN)["observations"]["main"][0]["content"].to_string();
+    assert!(told.contains("main function needs aux: yes"), "{told}");
 }
 
 /// 3.6 of 4 is 0.9, but two tests fail.

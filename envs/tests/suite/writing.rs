@@ -41,7 +41,7 @@ fn fillers(kind: char, count: usize, length: usize) -> Vec<String> {
 }
 
 fn post() -> Value {
-    json!({"problem": "TITLE: Chimes\n\nPOST: They ring at night."})
+    json!({"problem": "TITLE: Chimes\n\nPOST: They ring at night.", "gates": "published"})
 }
 
 /// ρ = 648/480 = 1.35, u = 132/80 = 1.65, three kinds of connectives, Jaccard 3/200 = .015.
@@ -106,13 +106,13 @@ fn tldr_at_the_edges() {
 fn a_connective_counts_inside_a_word_unless_words_are_asked_for() {
     let (first, second) = (text('q', 20, 200), format!("{} reason", text('k', 40, 393)));
     near(team("tldr", &post(), &first, &second), 2.0 + 0.4 * 0.45, "so, as: cause and time");
-    let spec = json!({"problem": "x", "hits": "word"});
+    let spec = json!({"problem": "x", "hits": "word", "gates": "published"});
     near(team("tldr", &spec, &first, &second), 2.0, "no whole word");
 }
 
 #[test]
 fn arxiv_counts_both_texts_and_takes_the_older_range() {
-    let source = json!({"problem": "We study how delays spread."});
+    let source = json!({"problem": "We study how delays spread.", "gates": "published"});
     let first = text('q', 140, 1200);
     for (characters, words, want) in [
         (1200, 140, 2.0),
@@ -136,6 +136,47 @@ fn arxiv_counts_both_texts_and_takes_the_older_range() {
         "connectives of the first text count",
     );
     near(team("arxiv", &source, &text('q', 127, 1000), &text('k', 140, 1000)), 0.0, "127 words");
+}
+
+/// What is paid without the work by the published rules, and by default. The numbers are those of docs/collaboration.md.
+#[test]
+fn points_of_a_summary_take_a_source() {
+    let post = "TITLE: Neighbor's wind chimes at three in the morning\n\nPOST: My new neighbor hung seven wind chimes right under our \
+                bedroom window. On windy nights we sleep two hours at most. I left a friendly note last week and got no answer. My \
+                partner wants to go to the landlord, I would rather knock and talk. How would you open that conversation without \
+                starting a war?";
+    let published = json!({"problem": post, "gates": "published"});
+    let (earned, silent) = (json!({"problem": post, "gates": "earned"}), json!({"problem": post}));
+    let long = "Also, the new neighbor hung wind chimes under a bedroom window; however, a friendly note got no answer, so the partner \
+                would rather talk to the landlord, although, for example, a knock and a conversation at night, while we sleep two \
+                hours, should indeed come first, therefore without a war; similarly, if it is windy, overall we wait.";
+    let summary = [
+        "A new neighbor hung wind chimes under our bedroom window, so that nobody may sleep on windy nights, and a note got no answer.",
+        long,
+    ];
+    // Words in no language, one of them in both texts, and a connective of each kind.
+    let connectives = "also notably indeed so but first overall likewise although if when";
+    let gibberish = [text('q', 13, 100), format!("qz00 {connectives} {}", text('k', 14, 150))];
+    let best = [
+        "Someone tells what happened at home and asks for help.",
+        "Also, someone tells what happened; notably, that is likewise the point, so it was hard at first, but overall, although things \
+         went wrong, we should indeed act when we can.",
+    ];
+    let listed = [
+        "neighbor chimes window nights hours note week answer partner",
+        "landlord knock talk conversation war bedroom seven wind windy sleep left friendly got wants go open starting neighbor chimes",
+    ];
+    for (what, [first, second], by_the_rules, by_work) in [
+        ("a summary", summary, 2.98, 2.98),
+        ("gibberish", [&gibberish[0], &gibberish[1]], 2.98, 0.0),
+        ("the same for every post", best, 2.98, 0.0),
+        ("words of the post in a row", listed, 2.6, 0.0),
+        ("the post itself", [&post[61..175], &post[61..]], 2.78, 0.0),
+    ] {
+        near(team("tldr", &published, first, second), by_the_rules, what);
+        near(team("tldr", &earned, first, second), by_work, what);
+        near(team("tldr", &silent, first, second), by_work, what);
+    }
 }
 
 /// The best sentence, and what is missing where a gate fails.
@@ -220,7 +261,8 @@ fn the_contract_is_kept() {
         ("write", &[][..], 300),
         ("write", &["words=9", "success=1"], 50),
         ("tldr", &[], 100),
-        ("tldr", &["hits=word"], 20),
+        ("tldr", &["gates=published"], 100),
+        ("tldr", &["gates=published", "hits=word"], 20),
         ("arxiv", &[], 50),
     ] {
         let environment = find(name).unwrap();

@@ -29,6 +29,7 @@ mod kernels;
 mod local;
 mod magrpo;
 mod mistakes;
+mod others;
 mod package;
 mod parts;
 mod philosophers;
