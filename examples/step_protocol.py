@@ -29,7 +29,7 @@ def serve(reset, step, probe=None, joint=None):
         `step` gets a fourth argument: what the others chose (text by agent), or None.
 
     A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}, or {agent: messages} where it is more than
-    one message of a user.
+    one message of a user. An agent that skips its turn sees None; one agent acts, or the episode is over.
     """
     for line in sys.stdin:
         answer = {}
@@ -80,7 +80,7 @@ def demonstrate(stream, draws, share, reset, step, probe, joint=None):
         actions, over = [], False
         for turn, stage in ((turn, stage) for turn in range(turns) for stage in stages):
             before = seen  # agents that act in parallel see the state before the stage
-            for agent in stage:
+            for agent in (agent for agent in stage if before[agent] is not None):
                 probes, oracle, solved = ([], None, True) if over else probe(state, agent)
                 over = over or solved or not probes
                 if over:

@@ -166,8 +166,8 @@ impl Checker {
     /// Asks whether the program understands `probe`, and from then on uses it.
     fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
         let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
-        let agent = state.workflow().agents()[0].clone();
-        match state.probe(&agent) {
+        let Some(agent) = state.workflow().agents().iter().find(|agent| state.acts(agent)) else { return };
+        match state.probe(agent) {
             Ok(probed) => {
                 self.external.enable_probes();
                 if probed.oracle.is_none() {
@@ -207,8 +207,12 @@ impl Checker {
         let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
         for stage in 0..workflow.stages() {
-            let agents = &workflow.agents()[workflow.stage(stage)];
-            for agent in agents {
+            let acting = state.acting(stage);
+            let agents: Vec<&String> = acting.iter().map(|agent| &workflow.agents()[*agent]).collect();
+            if agents.is_empty() {
+                continue;
+            }
+            for &agent in &agents {
                 let observed = state.observe(agent);
                 let holds = observed.last().is_some_and(|message| !message.content.is_empty());
                 ledger.rule("every agent sees something", holds, || format!("{agent} of {}", task.task));
@@ -227,7 +231,7 @@ impl Checker {
                 .map(Option::unwrap_or_default)
                 .collect();
             let actions: Vec<(&str, &str)> =
-                agents.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
+                agents.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
             if state.apply_together(&actions)?.terminated {
                 break;
             }

@@ -144,11 +144,14 @@ impl Probing {
     }
 }
 
-/// The response to a request with `task`.
+/// What each agent sees; `None` for one that skips its turn.
+type Observations = BTreeMap<String, Option<Vec<Message>>>;
+
 #[derive(Deserialize)]
+/// The response to a request with `task`.
 struct ResetResponse {
     state: Value,
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
@@ -187,7 +190,7 @@ struct StepResponse {
     terminated: bool,
     success: bool,
     #[serde(default)]
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
 }
 
 /// The response to a request with `state`, `agent` and `probe`.
@@ -218,23 +221,35 @@ pub struct ExternalState {
     reward_range: (f64, f64),
     strict: bool,
     state: Value,
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
     solved: bool,
 }
 
 impl ExternalState {
     fn check_observations(&self) -> Result<()> {
-        match self.workflow.agents().iter().find(|agent| !self.observations.contains_key(*agent)) {
-            None => {}
-            Some(agent) => {
-                return Err(Failure::data(format!("`observations` has nothing for the agent {agent}")));
+        const SKIP: &str = "null says that an agent skips its turn";
+        for agent in self.workflow.agents() {
+            match self.observations.get(agent) {
+                None => {
+                    return Err(
+                        Failure::data(format!("`observations` has nothing for the agent {agent}")).hint(SKIP)
+                    );
+                }
+                Some(Some(messages)) if messages.is_empty() => {
+                    return Err(Failure::data(format!(
+                        "`observations` has no message for the agent {agent}, and a prompt is not empty"
+                    ))
+                    .hint(SKIP));
+                }
+                Some(_) => {}
             }
         }
-        match self.observations.iter().find(|(_, messages)| messages.is_empty()) {
-            None => Ok(()),
-            Some((agent, _)) => Err(Failure::data(format!(
-                "`observations` has no message for the agent {agent}, and a prompt is not empty"
-            ))),
+        match self.workflow.agents().iter().any(|agent| self.acts(agent)) {
+            true => Ok(()),
+            false => {
+                Err(Failure::data("`observations` is null for every agent, and `terminated` is not true")
+                    .hint("one agent acts, or the episode is over"))
+            }
         }
     }
 
@@ -312,9 +327,13 @@ impl State for ExternalState {
         self.reward_range
     }
 
-    fn observe(&self, agent: &str) -> Vec<Message> {
-        self.observations.get(agent).cloned().unwrap_or_default()
+    fn acts(&self, agent: &str) -> bool {
+        self.observations.get(agent).is_some_and(Option::is_some)
     }
+
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        self.observations.get(agent).cloned().flatten().unwrap_or_default()
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
         self.step(json!({"agent": agent, "action": text}), &[agent])
@@ -362,7 +381,8 @@ impl Checks for ExternalState {
     }
 
     fn is_solved(&self) -> bool {
-        let first = self.workflow.agents().first();
+        let agents = self.workflow.agents();
+        let first = agents.iter().find(|agent| self.acts(agent)).or(agents.first());
         first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
     }
 

@@ -154,6 +154,7 @@ fn the_command_line_prints_the_rules_and_wants_tasks() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
         child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -161,6 +162,7 @@ fn the_command_line_prints_the_rules_and_wants_tasks() {
     };
     let lines: Vec<String> =
         tasks(&flawed("none"), 2).iter().map(|task| serde_json::to_string(task).unwrap()).collect();
+        ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
     let (code, stdout, stderr) = run(&(lines.join("\n") + "\n"));
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
     assert!(!stdout.contains("BROKEN") && stdout.starts_with("ok     "), "{stdout}");
@@ -173,6 +175,27 @@ fn the_command_line_prints_the_rules_and_wants_tasks() {
     assert_eq!(code, Some(65));
     assert!(stderr.starts_with("envs: there is no task on stdin\nhint: "), "{stderr}");
 }
+/// Where the state says whose turn it is, nobody else is asked: the program fails on an action out of turn.
+#[test]
+fn a_game_says_whose_turn_it_is() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/sticks.py");
+    let command = format!("PYTHONPATH='{}' python3 -B '{}'", examples().display(), script.display());
+    let tasks = tasks(&command, 4);
+    let report = report(&command, &tasks);
+    verdict("sticks", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
+    let environment = External::new(&command, Duration::from_secs(60));
+    let mut state: Box<dyn State> = Box::new(environment.first_state(&tasks[0], None).unwrap());
+    assert_eq!((state.acting(0), state.acting(1)), (vec![], vec![1]), "the second player begins");
+    state.apply("second", "1").unwrap();
+    assert_eq!((state.acting(0), state.acting(1)), (vec![], vec![1]), "who takes one stick goes on");
+    state.apply("second", "2").unwrap();
+    assert_eq!((state.acting(0), state.acting(1)), (vec![0], vec![]));
+    let demo = Command::new("sh").arg("-c").arg(format!("{command} demo --count 3")).output().unwrap();
+    assert!(demo.status.success(), "{}", String::from_utf8_lossy(&demo.stderr));
+    let demo = String::from_utf8(demo.stdout).unwrap();
+    assert!(demo.contains("\"agent\": \"second\"") && !demo.contains("\"content\": null"), "{demo}");
+}
+
 
 /// The processes of `command`, and what became of one request.
 fn asked(command: &str, timeout: Duration) -> (Processes, std::result::Result<(), String>) {
