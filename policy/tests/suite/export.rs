@@ -111,6 +111,69 @@ fn an_adapter_is_merged_or_names_a_base_that_others_know() {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
         must(here, &["init", "base", "--from", golden(base).to_str().unwrap(), "--quiet"]);
+/// Ranks, scales and modules that differ from layer to layer, as PEFT merges them.
+#[test]
+fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let file = |name: &str| golden("varied-adapter").join(name);
+    must(here, &["init", "base", "--from", golden("qwen3-6-3-untied").to_str().unwrap(), "--quiet"]);
+    fs::create_dir(here.join("found")).unwrap();
+    fs::copy(file("adapter_model.safetensors"), here.join("found/adapter_model.safetensors")).unwrap();
+    let write = |change: &dyn Fn(&mut Value)| {
+        let mut config: Value =
+            serde_json::from_slice(&fs::read(file("adapter_config.json")).unwrap()).unwrap();
+        config["base_model_name_or_path"] = json!(here.join("base/step-000000"));
+        change(&mut config);
+        fs::write(here.join("found/adapter_config.json"), config.to_string()).unwrap();
+    };
+    for (key, value, cause) in [
+        ("use_dora", json!(true), "use_dora is true, which is not implemented"),
+        ("rank_pattern", json!({"up_proj": 3}), "has shape [1, 96], expected [2, 96]"),
+        ("alpha_pattern", json!({"(": 3}), "\"(\" is no pattern that can be read"),
+        ("modules_to_save", json!(["lm_head"]), "modules_to_save is set"),
+    ] {
+        write(&|config| config[key] = value.clone());
+        let refused = policy(here, &["init", "p", "--from", "found"]);
+        assert!(refused.status.code() == Some(65) && told(&refused).contains(cause), "{}", told(&refused));
+        assert!(!here.join("p").exists());
+    }
+    write(&|_| ());
+    // Where it lies it is refused, with what to do.
+    let refused = policy(here, &["check", "found"]);
+    assert!(
+        refused.status.code() == Some(65) && told(&refused).contains("policy init DIR --from"),
+        "{}",
+        told(&refused)
+    );
+    let made = policy(here, &["init", "p", "--from", "found"]);
+    assert_eq!(
+        (made.status.code(), told(&made).as_str()),
+        (
+            Some(0),
+            "policy: found: written as plain LoRA, without rank_pattern, alpha_pattern, exclude_modules, lora_dropout, \
+             target_modules\n"
+        )
+    );
+    let checked = must(here, &["check", "p"]);
+    assert!(checked.contains("rank 4, alpha 6, q_proj+v_proj+o_proj+up_proj+down_proj"), "{checked}");
+    must(here, &["export", "p", "merged", "--merge"]);
+    let ours = Weights::open(&here.join("merged")).unwrap();
+    let [theirs, before] = [
+        Weights::open_file(&file("merged.safetensors")).unwrap(),
+        Weights::open(&here.join("base/current")).unwrap(),
+    ];
+    let mut changed = 0;
+    for name in before.names() {
+        let expected = theirs.to_f32(name).or_else(|_| before.to_f32(name)).unwrap();
+        let own = ours.to_f32(name).unwrap();
+        let gap = own.iter().zip(&expected).map(|(own, expected)| (own - expected).abs()).fold(0.0, f32::max);
+        assert!(gap < 1e-6, "{name}: {gap}");
+        changed += usize::from(own != before.to_f32(name).unwrap());
+    }
+    assert_eq!(changed, theirs.names().count());
+}
+
         let adapter = here.join("found");
         fs::create_dir(&adapter).unwrap();
         fs::copy(
