@@ -7,6 +7,7 @@
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
 mod descendants;
+mod errors;
 pub mod process;
 
 use std::collections::BTreeMap;
@@ -147,8 +148,8 @@ impl Probing {
 /// What each agent sees; `None` for one that skips its turn.
 type Observations = BTreeMap<String, Option<Vec<Message>>>;
 
-#[derive(Deserialize)]
 /// The response to a request with `task`.
+#[derive(Deserialize)]
 struct ResetResponse {
     state: Value,
     observations: Observations,
@@ -331,9 +332,9 @@ impl State for ExternalState {
         self.observations.get(agent).is_some_and(Option::is_some)
     }
 
-    }
     fn observe(&self, agent: &str) -> Vec<Message> {
         self.observations.get(agent).cloned().flatten().unwrap_or_default()
+    }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
         self.step(json!({"agent": agent, "action": text}), &[agent])
