@@ -96,9 +96,9 @@ def messages(seen):
     return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
 
 
-def demonstrate(stream, draws, share, reset, step, probe, joint=None):
-    """Episodes of demonstrators who take the best action with probability `share`, otherwise any; yields the instance and a
-    list of (turn, agent, observation, action) of each."""
+def demonstrate(stream, draws, share, reset, step, probe, joint=None, act=None):
+    """Episodes of demonstrators who take the best action (of `probe`, or `act`) with probability `share`, otherwise any; yields the
+    instance and a list of (turn, agent, observation, action) of each."""
     for instance, spec in stream:
         (state, seen), agents, order, turns = reset(spec)
         stages = [[agent] for agent in agents] if order == "sequential" else [agents] if order == "parallel" else order
@@ -110,16 +110,17 @@ def demonstrate(stream, draws, share, reset, step, probe, joint=None):
                 over = over or solved or not probes
                 if over:
                     break
-                text = oracle if oracle is not None and draws.random() < share else draws.choice(probes)
+                best = act(state, agent) if act else oracle
+                text = best if best is not None and draws.random() < share else draws.choice(probes)
                 actions.append((turn, agent, before[agent], text))
                 others = [None] if joint else []
                 (state, seen), _, _, over, _ = step(state, agent, text, *others)
         yield instance, actions
 
 
-def main(name, tasks, share=0.5, **functions):
+def main(name, tasks, share=0.5, act=None, **functions):
     """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines, `PROGRAM demo` demonstrations. tasks(split, seed) yields
-    (instance, spec) for ever; share is how often a demonstration takes the best action."""
+    (instance, spec) for ever; share is how often a demonstration takes the best action: that of `probe`, or of act(state, agent)."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     commands = parser.add_subparsers(dest="command")
     printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
@@ -144,7 +145,7 @@ def main(name, tasks, share=0.5, **functions):
             line = {"type": "task", "v": 1, "env": name, "task": named, "split": arguments.split, "spec": spec}
             print(json.dumps(line), file=answers)
     else:
-        shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, **functions)
+        shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, act=act, **functions)
         for episode, (instance, actions) in enumerate(shown):
             for turn, agent, seen, text in actions:
                 line = {"type": "sample", "v": 1, "env": name, "task": f"{name}/train/{instance}"}
