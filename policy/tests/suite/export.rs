@@ -54,8 +54,14 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
                           "reward": 0.0, "stop": "turns"});
         format!("{line}\n")
     };
+    let sample = |policy: &str, completion: &str| {
+        let line = json!({"type": "sample", "v": 1, "policy": policy, "completion": completion,
+                          "prompt": [{"role": "user", "content": "say \"d3\""}]});
+        format!("{line}\n")
+    };
     for (step, lines) in [(0, [true, false, false, false]), (1, [true; 4])] {
-        let text: String = lines.map(episode).concat();
+        let text: String = [sample("other", "no"), sample("team", &format!("d{step}"))].concat()
+            + &lines.map(episode).concat();
         fs::write(here.join(format!("run/eval/step-{step:06}.jsonl")), text).unwrap();
     }
 
@@ -79,6 +85,8 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     assert!(card.starts_with("---\nlibrary_name: transformers\npipeline_tag: text-generation\n"), "{card}");
     for expected in [
         "\n---\n\n# mine\n\nTrained with Troupe: version `0:",
+        "\nmessages = [{\"role\":\"user\",\"content\":\"say \\\"d3\\\"\"}]\n",
+        "it answered that with:\n\n````text\nd0\n````\n",
         "\n| env | plan-path |\n| build | a, b\\|c |\n",
         // Later evaluations are of later versions.
         "|---|---|---|\n| 0 | 0.250 | 1 of 4 |\n\n",
@@ -103,14 +111,6 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     assert!(!here.join("out/other").exists());
 }
 
-#[test]
-fn an_adapter_is_merged_or_names_a_base_that_others_know() {
-    for (name, base) in
-        [("all", "qwen3-6-3-untied"), ("bias", "qwen2-4-2-bf16-shards"), ("phi3", "phi3-2-1-partial")]
-    {
-        let directory = tempfile::tempdir().unwrap();
-        let here = directory.path();
-        must(here, &["init", "base", "--from", golden(base).to_str().unwrap(), "--quiet"]);
 /// Ranks, scales and modules that differ from layer to layer, as PEFT merges them.
 #[test]
 fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
@@ -174,6 +174,14 @@ fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
     assert_eq!(changed, theirs.names().count());
 }
 
+#[test]
+fn an_adapter_is_merged_or_names_a_base_that_others_know() {
+    for (name, base) in
+        [("all", "qwen3-6-3-untied"), ("bias", "qwen2-4-2-bf16-shards"), ("phi3", "phi3-2-1-partial")]
+    {
+        let directory = tempfile::tempdir().unwrap();
+        let here = directory.path();
+        must(here, &["init", "base", "--from", golden(base).to_str().unwrap(), "--quiet"]);
         let adapter = here.join("found");
         fs::create_dir(&adapter).unwrap();
         fs::copy(
@@ -202,7 +210,14 @@ fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
         must(here, &["export", "p", "out", "--base", "lab/base"]);
         assert_eq!(
             names(&here.join("out")),
-            ["README.md", "adapter_config.json", "adapter_model.safetensors"]
+            [
+                "README.md",
+                "adapter_config.json",
+                "adapter_model.safetensors",
+                "chat_template.jinja",
+                "tokenizer.json",
+                "tokenizer_config.json"
+            ]
         );
         let exported: Value =
             serde_json::from_slice(&fs::read(here.join("out/adapter_config.json")).unwrap()).unwrap();
