@@ -10,6 +10,7 @@ mod cli;
 mod command;
 mod common;
 mod episode;
+mod fuzz;
 mod joint;
 mod libraries;
 mod program;
