@@ -67,11 +67,14 @@ for line in map(json.loads, sys.stdin):
     while not over and turn < turns:
         for agent in agents:
             prompt, id = state["observations"][agent], f"{name}/{turn}/{agent}/0"
+            if prompt is None:  # it skips its turn
+                continue
             text, finish, usage = generate(prompt, seed=counts["episodes"] * 1000 + turn)
             state = step(state=state["state"], agent=agent, action=text)
             reward, over = sum(state["rewards"].values()), state["terminated"]
             total += reward
-            last = not over and turn + 1 == turns and agent == agents[-1]
+            later = [other for other in agents[agents.index(agent) + 1:] if not over and state["observations"][other] is not None]
+            last = not over and turn + 1 == turns and not later
             write({"type": "served", **about, "turn": turn, "agent": agent, "branch": 0, "id": id, "parent": parent, "selected": True,
                    "policy": url, "model": model, "prompt": prompt, "completion": text, "prompt_tokens": usage.get("prompt_tokens"),
                    "completion_tokens": usage.get("completion_tokens"), "finish_reason": "length" if finish == "length" else "stop",

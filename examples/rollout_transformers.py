@@ -4,10 +4,13 @@
       group | advantage | update --policy run/policy
 
 One policy plays all agents, one after another; candidates are scored on copies of the state and a random one is executed, as
-`rollout` does. Needs `pip install torch transformers`. Left out: agents who act at once, top-p, batches over episodes.
+`rollout` does. Needs `pip install torch transformers`, for an adapter also `peft`. Left out: agents who act at once, top-p, batches over
+episodes.
 """
 
+import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -15,8 +18,20 @@ import sys
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-directory, command, K, MAX_TOKENS = sys.argv[1], sys.argv[2], 8, 8
-tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModelForCausalLM.from_pretrained(directory).eval()
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("directory", help="a version of a policy, such as run/policy/current; also one of an adapter")
+parser.add_argument("command", help="an environment, such as 'envs step plan-path'")
+parser.add_argument("--branches", type=int, default=8, help="candidates a turn")
+parser.add_argument("--max-tokens", type=int, default=8, help="tokens of a completion at most")
+options = parser.parse_args()
+directory, command, K, MAX_TOKENS = os.path.realpath(options.directory), options.command, options.branches, options.max_tokens
+if os.path.exists(f"{directory}/adapter_config.json"):
+    from peft import PeftModel
+    beside = f"{directory}/../base"  # of an adapter in a policy directory; elsewhere it is named
+    base = os.path.realpath(beside) if os.path.exists(beside) else json.load(open(f"{directory}/adapter_config.json", encoding="utf-8"))["base_model_name_or_path"]
+    tokenizer, model = AutoTokenizer.from_pretrained(base), PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), directory).eval()
+else:
+    tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModelForCausalLM.from_pretrained(directory).eval()
 environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": False, "seed": 1}
 version = json.load(open(f"{directory}/version.json", encoding="utf-8"))["version"]  # update trains the weights that played
@@ -50,6 +65,8 @@ for line in map(json.loads, sys.stdin):
     about = {"v": 1, "step": 0, "env": line["env"], "task": line["task"], "episode": name}
     while not over and (turn := turn + 1) < begun.get("turns", 4):
         for agent in begun["agents"]:
+            if seen[agent] is None:  # it skips its turn
+                continue
             prompt, completions = generate(seen[agent])
             texts = [tokenizer.decode(ids, skip_special_tokens=True) for ids, _ in completions]
             answers = [ask(state=state, agent=agent, action=text) for text in texts]

@@ -26,7 +26,7 @@ def tasks(split, seed):
 
 
 def see(state):
-    """The state, all that the future depends on, and the prompt of every agent: all that a policy gets to see."""
+    """The state, all that the future depends on, and the prompt of every agent, all that a policy gets to see: None lets it skip its turn."""
     said = "nothing" if state["said"] is None else state["said"]
     return state, {"teller": f"number {state['number']} teller", "doubler": f"said {said} doubler"}
 

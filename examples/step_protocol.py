@@ -13,12 +13,36 @@ Agents that act in parallel send their actions one after another, unless the env
 import argparse
 import itertools
 import json
+import os
 import random
 import sys
+import traceback
+
+told = set()
 
 
-def serve(reset, step, probe=None, joint=None):
-    """Answers requests until stdin ends.
+def protect_stdout():
+    """Stdout is for answers: from now on all that is printed goes to stderr, also by a library in C. Returns where answers go."""
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def called(function, *arguments):
+    """Calls a function of the environment; the traceback of a fault in it goes to stderr, the first time."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        place = tuple(traceback.extract_tb(error.__traceback__))
+        if place not in told:
+            told.add(place)
+            traceback.print_exc()
+        raise
+
+
+def serve(reset, step, probe=None, joint=None, answers=None):
+    """Answers requests until stdin ends; what the functions print goes to stderr.
 
     reset(spec) -> (situation, agents, order, turns): the names of the agents; "sequential", "parallel", or stages as lists
         of agents; the turn limit.
@@ -29,8 +53,9 @@ def serve(reset, step, probe=None, joint=None):
         `step` gets a fourth argument: what the others chose (text by agent), or None.
 
     A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}, or {agent: messages} where it is more than
-    one message of a user.
+    one message of a user. An agent that skips its turn sees None; one agent acts, or the episode is over.
     """
+    answers = answers or protect_stdout()
     for line in sys.stdin:
         answer = {}
         try:
@@ -39,23 +64,23 @@ def serve(reset, step, probe=None, joint=None):
             answer.update(respond(request, reset, step, probe, joint))
         except Exception as error:  # an error answers this line, and the next one is read
             answer["error"] = f"{type(error).__name__}: {error}"
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 def respond(request, reset, step, probe, joint):
     if "task" in request:
-        (state, seen), agents, order, turns = reset(request["task"]["spec"])
+        (state, seen), agents, order, turns = called(reset, request["task"]["spec"])
         answer = {"state": state, "observations": messages(seen), "agents": agents, "order": order, "turns": turns}
         return {**answer, "together": True} if joint else answer
     if probe and request.get("probe"):
-        probes, oracle, solved = probe(request["state"], request["agent"])
+        probes, oracle, solved = called(probe, request["state"], request["agent"])
         return {"probes": probes, "oracle": oracle, "solved": solved}
     if joint and "actions" in request:
-        outcome = joint(request["state"], request["actions"])
+        outcome = called(joint, request["state"], request["actions"])
     else:
         others = [request.get("beside")] if joint else []
-        outcome = step(request["state"], request["agent"], request["action"], *others)
+        outcome = called(step, request["state"], request["agent"], request["action"], *others)
     (state, seen), rewards, components, terminated, success = outcome
     return {
         "state": state,
@@ -71,30 +96,31 @@ def messages(seen):
     return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
 
 
-def demonstrate(stream, draws, share, reset, step, probe, joint=None):
-    """Episodes of demonstrators who take the best action with probability `share`, otherwise any; yields the instance and a
-    list of (turn, agent, observation, action) of each."""
+def demonstrate(stream, draws, share, reset, step, probe, joint=None, act=None):
+    """Episodes of demonstrators who take the best action (of `probe`, or `act`) with probability `share`, otherwise any; yields the
+    instance and a list of (turn, agent, observation, action) of each."""
     for instance, spec in stream:
         (state, seen), agents, order, turns = reset(spec)
         stages = [[agent] for agent in agents] if order == "sequential" else [agents] if order == "parallel" else order
         actions, over = [], False
         for turn, stage in ((turn, stage) for turn in range(turns) for stage in stages):
             before = seen  # agents that act in parallel see the state before the stage
-            for agent in stage:
+            for agent in (agent for agent in stage if before[agent] is not None):
                 probes, oracle, solved = ([], None, True) if over else probe(state, agent)
                 over = over or solved or not probes
                 if over:
                     break
-                text = oracle if oracle is not None and draws.random() < share else draws.choice(probes)
+                best = act(state, agent) if act else oracle
+                text = best if best is not None and draws.random() < share else draws.choice(probes)
                 actions.append((turn, agent, before[agent], text))
                 others = [None] if joint else []
                 (state, seen), _, _, over, _ = step(state, agent, text, *others)
         yield instance, actions
 
 
-def main(name, tasks, share=0.5, **functions):
+def main(name, tasks, share=0.5, act=None, **functions):
     """`PROGRAM` answers requests; `PROGRAM tasks` prints task lines, `PROGRAM demo` demonstrations. tasks(split, seed) yields
-    (instance, spec) for ever; share is how often a demonstration takes the best action."""
+    (instance, spec) for ever; share is how often a demonstration takes the best action: that of `probe`, or of act(state, agent)."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     commands = parser.add_subparsers(dest="command")
     printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
@@ -106,8 +132,9 @@ def main(name, tasks, share=0.5, **functions):
     showing.add_argument("--seed", type=int, default=0)
     showing.add_argument("--share", type=float, default=share, help="probability of the best action")
     arguments = parser.parse_args()
+    answers = protect_stdout()
     if arguments.command is None:
-        serve(**functions)
+        serve(**functions, answers=answers)
         return
     if arguments.command == "demo" and "probe" not in functions:
         parser.error("this environment has no probe, so it has no best action to demonstrate")
@@ -116,15 +143,16 @@ def main(name, tasks, share=0.5, **functions):
         for instance, spec in stream:
             named = f"{name}/{arguments.split}/{instance}"
             line = {"type": "task", "v": 1, "env": name, "task": named, "split": arguments.split, "spec": spec}
-            print(json.dumps(line))
+            print(json.dumps(line), file=answers)
     else:
-        shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, **functions)
+        shown = demonstrate(stream, random.Random(arguments.seed), arguments.share, act=act, **functions)
         for episode, (instance, actions) in enumerate(shown):
             for turn, agent, seen, text in actions:
                 line = {"type": "sample", "v": 1, "env": name, "task": f"{name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
                 line |= {"id": f"{episode}/{turn}/{agent}/0"}
                 line |= {"prompt": messages({agent: seen})[agent], "completion": text, "finish_reason": "stop"}
-                print(json.dumps(line))
+                print(json.dumps(line), file=answers)
     counts = {"tasks": arguments.count}
-    print(json.dumps({"type": "end", "v": 1, "stage": name, "ok": True, "counts": counts, "after": [], "timing": {}}))
+    print(json.dumps({"type": "end", "v": 1, "stage": name, "ok": True, "counts": counts, "after": [], "timing": {}}), file=answers)
+    answers.close()

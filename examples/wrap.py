@@ -4,6 +4,7 @@
     python3 examples/wrap.py gymnasium:FrozenLake-v1 --turns 12 --options '{"is_slippery": false}' tasks --count 8
     (command='python3 examples/wrap.py pettingzoo.classic.rps_v2 --turns 3'; $command tasks --count 8 |
       rollout --env-command "$command" --policy run/policy --branches 4 | group | advantage | …)
+    ./pipeline.sh --env-command 'python3 examples/wrap.py pettingzoo.classic.tictactoe_v3 --team player_1' --warmup 200 --steps 20
 
 A module of PettingZoo is taken as its AEC environment (`env`), agents one after another, or with `--parallel` as its parallel one
 (`parallel_env`), all at once. A task is a seed. These environments change in place, so the state is the seed and the actions
@@ -11,10 +12,12 @@ so far, and a step plays them again: what is wrapped has to be deterministic onc
 
 An agent sees its observation in words, the actions that it may choose (`action_mask`), and says one of them: its number, or, with
 `--names up,down,left,right`, its name. A text that is no such action earns the least reward and changes nothing; the environment
-does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. The team's reward is
+does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. Whose turn it is not
+has nothing to see, and skips its turn. The team's reward is
 the mean of what all agents earned by a step, or in a game of one against the other what `--team AGENT` earned; an agent's own is
 its own. Both are scaled from `--range LOW HIGH` to 0..1. An episode is a success where the team's rewards add up to at least
-`--success SUM`, by default the upper end of the range.
+`--success SUM`, by default the upper end of the range, without what actions earned that were played for an agent. `demo` prints random legal play for the warm-up of a tiny policy, or with
+`--player MODULE:FUNCTION` that of function(agent, observation, info), which returns an action.
 
 Left out: continuous actions, real time, and environments that draw random numbers without a seed.
 """
@@ -36,6 +39,7 @@ parser.add_argument("--options", type=json.loads, default={}, help="keyword argu
 parser.add_argument("--names", help="names of the actions, with commas")
 parser.add_argument("--team", metavar="AGENT", help="whose reward is the team's, where agents play against each other")
 parser.add_argument("--range", nargs=2, type=float, default=[-1.0, 1.0], metavar=("LOW", "HIGH"), help="of rewards")
+parser.add_argument("--player", metavar="MODULE:FUNCTION", help="who plays in `demo`; default: any legal action")
 parser.add_argument("--success", type=float, help="the sum of the team's rewards that solves a task")
 
 
@@ -87,15 +91,18 @@ def replay(state):
         views = {agent: (observations[agent], infos.get(agent, {})) for agent in observations}
     else:
         environment.reset(seed=seed)
+        is_out = lambda agent: environment.terminations.get(agent, True) or environment.truncations.get(agent, True)
         for move in state["moves"]:
             environment.step(move)
             # A step pays whom it pays, not only the agent that took it.
             rewards = dict(environment.rewards)
-            over = all(environment.terminations.get(agent, True) or environment.truncations.get(agent, True)
-                       for agent in environment.agents)
+            over = all(is_out(agent) for agent in environment.agents)
+            while not over and is_out(environment.agent_selection):  # it leaves the game
+                environment.step(None)
             if over:
                 break
-        views = {agent: (environment.observe(agent), environment.infos.get(agent, {})) for agent in environment.agents}
+        turn = [] if over else [environment.agent_selection]
+        views = {agent: (environment.observe(agent), environment.infos.get(agent, {})) for agent in turn}
     return views, {agent: float(reward) for agent, reward in rewards.items()}, over
 
 
@@ -134,8 +141,8 @@ def words(value):
 
 
 def observed(agent, views):
-    if agent not in views:
-        return f"{agent}: your part is over"
+    if agent not in views:  # it is not its turn, or its part is over
+        return None
     known = names(agent)
     may = "" if known is None else "\nactions: " + " ".join(legal(agent, views[agent]))
     seen = words(views[agent][0]["observation"] if isinstance(views[agent][0], dict) and "observation" in views[agent][0]
@@ -174,7 +181,8 @@ def advance(state, moves, valid):
     after = {"seed": state["seed"], "moves": state["moves"] + moves}
     views, rewards, over = replay(after)
     team = rewards.get(options.team, 0.0) if options.team else sum(rewards.values()) / max(1, len(rewards))
-    after["earned"] = state["earned"] + team
+    # What is earned by an action that stands in for another is nobody's success.
+    after["earned"] = state["earned"] + (team if all(valid.values()) else min(team, 0.0))
     goal = options.range[1] if options.success is None else options.success
     success = over and after["earned"] >= goal
     local = {agent: scaled(rewards.get(agent, 0.0)) if valid[agent] else 0.0 for agent in valid}
@@ -187,8 +195,8 @@ def step(state, agent, text, beside=None):
         raise ValueError("the episode is over")
     if is_parallel():
         return joint(state, {**(beside or {}), agent: text}, only=agent)
-    if agent != game().agent_selection or agent not in views:  # a turn that is not this agent's: nothing happens
-        return see(state, views), {"team": scaled(0.0), "local": scaled(0.0)}, {"format": 1.0}, False, False
+    if agent not in views:
+        raise ValueError(f"it is not {agent}'s turn")
     action, valid = read(agent, views[agent], text)
     seen, team, local, over, success = advance(state, [action], {agent: valid})
     return seen, {"team": team, "local": local[agent]}, {"format": float(valid)}, over, success
@@ -216,6 +224,19 @@ def probe(state, agent):
     return (["yes", "no"] if known is None else [*list(known.values())[:8], "no such action"]), None, False
 
 
+def play(state, agent):
+    """What a demonstrator says: any legal action, by a draw that the state decides, or that of `--player`."""
+    views, _, _ = replay(state)
+    may = None if names(agent) is None else legal(agent, views[agent])
+    if options.player:
+        module, _, function = options.player.partition(":")
+        observation, info = views[agent]
+        action = getattr(importlib.import_module(module), function)(agent, observation, info)
+        return next((text for text, known in (may or {}).items() if known == action), str(action))
+    draws = random.Random(json.dumps(state, sort_keys=True) + agent)
+    return draws.choice(["yes", "no"] if may is None else list(may))
+
+
 def tasks(split, seed):
     """Seeds: even ones to train, odd ones to test."""
     draws = random.Random(seed if split == "train" else 0)
@@ -239,4 +260,4 @@ if __name__ == "__main__":
     sys.argv[1:] = rest
     name = options.environment.partition(":")[2] or options.environment.rpartition(".")[2]
     together = {"joint": joint} if is_parallel() and len(game().possible_agents) > 1 else {}
-    step_protocol.main(name, tasks, reset=reset, step=step, probe=probe, **together)
+    step_protocol.main(name, tasks, share=1.0, act=play, reset=reset, step=step, probe=probe, **together)

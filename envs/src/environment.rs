@@ -105,7 +105,13 @@ pub trait State: Send {
         (0.0, 1.0)
     }
 
-    /// The conversation that `agent` continues: the same for all its candidates.
+    /// Whether `agent` acts when its stage comes; otherwise it skips it. While the episode goes on, one agent does.
+    fn acts(&self, agent: &str) -> bool {
+        let _ = agent;
+        true
+    }
+
+    /// The conversation that `agent`, which acts, continues: the same for all its candidates.
     fn observe(&self, agent: &str) -> Vec<Message>;
 
     /// Executes the action `text` of `agent`. A malformed text is an [`Outcome`] with low rewards; an `Err` means that
@@ -186,6 +192,12 @@ pub trait Checks {
 
 /// [`Checks`] of any state, with what stands in for them where there are none.
 impl dyn State + '_ {
+    /// The agents of stage number `stage` that act, as positions in [`Workflow::agents`].
+    pub fn acting(&self, stage: usize) -> Vec<usize> {
+        let agents = self.workflow().agents();
+        self.workflow().stage(stage).filter(|agent| self.acts(&agents[*agent])).collect()
+    }
+
     /// [`Checks::oracle`]; `None` without checks.
     pub fn oracle(&self, agent: &str) -> Option<String> {
         self.checks()?.oracle(agent)

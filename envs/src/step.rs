@@ -8,7 +8,7 @@
 //! where rewards leave [0, 1]. With `beside`, the actions that the others of the stage chose,
 //! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
 //! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
-//! `envs check --env-command` sends it.
+//! `envs check --env-command` sends it. An observation that is null says that its agent skips its turn.
 //!
 //! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with `error`, and the next
 //! one is read. The response is a pure function of the line: the same line in gives the same bytes out, in any order and
@@ -164,8 +164,9 @@ fn texts(state: &dyn State, name: &str, value: &Value) -> Result<BTreeMap<String
     Ok(texts)
 }
 
-/// What each agent sees.
+/// What each agent sees; null for one that skips its turn.
 fn observations(state: &dyn State) -> Value {
+    let seen = |agent: &String| state.acts(agent).then(|| state.observe(agent));
     let agents = state.workflow().agents();
-    agents.iter().map(|agent| (agent.clone(), json!(state.observe(agent)))).collect::<Map<_, _>>().into()
+    agents.iter().map(|agent| (agent.clone(), json!(seen(agent)))).collect::<Map<_, _>>().into()
 }

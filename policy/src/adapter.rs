@@ -15,6 +15,7 @@ use crate::config::Config;
 pub use crate::decoder::Target;
 use crate::decoder::{Init, Tensor};
 use crate::json::{flag, in_file, positive, present, read_json, size};
+use crate::lora::VARIED;
 use crate::weights::Weights;
 
 /// A directory with this file holds an adapter.
@@ -22,8 +23,10 @@ pub(crate) const CONFIG: &str = "adapter_config.json";
 /// Its weights.
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 /// Hint for a setting that is not implemented.
-const HINT: &str =
+pub(crate) const HINT: &str =
     "only plain LoRA as saved by PEFT is implemented; ignoring a setting would give wrong numbers";
+/// Hint for one that [`crate::lora`] takes away.
+const PLAIN: &str = "policy init DIR --from this directory makes a plain LoRA of it, which computes the same";
 /// A larger rank means a damaged file.
 const LARGEST_RANK: usize = 1024;
 
@@ -59,7 +62,7 @@ impl Adapter {
         Adapter::from_json(&read_json(&path)?).map_err(|failure| in_file(failure, &path, HINT))
     }
 
-    fn from_json(json: &Value) -> Result<Adapter> {
+    pub(crate) fn from_json(json: &Value) -> Result<Adapter> {
         let kind = present(json, "peft_type").and_then(Value::as_str).unwrap_or_default();
         if kind != "LORA" {
             return Err(Failure::data(format!("peft_type is {kind:?}; only \"LORA\" is implemented")));
@@ -70,10 +73,7 @@ impl Adapter {
             return Err(Failure::data(format!("r is {rank}, more than {LARGEST_RANK}")));
         }
         let names = present(json, "target_modules").and_then(Value::as_array);
-        let names = names.ok_or_else(|| {
-            Failure::data("target_modules is not a list")
-                .hint("name the modules one by one, not by a pattern")
-        })?;
+        let names = names.ok_or_else(|| Failure::data("target_modules is not a list").hint(PLAIN))?;
         let mut targets = Vec::new();
         for name in names {
             let target = name.as_str().and_then(Target::named).ok_or_else(|| {
@@ -188,8 +188,7 @@ fn refuse_unsupported(json: &Value) -> Result<()> {
         return Err(Failure::data(format!("bias is {bias}; only \"none\" is implemented")));
     }
     if let Some(rate) = present(json, "lora_dropout").filter(|value| value.as_f64() != Some(0.0)) {
-        return Err(Failure::data(format!("lora_dropout is {rate}; only 0 is implemented"))
-            .hint("rollout and update have to agree on every log-probability"));
+        return Err(Failure::data(format!("lora_dropout is {rate}; only 0 is implemented")).hint(PLAIN));
     }
     // These subtract the adapter's initial product from the base, so it does not fit the base it names.
     let changed = |name: &str| {
@@ -223,7 +222,10 @@ fn refuse_unsupported(json: &Value) -> Result<()> {
         "monteclora_config",
     ];
     match several.iter().find(|key| present(json, key).is_some_and(filled)) {
-        Some(key) => Err(Failure::data(format!("{key} is set, which is not implemented"))),
+        Some(key) => {
+            let failure = Failure::data(format!("{key} is set, which is not implemented"));
+            Err(if VARIED.contains(key) { failure.hint(PLAIN) } else { failure })
+        }
         None => Ok(()),
     }
 }

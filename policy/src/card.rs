@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use record::failure::{Failure, Result};
 use record::line::Episode;
 use record::read::{Kind, Reader};
+use record::sample::{Message, Sample};
 use serde_json::{Map, Value};
 
+use crate::chat;
 use crate::directory::Policy;
 use crate::hub::HubModel;
 use crate::json::{io_failure, read_json_if_present, show};
@@ -62,16 +64,13 @@ pub(crate) fn text(
             revision.as_ref().map_or(String::new(), |revision| format!(" at revision `{revision}`"));
         let _ = write!(card, " The model before training was `{name}`{revision}.");
     }
-    let class = if is_adapter {
-        "peft import AutoPeftModelForCausalLM as Model"
-    } else {
-        "transformers import AutoModelForCausalLM as Model"
+    let run = run_of(policy, run)?;
+    let example = match &run {
+        Some(run) => example(policy, &run.join("eval"), version.step)?,
+        None => None,
     };
-    let _ = write!(card, "\n\n```python\nfrom {class}\n\nmodel = Model.from_pretrained(\"{name}\")\n```\n");
-    if policy.model().join("chat_template_kwargs.json").exists() {
-        card.push_str("\nPrompts were made with the further variables of `chat_template_kwargs.json` for `apply_chat_template`.\n");
-    }
-    if let Some(run) = run_of(policy, run)? {
+    usage(&mut card, name, policy, is_adapter, example.as_ref())?;
+    if let Some(run) = run {
         if let Some(Value::Object(settings)) = read_json_if_present(&run.join("run.json"))? {
             table(&mut card, "The run", ["setting", "value"], &settings);
         }
@@ -88,6 +87,85 @@ pub(crate) fn text(
         table(&mut card, "The last update", ["metric", "value"], &metrics.collect());
     }
     Ok(card)
+}
+
+/// How it is loaded and asked, with what it was asked in the last evaluation.
+fn usage(
+    card: &mut String,
+    name: &str,
+    policy: &Policy,
+    is_adapter: bool,
+    example: Option<&(Vec<Message>, String)>,
+) -> Result<()> {
+    let imports = match is_adapter {
+        true => "from peft import AutoPeftModelForCausalLM as Model\nfrom transformers import AutoTokenizer",
+        false => "from transformers import AutoModelForCausalLM as Model, AutoTokenizer",
+    };
+    let hello = vec![Message { role: "user".to_owned(), content: "Hello!".to_owned() }];
+    let messages =
+        serde_json::to_value(example.map_or(&hello, |(prompt, _)| prompt)).map_err(Failure::work)?;
+    // JSON's texts are Python's, too.
+    let given = read_json_if_present(&policy.model().join(chat::ARGUMENTS))?;
+    let variables: String = given
+        .as_ref()
+        .and_then(Value::as_object)
+        .map(|variables| variables.iter().map(|(key, value)| format!(", {key}={}", python(value))).collect())
+        .unwrap_or_default();
+    let _ = write!(
+        card,
+        "\n\n```python\n{imports}\n\ntokenizer, model = AutoTokenizer.from_pretrained(\"{name}\"), Model.from_pretrained(\"{name}\")\n\
+         messages = {messages}\nprompt = tokenizer.apply_chat_template(\n    messages, add_generation_prompt=True, return_tensors=\"pt\", \
+         return_dict=True{variables}\n)\nanswer = model.generate(**prompt, max_new_tokens=256, do_sample=False)[0, prompt[\"input_ids\"].shape[1]:]\n\
+         print(tokenizer.decode(answer, skip_special_tokens=True))\n```\n"
+    );
+    if let Some((_, completion)) = example {
+        let _ = write!(
+            card,
+            "\nIn the run's last evaluation it answered that with:\n\n````text\n{completion}\n````\n"
+        );
+    }
+    Ok(())
+}
+
+/// A template variable in Python.
+fn python(value: &Value) -> String {
+    match value {
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Null => "None".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What this policy was asked first in the last evaluation up to this step, and what it said.
+fn example(policy: &Policy, folder: &Path, last: u64) -> Result<Option<(Vec<Message>, String)>> {
+    let Some((_, path)) = streams(folder, last).pop() else { return Ok(None) };
+    let name = policy.root.file_name().and_then(|name| name.to_str());
+    let file = File::open(&path).map_err(|error| io_failure(&path, &error))?;
+    let mut reader = Reader::new(&path.to_string_lossy(), file);
+    while let Some(line) = reader.next()? {
+        if line.kind == Kind::Sample {
+            let sample = Sample::parse(&line)?;
+            let of_this = sample.policy.is_none() || sample.policy.as_deref() == name;
+            if let (true, Some(prompt), Some(completion)) = (of_this, sample.prompt, sample.completion) {
+                return Ok(Some((prompt, completion.to_string())));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The evaluations up to this step, in order.
+fn streams(folder: &Path, last: u64) -> Vec<(u64, PathBuf)> {
+    let mut files: Vec<(u64, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let step =
+            name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".jsonl")?.parse().ok());
+        files.extend(step.filter(|&step| step <= last).map(|step| (step, entry.path())));
+    }
+    files.sort_unstable();
+    files
 }
 
 /// The directory of the run: the one that was named, or `RUN` of `RUN/policies/NAME`.
@@ -133,14 +211,7 @@ fn table(card: &mut String, title: &str, [key, value]: [&str; 2], entries: &Map<
 
 /// Success of each evaluation up to this step.
 fn evaluations(card: &mut String, folder: &Path, last: u64) -> Result<()> {
-    let mut files: Vec<(u64, PathBuf)> = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let step =
-            name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".jsonl")?.parse().ok());
-        files.extend(step.filter(|&step| step <= last).map(|step| (step, entry.path())));
-    }
-    files.sort_unstable();
+    let files = streams(folder, last);
     if files.is_empty() {
         return Ok(());
     }

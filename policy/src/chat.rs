@@ -80,7 +80,8 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: String| clock::format(clock::now(), &format));
-        environment.add_template_owned(NAME, jinja::source(source)).map_err(|error| {
+        let compiled = jinja::source(source).and_then(|source| environment.add_template_owned(NAME, source));
+        compiled.map_err(|error| {
             Failure::data(format!("{place}: chat template: {}", describe(&error))).hint(HINT)
         })?;
         Ok(ChatTemplate { environment, special_tokens, arguments, place })

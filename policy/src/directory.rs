@@ -108,7 +108,7 @@ impl Policy {
         {
             return Policy::open_step(root, step);
         }
-        let base = if is_adapter { Some(named_base(path)?) } else { None };
+        let base = if is_adapter { Some(named_base(path, &Adapter::load(path)?.base)?) } else { None };
         let digest = digest_of(path, base.as_deref())?;
         Ok(Policy { root: path.to_owned(), files: path.to_owned(), base, version: Version::new(0, &digest) })
     }
@@ -324,9 +324,8 @@ fn linked_base(root: &Path) -> Result<PathBuf> {
 }
 
 /// The base that an adapter's configuration names, relative to the working directory.
-fn named_base(files: &Path) -> Result<PathBuf> {
-    let name = Adapter::load(files)?.base;
-    let base = Path::new(&name);
+pub(crate) fn named_base(files: &Path, name: &str) -> Result<PathBuf> {
+    let base = Path::new(name);
     if name.is_empty() || !base.join("config.json").exists() {
         return Err(Failure::data(format!("{}: its base {name:?} is not a model's directory", show(files)))
             .hint("set base_model_name_or_path in adapter_config.json to the directory of the base"));

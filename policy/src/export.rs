@@ -65,6 +65,7 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
                 }
                 durable::write_json(&files.join(adapter::CONFIG), &json)?;
                 durable::copy(&policy.files.join(adapter::WEIGHTS), &files.join(adapter::WEIGHTS))?;
+                side_files::copy_tokenizer(policy.model(), files)?;
             }
         }
         // A base's card is not the card of what was trained.

@@ -85,7 +85,7 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
     random(root, read_json(config)?, config, seed)
 }
 
-/// A policy directory whose version 0 is a copy of a Hugging Face directory. `template` holds further variables of the chat
+/// A policy directory whose version 0 is a copy of a Hugging Face directory; weights that never change are linked. `template` holds further variables of the chat
 /// template, such as `{"enable_thinking": false}` for Qwen3.
 ///
 /// # Errors
@@ -118,10 +118,21 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
             durable::write_json(&path, variables)?;
         }
         for (path, _) in weights.files() {
-            durable::copy(path, &files.join(path.file_name().unwrap_or_default()))?;
+            let to = files.join(path.file_name().unwrap_or_default());
+            match is_kept(&source, path)? {
+                true => durable::link(path, &to)?,
+                false => durable::copy(path, &to)?,
+            }
         }
         Ok(())
     })
+}
+
+/// Whether a file of weights is never written to again: that of a version, or of a hub's cache, where it is named by its content.
+fn is_kept(source: &Policy, path: &Path) -> Result<bool> {
+    let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
+    let is_blob = canonical.parent().and_then(Path::file_name).is_some_and(|folder| folder == "blobs");
+    Ok(is_blob || source.is_writable_layout()?)
 }
 
 fn check_finite(weights: &Weights, tensors: &[Tensor]) -> Result<()> {

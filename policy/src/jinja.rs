@@ -1,11 +1,18 @@
 //! Jinja as Python's `jinja2` renders it, where minijinja differs: newlines, numbers, white space, `tojson`, `generation` blocks.
 //!
 //! What minijinja lacks is an error of the template, which names it. What it only does otherwise would be another prompt, in silence;
-//! that is done here as Python does it, or refused.
+//! that is done here as Python does it, or refused. Left out, since minijinja has no place for it: `'a' < 1`, an error in Python and
+//! an order here, and the exponents of numbers joined by `~`.
 
+mod text;
+
+use std::fmt;
 use std::io::{self, Write};
+use std::sync::Arc;
 
-use minijinja::value::{Kwargs, Rest, Value as Jinja, ValueKind, ValueOrKwargs, from_args};
+use minijinja::value::{
+    Enumerator, Kwargs, Object, ObjectRepr, Rest, Value as Jinja, ValueKind, ValueOrKwargs, from_args,
+};
 use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use minijinja_contrib::pycompat;
 use serde::Serialize;
@@ -14,6 +21,8 @@ use serde_json::ser::{Formatter, Serializer};
 
 /// The widest indent of `tojson`, in spaces.
 const WIDEST: i64 = 100;
+/// The longest `range`, as in the sandbox of `jinja2`.
+const LONGEST: i64 = 100_000;
 
 type Result<T> = std::result::Result<T, Error>;
 
@@ -31,18 +40,29 @@ pub(crate) fn prepare(environment: &mut Environment) {
         ValueKind::String => Ok(value.clone()),
         _ => text_of(value).map(Jinja::from),
     });
+    environment.add_filter("capitalize", |text: String| text::capitalized(&text).map_err(invalid));
+    environment.add_filter("join", join);
+    environment.add_function("range", range);
     environment.add_test("iterable", |value: &Jinja| {
         !value.is_none() && (value.is_undefined() || value.try_iter().is_ok())
     });
     // Python asks for a length and for items, which texts and dictionaries have, too.
     environment.add_test("sequence", |value: &Jinja| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
+        // A part of a list is iterable here, with a length.
+        let part = value.kind() == ValueKind::Iterable && value.len().is_some();
+        part || matches!(
+            value.kind(),
+            ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined
+        )
     });
 }
 
 /// A template's source as the lexer of `jinja2` reads it, with the `generation` blocks of `transformers`, which only matter to its loss
-/// masks, as blocks with a scope of their own.
-pub(crate) fn source(text: &str) -> String {
+/// masks, as blocks with a scope of their own, and Python's escapes in texts.
+///
+/// # Errors
+/// An escape that is not known here.
+pub(crate) fn source(text: &str) -> Result<String> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let (mut result, mut rest, mut raw) = (String::with_capacity(text.len()), text.as_str(), false);
     while let Some(start) = rest.find("{") {
@@ -62,9 +82,11 @@ pub(crate) fn source(text: &str) -> String {
             .trim_matches(['-', '+', ' ', '\t', '\n'])
             .to_owned();
         let is_block = tag.starts_with("{%");
+        let is_code = !raw && (is_block || tag.starts_with("{{"));
         match word.as_str() {
             "generation" if is_block && !raw => result.push_str(&tag.replace("generation", "with")),
             "endgeneration" if is_block && !raw => result.push_str(&tag.replace("endgeneration", "endwith")),
+            _ if is_code => push_code(&mut result, tag)?,
             _ => result.push_str(tag),
         }
         match word.as_str() {
@@ -74,7 +96,42 @@ pub(crate) fn source(text: &str) -> String {
         }
         rest = after;
     }
-    result + rest
+    Ok(result + rest)
+}
+
+/// Appends a tag, with those escapes of its texts that minijinja reads otherwise as characters.
+fn push_code(result: &mut String, tag: &str) -> Result<()> {
+    let (mut quote, mut characters) = (None, tag.chars());
+    while let Some(c) = characters.next() {
+        if quote.is_none() || c != '\\' {
+            match quote {
+                None if matches!(c, '"' | '\'') => quote = Some(c),
+                Some(open) if c == open => quote = None,
+                _ => {}
+            }
+            result.push(c);
+            continue;
+        }
+        match characters.next() {
+            Some('a') => result.push('\x07'),
+            Some('v') => result.push('\x0b'),
+            Some('/') => result.push_str("\\\\/"),
+            Some('\n') => {}
+            Some('N') => return Err(invalid("the escape \\N is not known".to_owned())),
+            Some('U') => {
+                let digits: String = characters.by_ref().take(8).collect();
+                let code = u32::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 8);
+                let named = code.and_then(char::from_u32);
+                result.push(named.ok_or_else(|| invalid(format!("\\U{digits} is no character")))?);
+            }
+            other => result.extend(['\\'].into_iter().chain(other)),
+        }
+    }
+    Ok(())
+}
+
+fn invalid(cause: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, cause)
 }
 
 /// Where a tag ends that may hold texts in quotes.
@@ -95,7 +152,9 @@ fn end(tag: &str, close: &str) -> usize {
 /// What `{{ value }}` prints.
 fn print(output: &mut Output, state: &mut State, value: &Jinja) -> Result<()> {
     match value.kind() {
-        ValueKind::Number | ValueKind::Seq | ValueKind::Map => Ok(output.write_str(&text_of(value)?)?),
+        ValueKind::Number | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {
+            Ok(output.write_str(&text_of(value)?)?)
+        }
         _ => escape_formatter(output, state, value),
     }
 }
@@ -105,30 +164,114 @@ fn text_of(value: &Jinja) -> Result<String> {
     if let Some(number) = float(value) {
         return Ok(float_text(number));
     }
-    if matches!(value.kind(), ValueKind::Seq | ValueKind::Map) {
-        refuse_exponents(value)?;
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => repr(value),
+        _ => Ok(value.to_string()),
     }
-    Ok(value.to_string())
 }
 
-/// Numbers in lists are printed by minijinja, with other exponents than Python's.
-fn refuse_exponents(value: &Jinja) -> Result<()> {
-    if let Some(number) = float(value).filter(|number| float_text(*number).contains(['e', 'n'])) {
-        let cause =
-            format!("the number {number:e} in a list or a dictionary is not printed as Python prints it");
-        return Err(Error::new(ErrorKind::InvalidOperation, cause));
+/// Python's `repr(value)`, as in a list that is printed.
+fn repr(value: &Jinja) -> Result<String> {
+    if let Some(range) = value.downcast_object_ref::<PyRange>() {
+        return Ok(range.to_string());
     }
-    let items = match value.kind() {
-        ValueKind::Seq | ValueKind::Map => value.try_iter()?,
-        _ => return Ok(()),
-    };
-    for item in items {
-        match value.kind() {
-            ValueKind::Map => refuse_exponents(&value.get_item(&item)?)?,
-            _ => refuse_exponents(&item)?,
+    if let Some(text) = value.as_str() {
+        return Ok(text::repr(text));
+    }
+    let mut items = Vec::new();
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            for item in value.try_iter()? {
+                items.push(repr(&item)?);
+            }
+            Ok(format!("[{}]", items.join(", ")))
+        }
+        ValueKind::Map => {
+            for key in value.try_iter()? {
+                items.push(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?));
+            }
+            Ok(format!("{{{}}}", items.join(", ")))
+        }
+        ValueKind::Undefined => Ok("Undefined".to_owned()),
+        _ => text_of(value),
+    }
+}
+
+/// `range(stop)`, `range(start, stop, step)`.
+fn range(first: i64, second: Option<i64>, step: Option<i64>) -> Result<Jinja> {
+    let (start, stop) = second.map_or((0, first), |stop| (first, stop));
+    let range = PyRange { start, stop, step: step.unwrap_or(1) };
+    match (range.step, range.count()) {
+        (0, _) => Err(invalid("range() with a step of 0".to_owned())),
+        (_, count) if count > LONGEST => Err(invalid(format!("range() of more than {LONGEST} numbers"))),
+        _ => Ok(Jinja::from_object(range)),
+    }
+}
+
+/// Python's `range`: a sequence that knows its bounds.
+#[derive(Debug)]
+struct PyRange {
+    start: i64,
+    stop: i64,
+    step: i64,
+}
+
+impl PyRange {
+    fn count(&self) -> i64 {
+        let (span, step) = match self.step {
+            0 => return 0,
+            1.. => (i128::from(self.stop) - i128::from(self.start), i128::from(self.step)),
+            _ => (i128::from(self.start) - i128::from(self.stop), -i128::from(self.step)),
+        };
+        // As many as there are steps that begin before the end.
+        i64::try_from((span.max(0) + step - 1) / step).unwrap_or(i64::MAX)
+    }
+}
+
+impl fmt::Display for PyRange {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.step {
+            1 => write!(out, "range({}, {})", self.start, self.stop),
+            step => write!(out, "range({}, {}, {step})", self.start, self.stop),
         }
     }
-    Ok(())
+}
+
+impl Object for PyRange {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        let index = key.as_i64().filter(|index| (0..self.count()).contains(index))?;
+        Some(Jinja::from(self.start + index * self.step))
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.count() as usize)
+    }
+
+    fn render(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+/// `value | join(d='', attribute=None)`: items as `{{ item }}` prints them.
+fn join(value: &Jinja, joiner: Option<Jinja>, attribute: Option<String>, named: Kwargs) -> Result<String> {
+    let joiner = joiner.map_or_else(|| named.get("d"), |joiner| Ok(Some(joiner)))?;
+    let attribute = attribute.map_or_else(|| named.get("attribute"), |name| Ok(Some(name)))?;
+    named.assert_all_used()?;
+    let mut texts = Vec::new();
+    for mut item in value.try_iter()? {
+        for name in attribute.iter().flat_map(|attribute| attribute.split('.')) {
+            item = match name.parse::<usize>() {
+                Ok(index) => item.get_item(&Jinja::from(index))?,
+                Err(_) => item.get_attr(name)?,
+            };
+        }
+        texts.push(text_of(&item)?);
+    }
+    Ok(texts.join(&joiner.map_or(Ok(String::new()), |joiner| text_of(&joiner))?))
 }
 
 /// A number with a point.
@@ -166,7 +309,22 @@ fn method(state: &mut State, value: &Jinja, method: &str, arguments: &[Jinja]) -
         ("lstrip", []) => text.trim_start_matches(is_space),
         ("rstrip", []) => text.trim_end_matches(is_space),
         ("isspace", []) => return Ok(Jinja::from(!text.is_empty() && text.chars().all(is_space))),
-        ("title", []) => return Ok(Jinja::from(title(text))),
+        ("isalnum" | "isalpha" | "isdecimal" | "isdigit" | "isnumeric", []) => {
+            return text::is(method, text).map(Jinja::from).map_err(invalid);
+        }
+        ("title", []) => return text::titled(text).map(Jinja::from).map_err(invalid),
+        ("capitalize", []) => return text::capitalized(text).map(Jinja::from).map_err(invalid),
+        ("join", [items]) => {
+            let mut texts = Vec::new();
+            for item in items.try_iter()? {
+                let kind = item.kind();
+                let own = item.as_str().map(str::to_owned);
+                texts.push(
+                    own.ok_or_else(|| invalid(format!("str.join of a value that is no text, but {kind}")))?,
+                );
+            }
+            return Ok(Jinja::from(texts.join(text)));
+        }
         ("split", []) => return Ok(text.split(is_space).filter(|part| !part.is_empty()).collect()),
         ("splitlines", _) => {
             let (keep,): (Option<bool>,) = from_args(arguments)?;
@@ -175,19 +333,6 @@ fn method(state: &mut State, value: &Jinja, method: &str, arguments: &[Jinja]) -
         _ => return pycompat::unknown_method_callback(state, value, method, arguments),
     };
     Ok(Jinja::from(trimmed))
-}
-
-/// Python's `str.title`: upper case after whatever is no letter, an apostrophe too.
-fn title(text: &str) -> String {
-    let (mut result, mut within) = (String::with_capacity(text.len()), false);
-    for c in text.chars() {
-        match within {
-            true => result.extend(c.to_lowercase()),
-            false => result.extend(c.to_uppercase()),
-        }
-        within = c.is_alphabetic();
-    }
-    result
 }
 
 /// Python's `str.splitlines`.
@@ -210,7 +355,7 @@ fn lines(text: &str, keep: bool) -> impl Iterator<Item = &str> {
 
 /// `tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`: Python's `json.dumps`, nothing escaped for HTML.
 fn to_json(value: &Jinja, arguments: Rest<ValueOrKwargs>) -> Result<String> {
-    let invalid = |cause: String| Error::new(ErrorKind::InvalidOperation, format!("tojson: {cause}"));
+    let invalid = |cause: String| invalid(format!("tojson: {cause}"));
     let arguments = arguments.into_values();
     let (places, named): (&[Jinja], Kwargs) = from_args(&arguments)?;
     let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
@@ -387,7 +532,44 @@ mod tests {
             Some("1e+20 1e-05 1e+22 123456789.125 1000000000000000.0 0.30000000000000004"),
         ),
         ("{{ 1e20 | string }}{{ 2.0 | string }}{{ [2.0, 'a'] | string }}", Some("1e+202.0[2.0, 'a']")),
-        ("{{ [1.5, 1e-7] }}", None),
+        ("{{ [1.5, 1e-7, none, true, nothing] }}", Some("[1.5, 1e-07, None, True, Undefined]")),
+        (
+            "{{ ['it\\'s', '\"', '\\'\"', 'a\u{200b}é\\n\x07😀', '\u{301}'] }}{{ {'a\\\\': [2.0]} }}",
+            Some("[\"it's\", '\"', '\\'\"', 'a\\u200bé\\n\\x07😀', '\u{301}']{'a\\\\': [2.0]}"),
+        ),
+        ("{{ '\\a\\v\\/\\U0001f600\\101\\q' }}", Some("\x07\x0b\\/😀A\\q")),
+        ("{{ '\\N{DIGIT ONE}' }}", None),
+        ("{{ '\\U00110000' }}", None),
+        ("\\a{# '\\a #}{% raw %}{{ '\\a' }}{% endraw %}", Some("\\a{{ '\\a' }}")),
+        (
+            "{{ '½'.isdigit() }}{{ '²'.isdigit() }}{{ '٣4'.isdecimal() }}{{ '½'.isnumeric() }}{{ ''.isdigit() }}",
+            Some("FalseTrueTrueTrueFalse"),
+        ),
+        (
+            "{{ '中é'.isalpha() }}{{ 'Ⅷ'.isalpha() }}{{ 'का'.isalpha() }}{{ 'Ⅷ²a'.isalnum() }}{{ 'a b'.isalnum() }}",
+            Some("TrueFalseFalseTrueFalse"),
+        ),
+        ("{{ '一'.isnumeric() }}", None),
+        (
+            "{{ range(3) is sequence }}{{ [1, 2][1:] is sequence }}{{ range(5, 1, -2) }}{{ range(3) | list }}{{ range(2, 9, 3)[-1] }}",
+            Some("TrueTruerange(5, 1, -2)[0, 1, 2]8"),
+        ),
+        (
+            "{% for i in range(5, 1, -2) %}{{ i }}{% endfor %}{{ range(0) | length }}{{ range(7)[3] }}",
+            Some("5303"),
+        ),
+        ("{{ range(100001) }}", None),
+        (
+            "{{ [1, 1e-7, none, 'a'] | join('-') }}{{ [{'a': [1, 2]}] | join(attribute='a.1') }}",
+            Some("1-1e-07-None-a2"),
+        ),
+        ("{{ ', '.join(['a', 'b']) }}", Some("a, b")),
+        ("{{ ','.join([1, 2]) }}", None),
+        (
+            "{{ 'ǆ ßa 中a ა'.title() }}{{ 'ǆÀ ΑΣ'.capitalize() }}{{ 'ǆ' | capitalize }}",
+            Some("ǅ Ssa 中A აǅà αςǅ"),
+        ),
+        ("{{ 'ﬁ'.title() }}", None),
         ("{{ nothing | tojson }}", None),
         ("{{ 1 | tojson(indents=2) }}", None),
         ("{{ none | tojson }}{{ true | tojson }}{{ 'a\\n' | tojson }}", Some(r#"nulltrue"a\n""#)),
@@ -429,7 +611,8 @@ mod tests {
         super::prepare(&mut environment);
         let d = Value::from(Serde(json!({"b": 1, "a": ["é😀\u{7f}"]})));
         for (source, expected) in CASES {
-            let printed = environment.render_str(&super::source(source), context! { d => d.clone() });
+            let printed = super::source(source)
+                .and_then(|source| environment.render_str(&source, context! { d => d.clone() }));
             match expected {
                 Some(expected) => {
                     assert_eq!(printed.as_deref().ok(), Some(*expected), "{source}: {printed:?}")

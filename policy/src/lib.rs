@@ -26,6 +26,7 @@ mod jinja;
 mod json;
 pub mod local;
 mod lock;
+pub mod lora;
 mod mapping;
 mod onnx;
 pub mod ownership;

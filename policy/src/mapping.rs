@@ -1,75 +1,44 @@
 //! Files in memory, and what is said where one is cut short while it is read.
 //!
 //! A page beyond the end of a mapped file is a SIGBUS, which would end the program without a word. A handler names the file and ends
-//! the program as an error of reading does. Left out: going on without the file.
+//! the program as an error of reading does, whoever has mapped it: ONNX Runtime maps weights, too. Left out: going on without the
+//! file, and its name where there is no /proc.
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
-use std::ops::Deref;
-use std::path::Path;
+use std::ops::{Deref, Range};
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
 use record::failure::IO;
 use record::stage;
 
-use crate::json::show;
-
-/// Files that are told by name at the same time.
-const MOST: usize = 512;
 const HINT: &str = "another program wrote to it or cut it: copy or download it again, and change it only by renaming a new file over it";
 
 /// A file in memory, read-only.
 #[derive(Debug)]
-pub(crate) struct Mapping {
-    map: Mmap,
-    slot: Option<&'static Slot>,
-}
-
-/// Where a file is mapped, and its name. What a handler of signals may read: nothing but atomics.
-#[derive(Debug)]
-struct Slot {
-    /// Address of the first byte; 0: free, 1: about to be filled.
-    start: AtomicUsize,
-    bytes: AtomicUsize,
-    /// A leaked text that ends with NUL.
-    name: AtomicPtr<libc::c_char>,
-}
-
-static SLOTS: [Slot; MOST] = [const {
-    Slot { start: AtomicUsize::new(0), bytes: AtomicUsize::new(0), name: AtomicPtr::new(ptr::null_mut()) }
-}; MOST];
+pub(crate) struct Mapping(Mmap);
 
 impl Mapping {
-    /// Maps a file that is at `path`.
+    /// Maps a file.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn of(file: &File, path: &Path) -> io::Result<Mapping> {
+    pub(crate) fn of(file: &File) -> io::Result<Mapping> {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(install);
         // SAFETY: the mapping is read-only, and its bytes are only read as plain integers and floats. No program of this workspace
         // writes to a file that may be mapped: it is replaced by rename. Where another one cuts it, the handler ends this program.
-        let map = unsafe { Mmap::map(file) }?;
-        let free =
-            |slot: &&Slot| slot.start.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let slot = SLOTS.iter().find(free).inspect(|slot| {
-            let name = CString::new(show(path)).unwrap_or_default();
-            slot.name.store(name.into_raw(), Ordering::Relaxed);
-            slot.bytes.store(map.len(), Ordering::Relaxed);
-            slot.start.store(map.as_ptr() as usize, Ordering::Release);
-        });
-        Ok(Mapping { map, slot })
+        unsafe { Mmap::map(file) }.map(Mapping)
     }
 
     /// Gives back the memory of what was read so far: it is read from the file again where it is needed.
     pub(crate) fn release(&self) {
         // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
         // the system declines, they stay.
-        let _ = unsafe { self.map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        let _ = unsafe { self.0.unchecked_advise(UncheckedAdvice::DontNeed) };
     }
 }
 
@@ -77,18 +46,7 @@ impl Deref for Mapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.map
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        let Some(slot) = self.slot else { return };
-        slot.start.store(1, Ordering::Release);
-        let name = slot.name.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: the pointer is that of `into_raw`, and no longer in the slot.
-        drop(unsafe { CString::from_raw(name) });
-        slot.start.store(0, Ordering::Release);
+        &self.0
     }
 }
 
@@ -108,15 +66,10 @@ fn install() {
 extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the system hands over a valid structure, and that of SIGBUS has an address.
     let address = unsafe { (*information).si_addr() } as usize;
-    let holds = |slot: &&Slot| {
-        let start = slot.start.load(Ordering::Acquire);
-        // To whole pages, as far as the system maps.
-        start > 1 && (start..start + slot.bytes.load(Ordering::Relaxed) + (1 << 16)).contains(&address)
-    };
-    let slot = SLOTS.iter().find(holds);
-    let name = slot.map_or(ptr::null_mut(), |slot| slot.name.load(Ordering::Relaxed));
-    // SAFETY: a text that ends with NUL, as long as its file is mapped.
-    let name = if name.is_null() { &b"a file"[..] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    let length = name_of(address);
+    // SAFETY: the bytes were written by `name_of`, and the process ends before anything else writes there.
+    let name = unsafe { std::slice::from_raw_parts(NAME.as_ptr().cast(), length) };
+    let name = if name.is_empty() { &b"a file"[..] } else { name };
     let parts: [&[u8]; 6] = [
         stage::name().as_bytes(),
         b": ",
@@ -129,13 +82,71 @@ extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut li
         // SAFETY: the bytes are valid for their length. A closed stderr leaves nobody to tell.
         unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
     }
-    match slot {
-        // SAFETY: ends the process at once.
-        Some(_) => unsafe { libc::_exit(IO.into()) },
-        // One that a library has mapped, such as ONNX Runtime, or faulty memory.
+    match length {
+        // Faulty memory, or a system without /proc.
         // SAFETY: the default action, when the instruction is repeated.
-        None => unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) },
+        0 => unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) },
+        // SAFETY: ends the process at once.
+        _ => unsafe { libc::_exit(IO.into()) },
     };
+}
+
+/// A file's name as a handler of signals finds it, on a stack that may be small.
+static NAME: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; libc::PATH_MAX as usize];
+
+/// Where a line of /proc/self/maps is read: `START-END MODE OFFSET DEVICE INODE   /NAME`.
+enum Place {
+    Start,
+    End,
+    /// Of the mapping that is looked for.
+    Before,
+    Name,
+    /// Of another one.
+    Other,
+}
+
+/// Puts the name of the file that is mapped at `address` into [`NAME`]; its length, 0 where there is none. Calls what a handler of
+/// signals may: open and read.
+fn name_of(address: usize) -> usize {
+    let mut buffer = [0_u8; 128];
+    let (mut place, mut range, mut length): (Place, Range<usize>, usize) = (Place::Start, 0..0, 0);
+    // SAFETY: a text that ends with NUL. The descriptor stays open: the process is about to end.
+    let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let read = unsafe { libc::read(maps, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let Some(bytes) = usize::try_from(read).ok().filter(|read| *read > 0) else { return length };
+        for &byte in &buffer[..bytes] {
+            let digit = || (byte as char).to_digit(16).unwrap_or(0) as usize;
+            place = match (place, byte) {
+                (Place::Name, b'\n') => return length,
+                (_, b'\n') => {
+                    range = 0..0;
+                    Place::Start
+                }
+                (Place::Start, b'-') => Place::End,
+                (Place::Start, _) => {
+                    range.start = range.start << 4 | digit();
+                    Place::Start
+                }
+                (Place::End, b' ') if range.contains(&address) => Place::Before,
+                (Place::End, b' ') => Place::Other,
+                (Place::End, _) => {
+                    range.end = range.end << 4 | digit();
+                    Place::End
+                }
+                (Place::Before, b'/') | (Place::Name, _) => {
+                    if let Some(slot) = NAME.get(length) {
+                        let shown = if byte.is_ascii_control() { b'?' } else { byte };
+                        slot.store(shown, Ordering::Relaxed);
+                        length += 1;
+                    }
+                    Place::Name
+                }
+                (other, _) => other,
+            };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -144,11 +155,10 @@ mod tests {
     use std::io::{Read, pipe};
     use std::os::fd::AsRawFd;
 
-    /// In a child, which dies of it.
-    #[test]
-    fn a_file_that_is_cut_is_named() {
+    /// In a child, which dies of it: what reads the bytes of a file of 1 MiB that is cut, and how it ends.
+    fn cut(read: impl FnOnce(&File) -> u64) -> (String, String, libc::c_int) {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("model.safetensors");
+        let path = folder.path().join("model of mine.safetensors");
         std::fs::write(&path, vec![1; 1 << 20]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
         let (mut told, stderr) = pipe().unwrap();
@@ -157,9 +167,7 @@ mod tests {
         if child == 0 {
             // SAFETY: both descriptors are open.
             unsafe { libc::dup2(stderr.as_raw_fd(), libc::STDERR_FILENO) };
-            let map = Mapping::of(&file, &path);
-            let _ = file.set_len(100);
-            let sum: u64 = map.iter().flat_map(|map| map.iter()).map(|byte| u64::from(*byte)).sum();
+            let sum = read(&file);
             // SAFETY: ends the child.
             unsafe { libc::_exit(i32::from(sum > 0)) };
         }
@@ -168,13 +176,46 @@ mod tests {
         told.read_to_string(&mut text).unwrap();
         // SAFETY: `status` is valid, and the child was not waited for.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
-        assert!(libc::WIFEXITED(status), "{status}");
-        assert_eq!(libc::WEXITSTATUS(status), i32::from(IO));
-        let expected = format!("troupe: {}: it became shorter while it was read\nhint: ", path.display());
-        assert!(text.starts_with(&expected), "{text}");
-        // A file that is closed leaves its place to another one.
-        for _ in 0..2 * MOST {
-            assert!(Mapping::of(&file, &path).unwrap().slot.is_some());
+        (text, format!("troupe: {}: it became shorter while it was read\nhint: ", path.display()), status)
+    }
+
+    fn sum(bytes: &[u8]) -> u64 {
+        bytes.iter().map(|byte| u64::from(*byte)).sum()
+    }
+
+    #[test]
+    fn a_file_that_is_cut_is_named_whoever_has_mapped_it() {
+        let own = |file: &File| {
+            let map = Mapping::of(file).unwrap();
+            let _ = file.set_len(100);
+            sum(&map)
+        };
+        let of_a_library = |file: &File| {
+            install();
+            // SAFETY: the bytes are read, and the file is cut on purpose.
+            let map = unsafe { Mmap::map(file) }.unwrap();
+            let _ = file.set_len(100);
+            // A thread of a library has no stack of its own for signals.
+            // SAFETY: takes the stack away that Rust's runtime has set up.
+            unsafe {
+                let mut none: libc::stack_t = std::mem::zeroed();
+                none.ss_flags = libc::SS_DISABLE;
+                libc::sigaltstack(&raw const none, ptr::null_mut());
+            }
+            sum(&map[1 << 19..])
+        };
+        for (text, expected, status) in [cut(own), cut(of_a_library)] {
+            assert!(libc::WIFEXITED(status), "{status}: {text}");
+            assert_eq!(libc::WEXITSTATUS(status), i32::from(IO), "{text}");
+            assert!(text.starts_with(&expected), "{text}");
         }
+    }
+
+    #[test]
+    fn memory_without_a_file_has_no_name() {
+        let value = 3_u8;
+        assert_eq!(name_of(&raw const value as usize), 0);
+        assert_eq!(name_of(8), 0);
+        assert!(name_of(name_of as *const () as usize) > 0, "this program is a file");
     }
 }

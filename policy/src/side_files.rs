@@ -12,6 +12,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 
 use crate::adapter;
+use crate::chat;
 use crate::directory::{Policy, VERSION_FILE};
 use crate::durable;
 use crate::json::{io_failure, show};
@@ -67,6 +68,16 @@ pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
 /// Copies what belongs to the policy in a directory beside its weights.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     bring(from, to, durable::copy)
+}
+
+/// Copies what a tokenizer and its chat template need.
+pub(crate) fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
+    let needed =
+        |name: &str| OF_A_CHECKPOINT.split_whitespace().any(|known| known == name) || name == chat::ARGUMENTS;
+    let of_model = ["config.json", "generation_config.json", INDEX];
+    let mut names =
+        survey(from)?.files.into_iter().filter(|name| needed(name) && !of_model.contains(&name.as_str()));
+    names.try_for_each(|name| durable::copy(&from.join(&name), &to.join(&name)))
 }
 
 /// Hard-links them from one version to the next: the files of a version never change.

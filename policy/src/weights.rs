@@ -210,7 +210,7 @@ impl Weights {
             return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
         }
         let file = File::open(&canonical).map_err(|error| io_failure(path, &error))?;
-        let map = Mapping::of(&file, path).map_err(|error| io_failure(path, &error))?;
+        let map = Mapping::of(&file).map_err(|error| io_failure(path, &error))?;
         let entries = header::parse(&map, path)?;
         for (name, entry) in entries {
             if let Some((other, _)) = self.tensors.insert(name.clone(), (self.files.len(), entry)) {

@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use crate::compressed::{Frames, MAGIC};
 use crate::failure::{Failure, Result};
 use crate::signal;
-pub use crate::signal::Stdin;
+pub use crate::signal::{Stdin, stdin_within};
 use crate::stage;
 
 /// The version of the record that this build reads and writes.

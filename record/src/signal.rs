@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 
@@ -57,7 +58,7 @@ pub struct Stdin;
 impl Read for Stdin {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if WAKE.get().is_some() {
-            wait(libc::STDIN_FILENO)?;
+            wait(libc::STDIN_FILENO, None)?;
         }
         // Larger reads than its own buffer go straight to the file descriptor.
         io::stdin().lock().read(buffer)
@@ -71,7 +72,7 @@ pub struct InputFile(pub(crate) File);
 impl Read for InputFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            wait(self.0.as_raw_fd())?;
+            wait(self.0.as_raw_fd(), None)?;
             match self.0.read(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
@@ -80,16 +81,26 @@ impl Read for InputFile {
     }
 }
 
-/// Waits until a file descriptor is readable or closed; [`io::ErrorKind::Interrupted`] when a signal arrived.
-fn wait(descriptor: i32) -> io::Result<()> {
+/// Waits at most so long until stdin is readable or closed; whether it is.
+///
+/// # Errors
+/// [`io::ErrorKind::Interrupted`] when a signal arrived.
+pub fn stdin_within(most: Duration) -> io::Result<bool> {
+    wait(libc::STDIN_FILENO, Some(most))
+}
+
+/// Waits until a file descriptor is readable or closed, at most so long; whether it is. [`io::ErrorKind::Interrupted`] when a
+/// signal arrived.
+fn wait(descriptor: i32, most: Option<Duration>) -> io::Result<bool> {
     let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // A negative one is passed over.
     let mut entries = [entry(descriptor), entry(WAKE.get().map_or(-1, AsRawFd::as_raw_fd))];
+    let milliseconds = most.map_or(-1, |most| most.as_millis().min(1 << 30) as libc::c_int);
     // SAFETY: the pointer and the count describe `entries`, which outlives the call.
-    let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, -1) };
+    let outcome = unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) };
     match outcome {
         ..0 => Err(io::Error::last_os_error()),
         _ if interrupted() => Err(io::ErrorKind::Interrupted.into()),
-        _ => Ok(()),
+        ready => Ok(ready > 0),
     }
 }

@@ -8,7 +8,7 @@
 //! A turn runs the stages of the workflow in order. A stage of one agent is sequential: the next stage sees the
 //! executed action. In a stage of several agents all see the state before the stage; a candidate is chosen by what it
 //! earns with the other agents' actions as last executed, the choices of all agents are then executed together, and the
-//! joint result decides whether the episode is over. Where success takes several agents, each candidate is credited with
+//! joint result decides whether the episode is over. An agent that the environment lets skip its turn is not asked. Where success takes several agents, each candidate is credited with
 //! what it achieves beside the choices of the others, so that a joint success pays when it happens, and once. With a
 //! [`JointConfig`] the joint actions of a stage are scored instead, see [`joint`].
 //!
@@ -176,7 +176,7 @@ impl Episode {
         let limit = config.turns.unwrap_or_else(|| state.turn_limit()).max(1);
         let workflow = Arc::clone(state.workflow());
         let waiting = vec![None; workflow.agents().len()];
-        let episode = Episode {
+        let mut episode = Episode {
             config,
             id,
             state,
@@ -191,7 +191,11 @@ impl Episode {
             reward: 0.0,
             stop: None,
         };
+        episode.stage = episode.acting_stage(&*episode.state, 0..episode.workflow.stages()).unwrap_or(0);
         let requests = episode.stage_requests();
+        if requests.is_empty() {
+            episode.stop = Some(Stop::Turns);
+        }
         (episode, requests)
     }
 
@@ -229,7 +233,7 @@ impl Episode {
     pub fn open_groups(&self) -> u64 {
         match self.stop {
             Some(_) => 0,
-            None => self.workflow.stage(self.stage).len() as u64,
+            None => self.state.acting(self.stage).len() as u64,
         }
     }
 
@@ -282,18 +286,19 @@ impl Episode {
         })
     }
 
-    /// The candidates of all agents of the stage, once they are there.
+    /// The candidates of all agents of the stage that act, once they are there.
     fn take_stage(&mut self) -> Option<Vec<(PromptRequest, Vec<Candidate>)>> {
-        let stage = &mut self.waiting[self.workflow.stage(self.stage)];
-        let complete = stage.iter().all(Option::is_some);
-        complete.then(|| stage.iter_mut().filter_map(Option::take).collect())
+        let acting = self.state.acting(self.stage);
+        let complete = acting.iter().all(|&agent| self.waiting[agent].is_some());
+        complete.then(|| acting.into_iter().filter_map(|agent| self.waiting[agent].take()).collect())
     }
 
     /// Executes a stage of several agents, once the candidates of all are there.
     fn step_stage(&mut self) -> Result<Transition, EpisodeError> {
         let Some(complete) = self.take_stage() else { return Ok(Transition::default()) };
         let workflow = Arc::clone(&self.workflow);
-        let agents = &workflow.agents()[workflow.stage(self.stage)];
+        let agents: Vec<&str> =
+            complete.iter().map(|(request, _)| workflow.agents()[request.agent].as_str()).collect();
         let mut groups = Vec::with_capacity(complete.len());
         for (request, candidates) in complete {
             groups.push(self.score(request, candidates)?.0);
@@ -301,7 +306,7 @@ impl Episode {
         let chosen: Vec<String> =
             groups.iter().filter_map(Group::selected).map(|member| member.candidate.text.clone()).collect();
         let actions: Vec<(&str, &str)> =
-            agents.iter().map(String::as_str).zip(chosen.iter().map(String::as_str)).collect();
+            agents.iter().copied().zip(chosen.iter().map(String::as_str)).collect();
         for group in &mut groups {
             let agent = self.agents()[group.agent].as_str();
             let others: Vec<(&str, &str)> =
@@ -310,7 +315,6 @@ impl Episode {
                 let mut state = self.state.clone_state();
                 if let Some(outcome) = state.apply_beside(agent, &member.candidate.text, &others)? {
                     member.reward = self.reward_of(agent, &outcome)?;
-                    member.truncated = self.is_last_stage() && !outcome.terminated;
                     member.outcome = outcome;
                 }
             }
@@ -321,10 +325,10 @@ impl Episode {
         if let (Some(agent), Some(member)) = (agents.last(), selected.next_back()) {
             self.parent = Some(self.id.sample(&self.node(), self.turn, agent, member.branch).into());
         }
-        if joint.terminated {
-            // The joint result ended the episode, not the turn limit.
-            let members = groups.iter_mut().flat_map(|group| &mut group.members);
-            members.for_each(|member| member.truncated = false);
+        // Where the joint result ended the episode, the turn limit did not.
+        let truncated = !joint.terminated && self.next(&*self.state).is_none();
+        for member in groups.iter_mut().flat_map(|group| &mut group.members) {
+            member.truncated = truncated && !member.outcome.terminated;
         }
         let requests = self.advance(joint.terminated, joint.success);
         Ok(Transition { groups, requests, ..Transition::default() })
@@ -343,7 +347,7 @@ impl Episode {
             let mut state = self.state.clone_state();
             let outcome = state.apply(agent, &candidate.text)?;
             let reward = self.reward_of(agent, &outcome)?;
-            let truncated = self.is_last_stage() && !outcome.terminated;
+            let truncated = !outcome.terminated && self.next(&*state).is_none();
             members.push(Member { branch, candidate, outcome, reward, selected: false, truncated });
             states.push(state);
         }
@@ -357,9 +361,18 @@ impl Episode {
         Ok((group, states.swap_remove(position)))
     }
 
-    /// Whether the turn limit ends the episode after this stage.
-    fn is_last_stage(&self) -> bool {
-        self.turn + 1 == self.limit && self.stage + 1 == self.workflow.stages()
+    /// The first of `stages` in which an agent acts in `state`.
+    fn acting_stage(&self, state: &dyn State, mut stages: Range<usize>) -> Option<usize> {
+        stages.find(|&stage| !state.acting(stage).is_empty())
+    }
+
+    /// The turn and the stage after this one in which an agent acts in `state`; `None`: the turn limit comes first.
+    fn next(&self, state: &dyn State) -> Option<(u32, usize)> {
+        let later = self.acting_stage(state, self.stage + 1..self.workflow.stages());
+        later.map(|stage| (self.turn, stage)).or_else(|| {
+            let stage = self.acting_stage(state, 0..self.workflow.stages())?;
+            (self.turn + 1 < self.limit).then_some((self.turn + 1, stage))
+        })
     }
 
     /// α·team + local. Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
@@ -384,9 +397,9 @@ impl Episode {
         }
     }
 
-    /// The requests of the current stage, one for each of its agents.
+    /// The requests of the current stage, one for each of its agents that acts.
     fn stage_requests(&self) -> Vec<PromptRequest> {
-        self.workflow.stage(self.stage).map(|agent| self.request(agent)).collect()
+        self.state.acting(self.stage).into_iter().map(|agent| self.request(agent)).collect()
     }
 
     fn request(&self, agent: usize) -> PromptRequest {
@@ -401,23 +414,23 @@ impl Episode {
         PromptRequest { node, turn: self.turn, agent, branches, messages }
     }
 
-    /// Goes on after the executed actions of a stage: to the next stage of this turn, to the next turn, or to the end.
+    /// Goes on after the executed actions of a stage: to the next stage of this turn, to the next turn, or to the end. Passes
+    /// over stages in which no agent acts.
     fn advance(&mut self, terminated: bool, success: bool) -> Vec<PromptRequest> {
         if success || terminated {
             self.stop = Some(if success { Stop::Success } else { Stop::Terminated });
             return Vec::new();
         }
-        if self.stage + 1 < self.workflow.stages() {
-            self.stage += 1;
-            return self.stage_requests();
+        match self.next(&*self.state) {
+            Some(next) => {
+                (self.turn, self.stage) = next;
+                self.stage_requests()
+            }
+            None => {
+                self.stop = Some(Stop::Turns);
+                Vec::new()
+            }
         }
-        if self.turn + 1 == self.limit {
-            self.stop = Some(Stop::Turns);
-            return Vec::new();
-        }
-        self.turn += 1;
-        self.stage = 0;
-        self.stage_requests()
     }
 }
 

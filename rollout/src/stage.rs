@@ -342,8 +342,11 @@ pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
     }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
     if errors as f64 > settings.flags.max_error_rate * episodes as f64 {
-        return Err(Failure::work(format!("{errors} of {episodes} episodes could not be scored"))
-            .hint("the `error` lines say why; --max-error-rate sets how many are accepted"));
+        let first = totals.stats.first_error.as_deref().unwrap_or_default();
+        return Err(Failure::work(format!(
+            "{errors} of {episodes} episodes could not be scored, first {first}"
+        ))
+        .hint("each has an `error` line on stdout; --max-error-rate sets how many are accepted"));
     }
     Ok(())
 }

@@ -130,6 +130,8 @@ pub struct Stats {
     pub teaching: u64,
     /// See `teaching`.
     pub tokens_not_teaching: u64,
+    /// Why the first episode could not be scored, of those that could not.
+    pub first_error: Option<String>,
     dropped: BTreeMap<&'static str, u64>,
     environments: BTreeMap<String, EnvironmentStats>,
     agents: BTreeMap<String, AgentStats>,
@@ -146,6 +148,9 @@ impl Stats {
         let environment = self.environments.entry(environment.to_owned()).or_default();
         environment.episodes += 1;
         environment.errors += u64::from(matches!(stop, Stop::Error(_)));
+        if let (Stop::Error(error), None) = (stop, &self.first_error) {
+            self.first_error = Some(format!("{}: {}", error.boundary, error.message));
+        }
         if *stop == Stop::Success {
             environment.add_solved(turns.saturating_sub(1) as usize, 1);
         }
@@ -165,6 +170,9 @@ impl Stats {
         self.joint_actions += other.joint_actions;
         self.teaching += other.teaching;
         self.tokens_not_teaching += other.tokens_not_teaching;
+        if self.first_error.is_none() {
+            self.first_error.clone_from(&other.first_error);
+        }
         for (boundary, &count) in &other.dropped {
             self.drop_groups(boundary, count);
         }

@@ -3,6 +3,8 @@
 Why: PEFT decides what an adapter's files mean, and autograd what its gradient is. Both factors are random, so that a
 forgotten scale or a swapped factor shows.
 
+`varied` differs from module to module, which Troupe rewrites as plain LoRA: beside it lie the weights that PEFT merges it into.
+
 What is left out: dropout, and whatever else of PEFT Troupe refuses.
 
 Run:  python make_adapter_goldens.py [NAME...]  (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
@@ -34,12 +36,19 @@ ADAPTERS = {
     "moe": dict(base="qwen3-moe-2-1", rank=2, alpha=3, targets=["q_proj", "k_proj", "v_proj", "o_proj"], gradient=True, seed=29),
 }
 
+VARIED = dict(
+    base="qwen3-6-3-untied", rank=2, alpha=3, targets=r".*\.(0\.self_attn\.(q|v)|self_attn\.o|mlp\.(up|down))_proj", seed=30,
+    patterns=dict(rank_pattern={"up_proj": 4, r"layers\.[1-9]\.self_attn\.o_proj": 1}, alpha_pattern={"mlp.down_proj": 7, "o_proj": 2.5}),
+    exclude_modules=["layers.0.mlp.down_proj"], dropout=0.05,
+)
+
 
 def adapted(entry, dtype):
     base = transformers.AutoModelForCausalLM.from_pretrained(HERE / entry["base"], **EAGER, dtype=dtype)
     config = peft.LoraConfig(
         task_type="CAUSAL_LM", r=entry["rank"], lora_alpha=entry["alpha"], target_modules=entry["targets"],
-        lora_dropout=0.0, bias="none", use_rslora=entry.get("rslora", False),
+        lora_dropout=entry.get("dropout", 0.0), bias="none", use_rslora=entry.get("rslora", False), exclude_modules=entry.get("exclude_modules"),
+        **entry.get("patterns", {}),
     )
     model = peft.get_peft_model(base, config, autocast_adapter_dtype=False).eval()
     generator = torch.Generator().manual_seed(entry["seed"])
@@ -51,12 +60,28 @@ def adapted(entry, dtype):
     return model
 
 
+def make_varied():
+    directory = HERE / "varied-adapter"
+    shutil.rmtree(directory, ignore_errors=True)
+    model = adapted(VARIED, torch.float32)
+    model.peft_config["default"].base_model_name_or_path = "tests/golden/" + VARIED["base"]
+    model.save_pretrained(directory)
+    (directory / "README.md").unlink(missing_ok=True)
+    before = transformers.AutoModelForCausalLM.from_pretrained(HERE / VARIED["base"], dtype=torch.float32).state_dict()
+    merged = {name: value.contiguous() for name, value in model.merge_and_unload().state_dict().items() if not torch.equal(value, before[name])}
+    safetensors.torch.save_file(merged, directory / "merged.safetensors")
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    for name, entry in ((name, ADAPTERS[name]) for name in sys.argv[1:] or ADAPTERS):
+    names = sys.argv[1:] or [*ADAPTERS, "varied"]
+    if "varied" in names:
+        names.remove("varied")
+        make_varied()
+    for name, entry in ((name, ADAPTERS[name]) for name in names):
         directory = HERE / "adapters" / name
         shutil.rmtree(directory, ignore_errors=True)
         single, double = adapted(entry, torch.float32), adapted(entry, torch.float64)

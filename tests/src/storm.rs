@@ -2,7 +2,7 @@
 //!
 //! They are marked `#[ignore = "storm"]`, so `cargo test` leaves them out; `.ci/storms` runs a sample of each, or them whole.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How many rounds a storm has: `whole` if `TROUPE_STORMS` is `whole`, else `sample`.
 pub fn rounds(sample: usize, whole: usize) -> usize {
@@ -40,4 +40,44 @@ impl Default for Random {
     fn default() -> Random {
         Random::new()
     }
+}
+
+/// Numbers of a fuzzer's inputs: its usual number of them, or as many as fit into [`fuzz_time`].
+pub fn inputs(usual: u64) -> impl Iterator<Item = u64> {
+    let (time, started) = (fuzz_time(), Instant::now());
+    (0..).take_while(move |number| time.map_or(*number < usual, |time| started.elapsed() < time))
+}
+
+/// Input `number` of a fuzzer: some damage to one of these seeds, or one of these tokens in it. [`seed`] decides which.
+pub fn damaged(seeds: &[Vec<u8>], tokens: &[&str], number: u64) -> Vec<u8> {
+    let mut random = Random(Random::new().0 ^ number.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    // The first draws of neighbors are alike.
+    random.below(2);
+    random.below(2);
+    let mut bytes = seeds[random.below(seeds.len())].clone();
+    for _ in 0..=random.below(4) {
+        let from = random.below(bytes.len() + 1);
+        let to = (from + random.below(64)).min(bytes.len());
+        match random.below(7) {
+            0 if from < bytes.len() => bytes[from] ^= 1 << random.below(8),
+            1 if from < bytes.len() => bytes[from] = random.below(256) as u8,
+            2 => drop(bytes.drain(from..to)),
+            3 => {
+                let again = bytes[from..to].repeat(1 + random.below(50));
+                bytes.splice(from..from, again);
+            }
+            4 => {
+                let other = &seeds[random.below(seeds.len())];
+                let start = random.below(other.len() + 1);
+                let part = other[start..(start + to - from).min(other.len())].to_vec();
+                bytes.splice(from..to, part);
+            }
+            5 => bytes.truncate(from),
+            _ => {
+                let token = tokens[random.below(tokens.len())];
+                bytes.splice(from..to.min(from + random.below(8)), token.bytes());
+            }
+        }
+    }
+    bytes
 }

@@ -411,6 +411,71 @@ mod tests {
         );
     }
 
+    /// `TROUPE_FUZZ_SECONDS=60 cargo test -p troupe-run fuzz` goes on for that long.
+    #[test]
+    fn fuzz_configurations() {
+        const TOKENS: [&str; 20] = [
+            "[",
+            "]",
+            "[[",
+            "{",
+            "}",
+            "=",
+            ".",
+            "\"",
+            "'''",
+            "\"\"\"",
+            "\\u0000",
+            "\\UFFFFFFFF",
+            "#",
+            "\n",
+            "inf",
+            "1e999",
+            "0x",
+            "1979-05-27",
+            "set.a = ",
+            "\u{1b}[2J",
+        ];
+        let texts = [
+            "steps = 1_2\nlr = 2e-3\nbetas = [0.9,\n 0.99, # and the other\n]\nkeep-best = true\nset.size = 5\n",
+            "env = \"plan-path\"\ntrain = [\"tool\", 'planner']\n[stage]\ngroup = '''a\nb'''\nadvantage = \"\"\"c\\\n d\"\"\"\n[flags]\n",
+            "policies = { tool = \"a\", planner = \"http://h:1/v1?model=m\" }\nmodel = \"\\u00e9\"\n",
+            "seeds = [1, 2]\nlr = 1e-3\n[sweep]\nbranches = [4, 8]\n[sweep.flags]\nupdate = [\"--epochs 2\", \"\"]\n",
+        ];
+        let seeds = texts.map(|text| text.as_bytes().to_vec());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.toml").display().to_string();
+        let (mut all, mut taken) = (0, 0);
+        for number in troupe_tests::storm::inputs(300) {
+            let bytes = troupe_tests::storm::damaged(&seeds, &TOKENS, number);
+            std::fs::write(&path, &bytes).unwrap();
+            let shown = || format!("input {number}: {}", String::from_utf8_lossy(&bytes));
+            let started = std::time::Instant::now();
+            let read = merge(vec![Given { name: "config", value: path.clone() }]);
+            assert!(started.elapsed().as_secs() < 5, "{}", shown());
+            all += 1;
+            let outcome = read.and_then(|asked| {
+                // A run's own file has the same flags in it.
+                let given = asked.flags;
+                let (again, _) = parse("written", &written(&given))?;
+                let names = |lines: &[Given]| {
+                    lines.iter().map(|line| line.name).collect::<std::collections::BTreeSet<_>>()
+                };
+                assert_eq!(names(&again), names(&given), "{}", shown());
+                crate::settings::Settings::new(&given)
+            });
+            match outcome {
+                Ok(_) => taken += 1,
+                Err(failure) => {
+                    assert!(failure.code == 2 && failure.hint.is_some(), "{failure:?}, {}", shown());
+                    assert!(!failure.message.starts_with("written"), "{failure:?}, {}", shown());
+                }
+            }
+        }
+        assert!(taken > 0);
+        eprintln!("{all} configurations, {taken} taken");
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read(command in "\\PC*|[\\x00-\\xff]*", lr in "[0-9]{1,3}(\\.[0-9]*)?|\\.[0-9]{1,3}", key in "[a-z.\" ]{1,5}") {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::settings::{PolicyChoice, Settings};
+use crate::settings::Settings;
 
 /// Where the programs and scripts are, and what their environment has.
 #[derive(Clone, Debug)]
@@ -105,13 +105,6 @@ impl Programs {
     pub fn set_up(&mut self, settings: &Settings) -> Result<()> {
         let ranks = settings.number("ranks") > 1;
         if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT") {
-            let speaks_https = match &settings.policies {
-                PolicyChoice::Named(pairs) => pairs.iter().any(|(_, what)| what.starts_with("https://")),
-                _ => false,
-            };
-            if speaks_https {
-                build(Path::new(&checkout), &["--bins", "--features", "rollout/https"])?;
-            }
             if ranks {
                 build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
                     |failure| {

@@ -79,7 +79,7 @@ fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
         input.map_err(|error| Failure::io(format!("reading stdin: {error}")))
     };
     let input: Box<dyn Read> = if overlaps { Box::new(unbounded()?) } else { Box::new(Stdin) };
-    let mut reader = Reader::stdin().map(|_| Input { ranks, input });
+    let mut reader = Reader::stdin().map(|_| Input::of_stdin(ranks, input));
     reader.each_part(arguments.resident, |reader| {
         let input = (reader, &*arrival);
         let step =

@@ -93,12 +93,16 @@ fn collect(
         unless_interrupted()?;
         let mut last: Option<Outcome> = None;
         for stage in 0..workflow.stages() {
-            let agents = &workflow.agents()[workflow.stage(stage)];
+            let acting = state.acting(stage);
+            let agents: Vec<&String> = acting.iter().map(|agent| &workflow.agents()[*agent]).collect();
+            if agents.is_empty() {
+                continue;
+            }
             let texts: Vec<(&str, String)> =
                 agents.iter().map(|agent| (agent.as_str(), answer(state, agent))).collect();
             let here = state.clone_state();
             let outcome = match texts.as_slice() {
-                [(agent, text)] => state.apply(agent, text)?,
+                [(agent, text)] if workflow.stage(stage).len() == 1 => state.apply(agent, text)?,
                 texts => {
                     let actions: Vec<(&str, &str)> =
                         texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();

@@ -85,9 +85,11 @@ fn idle(start: &dyn State) -> Result<f64> {
     let (mut state, mut team) = (start.clone_state(), 0.0);
     let workflow = Arc::clone(start.workflow());
     for stage in (0..start.turn_limit()).flat_map(|_| 0..workflow.stages()) {
+        let agents = workflow.agents()[workflow.stage(stage)].iter().map(String::as_str);
         let silent: Vec<(&str, &str)> =
-            workflow.agents()[workflow.stage(stage)].iter().map(|agent| (agent.as_str(), "")).collect();
+            agents.filter(|agent| state.acts(agent)).map(|agent| (agent, "")).collect();
         let outcome = match silent[..] {
+            [] => continue,
             [(agent, text)] => state.apply(agent, text)?,
             _ => state.apply_together(&silent)?,
         };
@@ -99,9 +101,14 @@ fn idle(start: &dyn State) -> Result<f64> {
     Ok(team)
 }
 
-/// Whether the first agent has an oracle here.
+/// Whether the first agent that acts has an oracle here.
 pub fn has_oracle(state: &dyn State) -> bool {
-    state.workflow().agents().first().is_some_and(|agent| state.oracle(agent).is_some())
+    state
+        .workflow()
+        .agents()
+        .iter()
+        .find(|agent| state.acts(agent))
+        .is_some_and(|agent| state.oracle(agent).is_some())
 }
 
 /// Tries every test action of every agent of a turn, the oracle's answer first.
@@ -116,12 +123,21 @@ fn turn(
     // Turns that end before their last stage.
     let mut early = Vec::new();
     for number_of_stage in 0..workflow.stages() {
-        let agents = &workflow.agents()[workflow.stage(number_of_stage)];
-        let tries = stage(target, &*state, agents, number, ledger)?;
-        let last = number_of_stage + 1 == workflow.stages();
+        let acting = state.acting(number_of_stage);
+        if acting.is_empty() {
+            continue;
+        }
+        let agents: Vec<String> = acting.iter().map(|agent| workflow.agents()[*agent].clone()).collect();
+        let alone = workflow.stage(number_of_stage).len() == 1;
+        let tries = stage(target, &*state, &agents, alone, number, ledger)?;
+        // The agents of the stages that are left may all skip their turn.
+        let is_last = |after: &dyn State| {
+            (number_of_stage + 1..workflow.stages()).all(|later| after.acting(later).is_empty())
+        };
         let mut turns = Vec::new();
         for Try { outcome, after, local } in &tries {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
+            let last = next.is_some() && is_last(&**after);
             if last || next.is_none() {
                 let team = outcome.rewards.team;
                 let both = local.iter().map(|local| team + local).collect();
@@ -133,7 +149,7 @@ fn turn(
         }
         match tries.into_iter().next() {
             // The oracle's turn comes first.
-            Some(oracle) if last || oracle.outcome.terminated => {
+            Some(oracle) if oracle.outcome.terminated || is_last(&*oracle.after) => {
                 turns.append(&mut early);
                 return Ok(turns);
             }
@@ -152,13 +168,14 @@ struct Try {
     local: Vec<f64>,
 }
 
-/// Tries every probe of the agents of one stage; what came of each, the oracle's answer (or the best) first. Where there are
-/// several agents, each action is scored alone, and then each together with the oracle's answers of the others and
+/// Tries every probe of the `agents` that act in one stage; what came of each, the oracle's answer (or the best) first. Unless
+/// the stage is of one agent `only`, each action is scored alone, and then each together with the oracle's answers of the others and
 /// with the test actions of the same index of the others.
 fn stage(
     target: &Target<'_>,
     state: &dyn State,
     agents: &[String],
+    only: bool,
     number: usize,
     ledger: &mut Ledger,
 ) -> Result<Vec<Try>> {
@@ -206,7 +223,7 @@ fn stage(
     if target.own_clones {
         ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
     }
-    if agents.len() == 1 {
+    if only {
         let tried =
             |(outcome, after): (Outcome, _)| Try { local: vec![outcome.rewards.local], outcome, after };
         return Ok(alone.into_iter().map(tried).collect());

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use record::failure::Result;
+use record::failure::{FAILED, Failure, Result};
 use record::line::Task;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -86,6 +86,11 @@ pub fn check(
         })
         .collect();
     for task in explored.iter().take(1) {
+        let begun = checker.external.first_state(task, checker.workflow.as_deref());
+        if let Some(failure) = begun.err().filter(is_silent) {
+            answered(Err(failure), &task.task, &mut ledger)?;
+            return Ok(Report { findings: ledger.findings, notes });
+        }
         checker.try_probe(task, &mut notes);
         checker.malformed_requests(task, &mut ledger);
     }
@@ -94,7 +99,9 @@ pub fn check(
             .first_turn(task, &mut ledger)
             .and_then(|()| explore::explore(&target, task, &checker.workflow, &mut ledger))
             .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
-        answered(tried, &task.task, &mut ledger)?;
+        if !answered(tried, &task.task, &mut ledger)? {
+            return Ok(Report { findings: ledger.findings, notes });
+        }
         advance();
     }
     let episodes = episodes::play(&target, effort, tasks, &mut ledger, advance)
@@ -103,17 +110,24 @@ pub fn check(
     Ok(Report { findings: ledger.findings, notes })
 }
 
-/// A request without an answer breaks a rule, and ends what it was part of.
+/// A request without an answer breaks a rule, and ends what it was part of. False: nothing came back from two processes, so that
+/// further requests would only take their time.
 ///
 /// # Errors
 /// A signal asked the program to stop.
-fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<()> {
+fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<bool> {
     unless_interrupted()?;
     let cause = tried.err();
+    let goes_on = !cause.as_ref().is_some_and(is_silent);
     ledger.rule("every question has an answer", cause.is_none(), || {
         format!("{what}: {}", cause.map_or(String::new(), |failure| failure.message))
     });
-    Ok(())
+    Ok(goes_on)
+}
+
+/// Whether two processes in a row gave no answer.
+fn is_silent(failure: &Failure) -> bool {
+    failure.code == FAILED
 }
 
 fn split_of(task: &Task) -> &str {
@@ -166,8 +180,8 @@ impl Checker {
     /// Asks whether the program understands `probe`, and from then on uses it.
     fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
         let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
-        let agent = state.workflow().agents()[0].clone();
-        match state.probe(&agent) {
+        let Some(agent) = state.workflow().agents().iter().find(|agent| state.acts(agent)) else { return };
+        match state.probe(agent) {
             Ok(probed) => {
                 self.external.enable_probes();
                 if probed.oracle.is_none() {
@@ -207,8 +221,12 @@ impl Checker {
         let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
         for stage in 0..workflow.stages() {
-            let agents = &workflow.agents()[workflow.stage(stage)];
-            for agent in agents {
+            let acting = state.acting(stage);
+            let agents: Vec<&String> = acting.iter().map(|agent| &workflow.agents()[*agent]).collect();
+            if agents.is_empty() {
+                continue;
+            }
+            for &agent in &agents {
                 let observed = state.observe(agent);
                 let holds = observed.last().is_some_and(|message| !message.content.is_empty());
                 ledger.rule("every agent sees something", holds, || format!("{agent} of {}", task.task));
@@ -216,9 +234,14 @@ impl Checker {
                     let outcome = state.clone_state().apply(agent, text);
                     ledger.rule("every text has an outcome", outcome.is_ok(), || {
                         let shown: String = text.chars().take(40).collect();
-                        let cause = outcome.err().map_or(String::new(), |failure| failure.message);
+                        let cause = outcome.as_ref().err().map_or("", |failure| &failure.message);
                         format!("{}: {cause}", place(&*state, agent, &shown))
                     });
+                    if let Err(failure) = outcome
+                        && is_silent(&failure)
+                    {
+                        return Err(failure);
+                    }
                 }
             }
             let texts: Vec<String> = agents
@@ -227,7 +250,7 @@ impl Checker {
                 .map(Option::unwrap_or_default)
                 .collect();
             let actions: Vec<(&str, &str)> =
-                agents.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
+                agents.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
             if state.apply_together(&actions)?.terminated {
                 break;
             }

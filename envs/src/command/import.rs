@@ -1,5 +1,6 @@
 //! `envs import`: public data sets as task lines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use serde_json::Value;
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs import train.jsonl > problems.jsonl
+  envs import small.jsonl --test-share 0.3 > problems.jsonl
   envs import aime24.jsonl --split test --source aime24 > aime24-tasks.jsonl
   envs import polaris.jsonl --split train --without aime24-tasks.jsonl > train-tasks.jsonl
   envs tasks math --set data=train-tasks.jsonl --count 32
@@ -36,6 +38,9 @@ pub struct Import {
     /// Puts all problems into one split [default: by a hash of each].
     #[arg(long, value_enum)]
     split: Option<Split>,
+    /// The share of problems that the hash puts into the test split [default: one in eight].
+    #[arg(long, value_name = "SHARE", conflicts_with = "split", value_parser = share)]
+    test_share: Option<f64>,
     /// What tasks say of where they come from.
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
@@ -60,6 +65,7 @@ impl Import {
         let mut importer = Importer {
             layout: self.layout.as_deref().map(find).transpose()?,
             split: self.split,
+            test_share: self.test_share,
             source: self.source.clone(),
             ..Importer::default()
         };
@@ -74,6 +80,7 @@ impl Import {
         }
         let mut writer = Writer::stdout();
         let (mut read, mut written) = (0, 0);
+        let mut splits = BTreeMap::from(["train", "test"].map(|split| (split, 0_u64)));
         for file in &self.files {
             for (number, record) in records(file)?.iter().enumerate() {
                 read += 1;
@@ -81,6 +88,11 @@ impl Import {
                 if let Some(task) = task {
                     writer.object(&task)?;
                     written += 1;
+                    let split = task.split.as_deref();
+                    splits
+                        .iter_mut()
+                        .filter(|(name, _)| Some(**name) == split)
+                        .for_each(|(_, count)| *count += 1);
                 }
                 if stage::interrupted() {
                     return Err(Failure::interrupted());
@@ -93,8 +105,24 @@ impl Import {
         for (reason, count) in &reasons {
             stage::note("envs", format!("{} left out: {reason}", stage::counted(*count, "record")));
         }
+        if self.split.is_none()
+            && let Some((split, _)) = splits.iter().find(|(_, count)| written > 0 && **count == 0)
+        {
+            let all = stage::counted(written, "problem");
+            let message = format!(
+                "the {split} split is empty: {all} fell into the other; --test-share 0.5 divides them otherwise, --split \
+                 puts a whole file into one"
+            );
+            stage::note("envs", message);
+        }
         super::tasks::end(&mut writer, &[("records", read), ("tasks", written), ("left_out", read - written)])
     }
+}
+
+/// A share above 0 and below 1.
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let share = text.parse().ok().filter(|share: &f64| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "a share is above 0 and below 1, such as 0.2".to_owned())
 }
 
 fn place(file: &Path, number: usize) -> String {

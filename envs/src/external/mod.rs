@@ -7,6 +7,7 @@
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
 mod descendants;
+mod errors;
 pub mod process;
 
 use std::collections::BTreeMap;
@@ -144,11 +145,14 @@ impl Probing {
     }
 }
 
+/// What each agent sees; `None` for one that skips its turn.
+type Observations = BTreeMap<String, Option<Vec<Message>>>;
+
 /// The response to a request with `task`.
 #[derive(Deserialize)]
 struct ResetResponse {
     state: Value,
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
@@ -187,7 +191,7 @@ struct StepResponse {
     terminated: bool,
     success: bool,
     #[serde(default)]
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
 }
 
 /// The response to a request with `state`, `agent` and `probe`.
@@ -218,23 +222,35 @@ pub struct ExternalState {
     reward_range: (f64, f64),
     strict: bool,
     state: Value,
-    observations: BTreeMap<String, Vec<Message>>,
+    observations: Observations,
     solved: bool,
 }
 
 impl ExternalState {
     fn check_observations(&self) -> Result<()> {
-        match self.workflow.agents().iter().find(|agent| !self.observations.contains_key(*agent)) {
-            None => {}
-            Some(agent) => {
-                return Err(Failure::data(format!("`observations` has nothing for the agent {agent}")));
+        const SKIP: &str = "null says that an agent skips its turn";
+        for agent in self.workflow.agents() {
+            match self.observations.get(agent) {
+                None => {
+                    return Err(
+                        Failure::data(format!("`observations` has nothing for the agent {agent}")).hint(SKIP)
+                    );
+                }
+                Some(Some(messages)) if messages.is_empty() => {
+                    return Err(Failure::data(format!(
+                        "`observations` has no message for the agent {agent}, and a prompt is not empty"
+                    ))
+                    .hint(SKIP));
+                }
+                Some(_) => {}
             }
         }
-        match self.observations.iter().find(|(_, messages)| messages.is_empty()) {
-            None => Ok(()),
-            Some((agent, _)) => Err(Failure::data(format!(
-                "`observations` has no message for the agent {agent}, and a prompt is not empty"
-            ))),
+        match self.workflow.agents().iter().any(|agent| self.acts(agent)) {
+            true => Ok(()),
+            false => {
+                Err(Failure::data("`observations` is null for every agent, and `terminated` is not true")
+                    .hint("one agent acts, or the episode is over"))
+            }
         }
     }
 
@@ -312,8 +328,12 @@ impl State for ExternalState {
         self.reward_range
     }
 
+    fn acts(&self, agent: &str) -> bool {
+        self.observations.get(agent).is_some_and(Option::is_some)
+    }
+
     fn observe(&self, agent: &str) -> Vec<Message> {
-        self.observations.get(agent).cloned().unwrap_or_default()
+        self.observations.get(agent).cloned().flatten().unwrap_or_default()
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
@@ -362,7 +382,8 @@ impl Checks for ExternalState {
     }
 
     fn is_solved(&self) -> bool {
-        let first = self.workflow.agents().first();
+        let agents = self.workflow.agents();
+        let first = agents.iter().find(|agent| self.acts(agent)).or(agents.first());
         first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
     }
 

@@ -4,7 +4,7 @@
 //! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
 //! as there are concurrent requests.
 //!
-//! What a process has started ends with it ([`super::descendants`]). Left out: a sandbox. The program is the user's own, run
+//! What a process has started ends with it ([`super::descendants`]), and what it says on stderr is passed on ([`super::errors`]). Left out: a sandbox. The program is the user's own, run
 //! as `sh -c` would run it.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -21,11 +21,14 @@ use record::stage::interrupted;
 use serde_json::{Map, Value};
 
 use super::descendants;
+use super::errors::{Errors, Told};
 
 /// How long a process may take to exit once its stdin is closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a wait checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Characters of a line that is no answer.
+const SHOWN: usize = 200;
 
 /// The processes of one command.
 pub struct Processes {
@@ -33,6 +36,7 @@ pub struct Processes {
     timeout: Duration,
     idle: Mutex<Vec<Running>>,
     requests: AtomicU64,
+    told: Told,
 }
 
 impl Processes {
@@ -43,6 +47,7 @@ impl Processes {
             timeout,
             idle: Mutex::new(Vec::new()),
             requests: AtomicU64::new(0),
+            told: Told::default(),
         }
     }
 
@@ -84,7 +89,7 @@ impl Processes {
     }
 
     fn start(&self) -> std::result::Result<Running, String> {
-        Running::start(&self.command).map_err(|error| format!("could not be started: {error}"))
+        Running::start(&self.command, &self.told).map_err(|error| format!("could not be started: {error}"))
     }
 
     fn put(
@@ -95,7 +100,7 @@ impl Processes {
     ) -> std::result::Result<(Map<String, Value>, String), String> {
         let text = child.ask(line, self.timeout)?;
         let answer: Map<String, Value> =
-            serde_json::from_str(&text).map_err(|error| not_json(&text, &error))?;
+            serde_json::from_str(&text).map_err(|error| not_json(&text, child.lines, &error))?;
         if answer.get("request").and_then(Value::as_u64) != Some(number) {
             return Err(format!("its answer does not echo \"request\": {number}"));
         }
@@ -104,14 +109,21 @@ impl Processes {
     }
 }
 
-/// Why an answer is no JSON: Python and others write numbers that JSON does not have.
-fn not_json(text: &str, error: &serde_json::Error) -> String {
+/// Why an answer, so many lines after the program's start, is no JSON: Python and others write numbers that JSON does not have,
+/// and what a program prints comes between its answers.
+fn not_json(text: &str, line: u64, error: &serde_json::Error) -> String {
     let at = text.get(error.column().saturating_sub(2)..).unwrap_or_default().trim_start();
     match ["NaN", "Infinity", "-Infinity"].iter().find(|number| at.starts_with(**number)) {
         Some(number) => {
             format!("its answer holds {number}, which is no number in JSON (column {})", error.column())
         }
-        None => format!("its answer is no JSON object: {error}"),
+        None if text.trim_start().starts_with('{') => format!("its answer is no JSON object: {error}"),
+        None => {
+            let shown: String = text.chars().take(SHOWN).collect();
+            format!(
+                "line {line} of its output is no JSON object: {shown:?}; stdout is for answers, so print to stderr"
+            )
+        }
     }
 }
 
@@ -125,8 +137,8 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
         true => Failure::interrupted(),
         false => Failure::work(format!("{command}: {cause}")),
     };
-    let mut running =
-        Running::start(command).map_err(|error| failed(format!("could not be started: {error}")))?;
+    let mut running = Running::start(command, &Told::default())
+        .map_err(|error| failed(format!("could not be started: {error}")))?;
     running.input = None;
     while let Some(line) = running.line(b"", timeout).map_err(failed)? {
         each(line)?;
@@ -136,7 +148,7 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
     }
     match running.end() {
         Some(status) if !status.success() => {
-            let failure = failed(format!("failed ({status})"));
+            let failure = failed(running.with_cause(format!("failed ({status})")));
             let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(failure.code);
             Err(Failure { code, ..failure })
         }
@@ -153,12 +165,15 @@ struct Running {
     input: Option<ChildStdin>,
     ended: bool,
     output: ChildStdout,
+    errors: Errors,
     /// What was read of the next answer.
     read: Vec<u8>,
+    /// Lines read.
+    lines: u64,
 }
 
 impl Running {
-    fn start(command: &str) -> io::Result<Running> {
+    fn start(command: &str, told: &Told) -> io::Result<Running> {
         let mark = descendants::mark();
         // A process group of its own, so that what a shell starts can be killed with it.
         let mut process = Command::new("sh")
@@ -167,12 +182,15 @@ impl Running {
             .env(descendants::MARK, &mark)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .process_group(0)
             .spawn()?;
         let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(ErrorKind::BrokenPipe.into());
         };
-        let running = Running { process, mark, input: Some(input), ended: false, output, read: Vec::new() };
+        let errors = Errors::new(process.stderr.take(), told.clone());
+        let (input, read) = (Some(input), Vec::new());
+        let running = Running { process, mark, input, ended: false, output, errors, read, lines: 0 };
         for descriptor in running.descriptors() {
             // SAFETY: fcntl sets flags of a descriptor that `running` keeps open, and touches no memory of ours.
             if unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) } == -1 {
@@ -182,16 +200,17 @@ impl Running {
         Ok(running)
     }
 
-    /// Of its output and its input.
-    fn descriptors(&self) -> [RawFd; 2] {
-        [self.output.as_raw_fd(), self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd)]
+    /// Of its output, its input and its stderr.
+    fn descriptors(&self) -> [RawFd; 3] {
+        let input = self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        [self.output.as_raw_fd(), input, self.errors.descriptor()]
     }
 
     /// Sends `line` and reads a line.
     fn ask(&mut self, line: &str, timeout: Duration) -> std::result::Result<String, String> {
         self.line(line.as_bytes(), timeout)?.ok_or_else(|| match self.end() {
-            Some(status) => format!("ended without an answer ({status})"),
-            None => "closed its output without an answer".to_owned(),
+            Some(status) => self.with_cause(format!("ended without an answer ({status})")),
+            None => self.with_cause("closed its output without an answer".to_owned()),
         })
     }
 
@@ -207,6 +226,7 @@ impl Running {
                 let rest = self.read.split_off(end + 1);
                 let mut answer = std::mem::replace(&mut self.read, rest);
                 answer.pop();
+                self.lines += 1;
                 return String::from_utf8(answer).map(Some).map_err(|_| "a line is not UTF-8".to_owned());
             }
             searched = end.unwrap_or(self.read.len());
@@ -223,6 +243,7 @@ impl Running {
                     Err(_) => return Ok(None),
                 }
             }
+            self.errors.pass_on();
             match self.output.read(&mut buffer) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.read.extend_from_slice(&buffer[..count]),
@@ -234,14 +255,15 @@ impl Running {
 
     /// Waits a little, at most until `deadline`, for output, or for room to write to it.
     fn poll(&self, writes: bool, deadline: Instant) {
-        let [output, input] = self.descriptors();
+        let [output, input, errors] = self.descriptors();
         let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
         let input = if writes { input } else { -1 };
-        let mut entries = [entry(output, libc::POLLIN), entry(input, libc::POLLOUT)];
+        let mut entries =
+            [entry(output, libc::POLLIN), entry(input, libc::POLLOUT), entry(errors, libc::POLLIN)];
         let left = deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
         // SAFETY: the pointer and the count describe `entries`, which outlives the call. The next read or write shows
         // what it returns.
-        unsafe { libc::poll(entries.as_mut_ptr(), 2, left.as_millis().max(1) as libc::c_int) };
+        unsafe { libc::poll(entries.as_mut_ptr(), 3, left.as_millis().max(1) as libc::c_int) };
     }
 
     /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group and of what else it has
@@ -253,9 +275,11 @@ impl Running {
         }
         let started = Instant::now();
         while !self.has_exited() && started.elapsed() < EXIT_TIMEOUT && !interrupted() {
+            self.errors.pass_on();
             std::thread::sleep(Duration::from_millis(1));
         }
         let exited = self.has_exited();
+        self.errors.pass_on();
         if let Ok(group) = i32::try_from(self.process.id()) {
             // SAFETY: kill only sends a signal; the group is the child's own, and as the child is not reaped yet, its
             // id belongs to nobody else.
@@ -263,6 +287,14 @@ impl Running {
         }
         descendants::kill(&self.mark);
         self.process.wait().ok().filter(|_| exited)
+    }
+
+    /// `cause`, with what it said last on stderr.
+    fn with_cause(&self, cause: String) -> String {
+        match self.errors.last() {
+            "" => cause,
+            last => format!("{cause}: {last}"),
+        }
     }
 
     /// Whether it has exited; it is not reaped.

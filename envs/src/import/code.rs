@@ -122,6 +122,68 @@ pub static LIVE_CODE_BENCH: Layout = Layout {
     },
 };
 
+/// MBPP: a text, a solution, and asserts that call its function.
+pub static MBPP: Layout = Layout {
+    name: "mbpp",
+    environment: NAME,
+    summary: "MBPP: text or prompt, code, test_list (asserts), challenge_test_list, test_setup_code",
+    recognizes: |record| record.contains_key("test_list") && record.contains_key("code"),
+    convert: |record| {
+        let lists = ["test_list", "challenge_test_list"]
+            .map(|name| record.get(name).map(strings).unwrap_or_default());
+        let asserts = lists.concat();
+        let (function, tests) = asserted(&asserts)?;
+        let mut fields = record.clone();
+        let statement = text(record, &["text", "prompt"]).ok_or("no problem")?;
+        // The text does not name the function: the first assert does, as in MBPP's own prompt.
+        let shown =
+            format!("{statement}\n\nThe function is called {function}. For example: {}", asserts[0].trim());
+        fields.insert("statement".to_owned(), shown.into());
+        let setup = text(record, &["test_setup_code"]).unwrap_or_default();
+        let solution =
+            format!("{setup}\n{}", text(record, &["code"]).unwrap_or_default()).trim().to_owned() + "\n";
+        solved(draft(&fields, "statement", Some(function), tests, 1)?, &[solution.replace("\r\n", "\n")], &[])
+    },
+};
+
+/// The function that asserts call, and their arguments and values as JSON: `assert f(1, [2]) == (3, 4)`. Others are passed over.
+fn asserted(asserts: &[String]) -> Result<(String, Vec<Test>), Refusal> {
+    const READ: &str = "import ast, json, sys\n\
+        def plain(value):\n    \
+            if isinstance(value, (list, tuple)): return [plain(item) for item in value]\n    \
+            if isinstance(value, dict): return {key: plain(item) for key, item in value.items() if isinstance(key, str) or bad()}\n    \
+            return value if value is None or isinstance(value, (bool, int, float, str)) else bad()\n\
+        def bad(): raise ValueError\n\
+        for text in json.load(sys.stdin):\n    \
+            try:\n        \
+                test = ast.parse(text.strip()).body[0].test\n        \
+                call, (value,), (kind,) = test.left, test.comparators, test.ops\n        \
+                if not isinstance(kind, ast.Eq) or call.keywords: continue\n        \
+                arguments = [plain(ast.literal_eval(argument)) for argument in call.args]\n        \
+                print(json.dumps([call.func.id, arguments, plain(ast.literal_eval(value))], allow_nan=False))\n    \
+            except Exception: pass\n";
+    let limits = Limits {
+        cpu_seconds: 10.0,
+        wall_seconds: 60.0,
+        memory_bytes: 512 << 20,
+        output_bytes: 16 << 20,
+        scratch_bytes: 1 << 20,
+    };
+    let texts = Value::from(asserts.to_vec()).to_string();
+    let execution = Sandbox::shared()?.run(&Program { limits, ..Program::python(READ, &texts) })?;
+    let mut function = None;
+    let mut tests = Vec::new();
+    for line in execution.stdout.lines() {
+        let Ok((name, input, output)) = serde_json::from_str::<(String, Value, Value)>(line) else {
+            continue;
+        };
+        if *function.get_or_insert_with(|| name.clone()) == name {
+            tests.push(Test { input: input.to_string(), output: output.to_string() });
+        }
+    }
+    Ok((function.ok_or("no tests")?, tests))
+}
+
 /// The layout of the shipped problems: the fields of a `spec`, without rules.
 pub static PROBLEM: Layout = Layout {
     name: "problem",

@@ -86,6 +86,43 @@ pub static SOLUTION: Layout = Layout {
     },
 };
 
+/// A conversation, as sets for fine-tuning have it: the question is the user's last before the assistant answers; the reference is a
+/// field of the record, or stands in that answer.
+pub static MESSAGES: Layout = Layout {
+    name: "messages",
+    environment: NAME,
+    summary: "chats for fine-tuning: messages, conversations or prompt (a chat), with the answer in a field or in the chat",
+    recognizes: |record| conversation(record).is_some(),
+    convert: |record| {
+        let (question, reply) = conversation(record).ok_or("no problem")?;
+        let question = Fields::from_iter([("problem".to_owned(), question.into())]);
+        let told =
+            field(record, &["answer", "expected_answer", "final_answer", "ground_truth"]).and_then(reference);
+        let worked = text(record, &["solution"]).map(str::to_owned).or(reply);
+        let found = worked.and_then(|text| match text.rsplit_once("####") {
+            Some((_, after)) => Some(after.to_owned()),
+            None => extract::answer(&text).filter(|_| text.contains("\\boxed")),
+        });
+        problem(&question, &["problem"], &told.or(found).ok_or("no answer")?)
+    },
+};
+
+/// The user's question and the assistant's answer to it, if it is there.
+fn conversation(record: &Fields) -> Option<(String, Option<String>)> {
+    let messages = field(record, &["messages", "conversations", "prompt"])?.as_array()?;
+    let of = |roles: &[&str], message: &Value| {
+        let role = ["role", "from"].iter().find_map(|key| message[*key].as_str())?;
+        let text = ["content", "value"].iter().find_map(|key| message[*key].as_str())?;
+        roles.contains(&role).then(|| text.to_owned())
+    };
+    let reply = messages.iter().position(|message| of(&["assistant", "gpt"], message).is_some());
+    let before = &messages[..reply.unwrap_or(messages.len())];
+    let question = before.iter().rev().find_map(|message| of(&["user", "human"], message))?;
+    let completion = field(record, &["completion"]).and_then(Value::as_array);
+    let reply = reply.map(|at| &messages[at]).or_else(|| completion?.first());
+    Some((question, reply.and_then(|message| of(&["assistant", "gpt"], message))))
+}
+
 const PROBLEM: &[&str] = &["problem", "question"];
 const REFERENCE: &[&str] = &["answer", "expected_answer", "final_answer"];
 /// Other fields that are copied, for people and filters.
@@ -182,6 +219,23 @@ mod tests {
             (json!({"problem": "Q?", "answer": "['\\\\frac{1}{2}', '3']"}), "answer", "\\frac{1}{2}, 3"),
             (json!({"problem": "Q?", "answer": ["34"]}), "answer", "34"),
             (json!({"problem": "Q?", "answer": "[0, 1)"}), "answer", "[0, 1)"),
+            (
+                json!({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q?"},
+                                    {"role": "assistant", "content": "so \\boxed{7}."}]}),
+                "messages",
+                "7",
+            ),
+            (
+                json!({"conversations": [{"from": "human", "value": "Q?"}, {"from": "gpt", "value": "6*7 #### 42"}]}),
+                "messages",
+                "42",
+            ),
+            (json!({"prompt": [{"role": "user", "content": "Q?"}], "ground_truth": 5}), "messages", "5"),
+            (
+                json!({"prompt": [{"role": "user", "content": "Q?"}], "completion": [{"role": "assistant", "content": "\\boxed{3}"}]}),
+                "messages",
+                "3",
+            ),
             (json!({"question": "Q?", "final_answer": [3, 4.5]}), "olympiadbench", "3, 4.5"),
         ] {
             let Value::Object(fields) = &record else { panic!("an object") };

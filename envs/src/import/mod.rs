@@ -3,7 +3,8 @@
 //! A layout is a row of [`LAYOUTS`]: how its records are recognized, and what they become. A problem's name and split
 //! are decided by a hash of its text alone, so that it has one name and one split wherever it comes from.
 //!
-//! Left out: downloading, and formats other than JSON and JSON Lines; `python3 -c "import pandas; pandas.read_parquet('FILE')
+//! Left out: downloading, and formats other than JSON and JSON Lines (readers of Parquet are larger than all of this crate's
+//! dependencies together); `python3 -c "import pandas; pandas.read_parquet('FILE')
 //! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
 
 pub mod code;
@@ -74,6 +75,7 @@ pub static LAYOUTS: &[&Layout] = &[
     &code::APPS,
     &code::CODE_CONTESTS,
     &code::LIVE_CODE_BENCH,
+    &code::MBPP,
     &collaboration::HUMAN_EVAL,
     &collaboration::CLASS_EVAL,
     &collaboration::TLDR,
@@ -83,6 +85,7 @@ pub static LAYOUTS: &[&Layout] = &[
     &math::VERL,
     &math::ANSWER,
     &math::SOLUTION,
+    &math::MESSAGES,
 ];
 
 /// The layout called `name`.
@@ -131,6 +134,8 @@ pub struct Importer {
     pub layout: Option<&'static Layout>,
     /// The split of all problems; `None`: by the hash of each.
     pub split: Option<Split>,
+    /// The share of problems that go into the test split by their hash; `None`: one in eight.
+    pub test_share: Option<f64>,
     /// The tasks' `source`.
     pub source: Option<String>,
     /// Problems to leave out.
@@ -180,7 +185,7 @@ impl Importer {
         if let (Some(source), Some(spec)) = (&self.source, spec.as_object_mut()) {
             spec.insert("source".to_owned(), source.as_str().into());
         }
-        let split = self.split.unwrap_or_else(|| split_of(&text));
+        let split = self.split.unwrap_or_else(|| split_of(&text, self.test_share));
         let name = format!("{identity:016x}");
         Ok(Some(streams::task(layout.environment, split, &name, spec)))
     }

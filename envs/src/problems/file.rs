@@ -34,9 +34,13 @@ pub fn identity(text: &str) -> u64 {
     streams::first_word(bare.as_bytes())
 }
 
-/// The split of a problem whose source names none.
-pub fn split_of(text: &str) -> Split {
-    if identity(text).is_multiple_of(TEST_SHARE) { Split::Test } else { Split::Train }
+/// The split of a problem whose source names none; `share`: of test problems, if not one in eight.
+pub fn split_of(text: &str, share: Option<f64>) -> Split {
+    let is_test = match share {
+        None => identity(text).is_multiple_of(TEST_SHARE),
+        Some(share) => (identity(text) as f64) < share * (u64::MAX as f64),
+    };
+    if is_test { Split::Test } else { Split::Train }
 }
 
 /// The tasks of a selection from `file`, without end.
@@ -83,7 +87,7 @@ fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
         let mut raw: Value = serde_json::from_str(line).map_err(Failure::work)?;
         raw["source"] = SHIPPED.into();
         let text = raw["problem"].as_str().unwrap_or_default();
-        task::<P>(rules, &raw, identity(text), split_of(text))
+        task::<P>(rules, &raw, identity(text), split_of(text, None))
     };
     P::SHIPPED.lines().map(parse).collect()
 }
@@ -127,7 +131,7 @@ fn tasks_of<P: Problem>(file: &str, lines: impl Read, rules: &P::Rules) -> Resul
         let split = match raw.split.as_deref() {
             Some("train") => Split::Train,
             Some("test") => Split::Test,
-            _ => split_of(text),
+            _ => split_of(text, None),
         };
         match known.insert(identity, split) {
             None => tasks.push(

@@ -24,6 +24,8 @@ def reset(spec):
 def step(state, agent, text):
     global asked
     asked += 1
+    if FLAW == "prints":
+        print("playing", text)
     if FLAW == "refuses":
         int(text)
     if FLAW == "timeout-is-success":

@@ -60,6 +60,55 @@ fn a_sound_program_keeps_every_rule() {
     assert!(report.findings.len() >= 18 && report.notes.is_empty(), "{report:#?}");
 }
 
+/// What goes wrong in a program is told at once, once, and with what it said itself.
+#[test]
+fn a_fault_of_the_program_is_told_where_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("env.py");
+    let check = |program: &str| {
+        std::fs::write(&file, program).unwrap();
+        let task = r#"{"type":"task","v":1,"env":"e","task":"t","split":"train","spec":{}}"#;
+        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
+            .args(["check", "--quiet", "--env-command", &format!("python3 -B '{}'", file.display())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(child.stdin.take().unwrap(), "{task}").unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        (text(output.stdout), text(output.stderr))
+    };
+    let (stdout, stderr) =
+        check("import sys\nprint('loading', flush=True)\nfor line in sys.stdin: print('{}')\n");
+    let cause =
+        "line 1 of its output is no JSON object: \"loading\"; stdout is for answers, so print to stderr";
+    assert!(stdout.contains("\nBROKEN every question has an answer ") && stdout.contains(cause), "{stdout}");
+    assert_eq!(stdout.lines().count(), 5, "nothing else is tried: {stdout}");
+    assert!(!stderr.contains("loading"), "{stderr}");
+
+    let fails = "import sys\ndef board(name): raise ValueError(f'no board {name}')\n\
+                 for number, line in enumerate(sys.stdin): board(line[:20])\n";
+    let (stdout, stderr) = check(&format!("import sys\nprint('ready', file=sys.stderr)\n{fails}"));
+    assert!(stdout.contains("ended without an answer (exit status: 1): ValueError: no board "), "{stdout}");
+    assert_eq!(stderr.matches("Traceback").count(), 1, "{stderr}");
+    assert!(stderr.contains("in board\n") && stderr.matches("ready\n").count() > 1, "{stderr}");
+
+    let (stdout, stderr) = check("import sys\nfor line in sys.stdin: sys.exit('boom')\n");
+    assert!(stdout.contains("(exit status: 1): boom") && stderr.contains("boom\n"), "{stdout}{stderr}");
+    let (_, stderr) = check("def step(:\n");
+    assert_eq!(stderr.matches("SyntaxError").count(), 1, "{stderr}");
+}
+
+/// `step_protocol.py` keeps stdout for answers.
+#[test]
+fn what_the_functions_print_goes_to_stderr() {
+    let command = flawed("prints");
+    assert_eq!(broken(&report(&command, &tasks(&command, 4))), [""; 0]);
+}
+
 #[test]
 fn each_flaw_breaks_its_rule() {
     let tasks = tasks(&flawed("none"), 4);
@@ -113,6 +162,7 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
         ("o['turns'] = 0", "`turns` is 0"),
         ("seen['b'] = []", "`observations` has no message for the agent b"),
         ("del seen['b']", "`observations` has nothing for the agent b"),
+        ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
     ] {
         let failure = begun(&answering(reset, "pass")).err().unwrap();
         assert!(failure.code == 65 && failure.message.contains(cause), "{reset}: {failure}");
@@ -120,6 +170,7 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
     for (step, cause) in [
         ("o['success'] = True", "`success` is true and `terminated` false"),
         ("seen['b'] = []", "`observations` has no message for the agent b"),
+        ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
         ("o['rewards']['team'] = float('nan')", "its answer holds NaN, which is no number in JSON"),
         ("o['rewards']['local'] = -float('inf')", "its answer holds -Infinity, which is no number in JSON"),
     ] {
@@ -130,6 +181,27 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
     let mut state =
         begun(&answering("pass", "o.update(terminated=True, success=True, observations={})")).unwrap();
     assert!(state.apply("a", "x").unwrap().success);
+}
+
+/// Where the state says whose turn it is, nobody else is asked: the program fails on an action out of turn.
+#[test]
+fn a_game_says_whose_turn_it_is() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/sticks.py");
+    let command = format!("PYTHONPATH='{}' python3 -B '{}'", examples().display(), script.display());
+    let tasks = tasks(&command, 4);
+    let report = report(&command, &tasks);
+    verdict("sticks", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
+    let environment = External::new(&command, Duration::from_secs(60));
+    let mut state: Box<dyn State> = Box::new(environment.first_state(&tasks[0], None).unwrap());
+    assert_eq!((state.acting(0), state.acting(1)), (vec![], vec![1]), "the second player begins");
+    state.apply("second", "1").unwrap();
+    assert_eq!((state.acting(0), state.acting(1)), (vec![], vec![1]), "who takes one stick goes on");
+    state.apply("second", "2").unwrap();
+    assert_eq!((state.acting(0), state.acting(1)), (vec![0], vec![]));
+    let demo = Command::new("sh").arg("-c").arg(format!("{command} demo --count 3")).output().unwrap();
+    assert!(demo.status.success(), "{}", String::from_utf8_lossy(&demo.stderr));
+    let demo = String::from_utf8(demo.stdout).unwrap();
+    assert!(demo.contains("\"agent\": \"second\"") && !demo.contains("\"content\": null"), "{demo}");
 }
 
 #[test]

@@ -58,6 +58,33 @@ fn apps_with_standard_input() {
 }
 
 #[test]
+fn asserts_of_mbpp_are_tests_of_its_function() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "task_id": 2, "text": "Write a function to find the shared elements.",
+        "code": "def similar(a, b):\r\n  return tuple(sorted(set(a) & set(b))) ", "test_setup_code": "",
+        "test_list": ["assert similar((3, 4, 5),(5, 4, 10)) == (4, 5)", "assert set(similar((1, 2),(1,))) == {1}",
+                      "assert similar([1], [2]) == ()"],
+        "challenge_test_list": ["assert similar((1, 2, 3), (2, 3)) == (2, 3)"],
+    });
+    let problem = import(&record).unwrap().problem;
+    assert_eq!((problem.style, problem.function.as_deref()), (Style::Function, Some("similar")));
+    let tests: Vec<(&str, &str)> =
+        problem.tests.iter().map(|test| (test.input.as_str(), test.output.as_str())).collect();
+    assert_eq!(tests, [("[[3,4,5],[5,4,10]]", "[4,5]"), ("[[1],[2]]", "[]"), ("[[1,2,3],[2,3]]", "[2,3]")]);
+    assert!(
+        problem.statement.contains("called similar. For example: assert similar((3, 4, 5)"),
+        "{}",
+        problem.statement
+    );
+    let unread =
+        json!({"text": "T", "code": "def f(x): return x", "test_list": ["assert f(1) < 2", "nonsense("]});
+    assert_eq!(import(&unread).unwrap_err(), "no tests");
+}
+
+#[test]
 fn apps_with_a_function() {
     if support::sandbox().is_none() {
         return;

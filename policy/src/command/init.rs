@@ -6,6 +6,7 @@ use std::path::Path;
 
 use policy::directory::Policy;
 use policy::hub::HubModel;
+use policy::lora::VariedAdapter;
 use policy::weights::ElementType;
 use policy::{gguf, initial, pretrained, side_files};
 use record::failure::{Failure, Result};
@@ -40,6 +41,9 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
         (_, Some(source), None) if gguf.is_some() => gguf::policy(root, source, dtype, template)?,
         (_, Some(source), None) => {
             sources::check(source)?;
+            if let Some(varied) = VariedAdapter::open(source)? {
+                return from_varied(root, source, &varied, quiet);
+            }
             let made = initial::from_directory(root, source, template)?;
             if !quiet {
                 note_left_out(source)?;
@@ -52,6 +56,19 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
             Some(Preset::Tiny) | None => initial::from_preset(root, initial::Preset::Tiny, seed)?,
         },
     };
+    super::print(&[format!("{} {}", root.display(), policy.version)])
+}
+
+/// A policy of an adapter whose modules differ, and what was done to it.
+fn from_varied(root: &Path, source: &Path, varied: &VariedAdapter, quiet: bool) -> Result<()> {
+    let policy = varied.policy(root)?;
+    if !quiet {
+        let settings = varied.varied.join(", ");
+        stage::note(
+            "policy",
+            format_args!("{}: written as plain LoRA, without {settings}", source.display()),
+        );
+    }
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 

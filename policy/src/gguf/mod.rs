@@ -62,7 +62,7 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
         return Err(Failure::data(format!("{}: not a file", show(path))).hint(HINT));
     }
     let file = File::open(path).map_err(|error| io_failure(path, &error))?;
-    let map = Mapping::of(&file, path).map_err(|error| io_failure(path, &error))?;
+    let map = Mapping::of(&file).map_err(|error| io_failure(path, &error))?;
     let at = |failure: Failure| in_file(failure, path, HINT);
     let header = Header::parse(&map).map_err(at)?;
     let architecture = Architecture::of(&header).map_err(at)?;

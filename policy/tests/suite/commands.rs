@@ -194,6 +194,40 @@ fn every_golden_checkpoint_is_checked_and_copied() {
     );
 }
 
+/// A run over a policy directory costs no second copy of its weights; a directory that may be edited does.
+#[test]
+fn weights_that_never_change_are_linked() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let version = crate::tiny(here, "base").files;
+    let links = |policy: &str| {
+        let weights = here.join(policy).join("step-000000/model.safetensors");
+        std::fs::metadata(weights).unwrap().nlink()
+    };
+    assert_eq!(run(here, &["init", "again", "--from", "base"], "").status.code(), Some(0));
+    assert_eq!((links("again"), links("base")), (2, 2));
+    // The same files as a Hugging Face directory, which belongs to somebody.
+    std::fs::create_dir(here.join("found")).unwrap();
+    for name in [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "model.safetensors",
+    ] {
+        std::fs::copy(version.join(name), here.join("found").join(name)).unwrap();
+    }
+    assert_eq!(run(here, &["init", "copy", "--from", "found"], "").status.code(), Some(0));
+    assert_eq!(links("copy"), 1);
+    // A hub's cache names a file by its content.
+    std::fs::create_dir_all(here.join("hub/blobs")).unwrap();
+    std::fs::rename(here.join("found/model.safetensors"), here.join("hub/blobs/abc")).unwrap();
+    std::os::unix::fs::symlink("../hub/blobs/abc", here.join("found/model.safetensors")).unwrap();
+    assert_eq!(run(here, &["init", "cached", "--from", "found"], "").status.code(), Some(0));
+    assert_eq!(links("cached"), 2);
+}
+
 #[test]
 fn check_finds_values_that_are_no_numbers() {
     let directory = tempfile::tempdir().unwrap();

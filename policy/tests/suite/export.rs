@@ -54,8 +54,14 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
                           "reward": 0.0, "stop": "turns"});
         format!("{line}\n")
     };
+    let sample = |policy: &str, completion: &str| {
+        let line = json!({"type": "sample", "v": 1, "policy": policy, "completion": completion,
+                          "prompt": [{"role": "user", "content": "say \"d3\""}]});
+        format!("{line}\n")
+    };
     for (step, lines) in [(0, [true, false, false, false]), (1, [true; 4])] {
-        let text: String = lines.map(episode).concat();
+        let text: String = [sample("other", "no"), sample("team", &format!("d{step}"))].concat()
+            + &lines.map(episode).concat();
         fs::write(here.join(format!("run/eval/step-{step:06}.jsonl")), text).unwrap();
     }
 
@@ -79,6 +85,8 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     assert!(card.starts_with("---\nlibrary_name: transformers\npipeline_tag: text-generation\n"), "{card}");
     for expected in [
         "\n---\n\n# mine\n\nTrained with Troupe: version `0:",
+        "\nmessages = [{\"role\":\"user\",\"content\":\"say \\\"d3\\\"\"}]\n",
+        "it answered that with:\n\n````text\nd0\n````\n",
         "\n| env | plan-path |\n| build | a, b\\|c |\n",
         // Later evaluations are of later versions.
         "|---|---|---|\n| 0 | 0.250 | 1 of 4 |\n\n",
@@ -101,6 +109,69 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     let absent = policy(here, &["export", "run/policies/team", "out/other", "--run", "nowhere"]);
     assert_eq!(absent.status.code(), Some(2), "{}", told(&absent));
     assert!(!here.join("out/other").exists());
+}
+
+/// Ranks, scales and modules that differ from layer to layer, as PEFT merges them.
+#[test]
+fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let file = |name: &str| golden("varied-adapter").join(name);
+    must(here, &["init", "base", "--from", golden("qwen3-6-3-untied").to_str().unwrap(), "--quiet"]);
+    fs::create_dir(here.join("found")).unwrap();
+    fs::copy(file("adapter_model.safetensors"), here.join("found/adapter_model.safetensors")).unwrap();
+    let write = |change: &dyn Fn(&mut Value)| {
+        let mut config: Value =
+            serde_json::from_slice(&fs::read(file("adapter_config.json")).unwrap()).unwrap();
+        config["base_model_name_or_path"] = json!(here.join("base/step-000000"));
+        change(&mut config);
+        fs::write(here.join("found/adapter_config.json"), config.to_string()).unwrap();
+    };
+    for (key, value, cause) in [
+        ("use_dora", json!(true), "use_dora is true, which is not implemented"),
+        ("rank_pattern", json!({"up_proj": 3}), "has shape [1, 96], expected [2, 96]"),
+        ("alpha_pattern", json!({"(": 3}), "\"(\" is no pattern that can be read"),
+        ("modules_to_save", json!(["lm_head"]), "modules_to_save is set"),
+    ] {
+        write(&|config| config[key] = value.clone());
+        let refused = policy(here, &["init", "p", "--from", "found"]);
+        assert!(refused.status.code() == Some(65) && told(&refused).contains(cause), "{}", told(&refused));
+        assert!(!here.join("p").exists());
+    }
+    write(&|_| ());
+    // Where it lies it is refused, with what to do.
+    let refused = policy(here, &["check", "found"]);
+    assert!(
+        refused.status.code() == Some(65) && told(&refused).contains("policy init DIR --from"),
+        "{}",
+        told(&refused)
+    );
+    let made = policy(here, &["init", "p", "--from", "found"]);
+    assert_eq!(
+        (made.status.code(), told(&made).as_str()),
+        (
+            Some(0),
+            "policy: found: written as plain LoRA, without rank_pattern, alpha_pattern, exclude_modules, lora_dropout, \
+             target_modules\n"
+        )
+    );
+    let checked = must(here, &["check", "p"]);
+    assert!(checked.contains("rank 4, alpha 6, q_proj+v_proj+o_proj+up_proj+down_proj"), "{checked}");
+    must(here, &["export", "p", "merged", "--merge"]);
+    let ours = Weights::open(&here.join("merged")).unwrap();
+    let [theirs, before] = [
+        Weights::open_file(&file("merged.safetensors")).unwrap(),
+        Weights::open(&here.join("base/current")).unwrap(),
+    ];
+    let mut changed = 0;
+    for name in before.names() {
+        let expected = theirs.to_f32(name).or_else(|_| before.to_f32(name)).unwrap();
+        let own = ours.to_f32(name).unwrap();
+        let gap = own.iter().zip(&expected).map(|(own, expected)| (own - expected).abs()).fold(0.0, f32::max);
+        assert!(gap < 1e-6, "{name}: {gap}");
+        changed += usize::from(own != before.to_f32(name).unwrap());
+    }
+    assert_eq!(changed, theirs.names().count());
 }
 
 #[test]
@@ -139,7 +210,14 @@ fn an_adapter_is_merged_or_names_a_base_that_others_know() {
         must(here, &["export", "p", "out", "--base", "lab/base"]);
         assert_eq!(
             names(&here.join("out")),
-            ["README.md", "adapter_config.json", "adapter_model.safetensors"]
+            [
+                "README.md",
+                "adapter_config.json",
+                "adapter_model.safetensors",
+                "chat_template.jinja",
+                "tokenizer.json",
+                "tokenizer_config.json"
+            ]
         );
         let exported: Value =
             serde_json::from_slice(&fs::read(here.join("out/adapter_config.json")).unwrap()).unwrap();

@@ -9,6 +9,7 @@
 mod browser;
 mod cut;
 mod files;
+mod fuzz;
 mod made;
 mod pages;
 mod run;

@@ -80,7 +80,7 @@ pub(crate) fn must(folder: &Path, arguments: &[&str]) -> String {
 }
 
 /// The data inside a page.
-fn data(page: &str) -> Value {
+pub(crate) fn data(page: &str) -> Value {
     part(page, "data")
 }
 

@@ -244,7 +244,7 @@ impl Episode {
             let actions: Vec<(&str, &str)> = agents.iter().copied().zip(texts).collect();
             let mut state = self.state.clone_state();
             let outcome = match actions[..] {
-                [(agent, text)] => state.apply(agent, text)?,
+                [(agent, text)] if self.workflow.stage(self.stage).len() == 1 => state.apply(agent, text)?,
                 _ => state.apply_together(&actions)?,
             };
             let rewards = agents.iter().map(|agent| self.reward_of(agent, &outcome));
@@ -262,7 +262,7 @@ impl Episode {
                 reward: mean(rewards.into_iter()),
                 rewards: JointRewards { team: outcome.rewards.team, local: agents.iter().map(own).collect() },
                 selected: false,
-                truncated: self.is_last_stage() && !outcome.terminated,
+                truncated: !outcome.terminated && self.next(&*state).is_none(),
                 outcome,
                 choices,
             };
@@ -332,7 +332,8 @@ impl Episode {
                 candidate,
                 reward: over(&|action| weight * action.rewards.team + action.outcome.local_of(agent)),
                 selected: own.iter().any(|action| action.selected),
-                truncated: self.is_last_stage() && !outcome.terminated,
+                truncated: !outcome.terminated
+                    && own.iter().all(|action| action.truncated || action.outcome.terminated),
                 outcome,
             }
         };

@@ -286,23 +286,30 @@ impl Endpoint {
         let refused =
             matches!(error, ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
         let unknown = matches!(error, ureq::Error::HostNotFound | ureq::Error::ConnectionFailed);
-        let fault =
-            match error {
-                ureq::Error::BadUri(_) | ureq::Error::InvalidProxyUrl | ureq::Error::RequireHttpsOnly(_) => {
-                    return Attempt::Over(CallError::Run(
-                        self.failure(&error.to_string(), "servers are http://HOST:PORT/v1"),
-                    ));
-                }
-                _ if refused || unknown => CallError::Run(self.failure(
+        let fault = match error {
+            ureq::Error::BadUri(_) | ureq::Error::InvalidProxyUrl | ureq::Error::RequireHttpsOnly(_) => {
+                return Attempt::Over(CallError::Run(
+                    self.failure(&error.to_string(), "servers are http://HOST:PORT/v1"),
+                ));
+            }
+            _ if refused || unknown => {
+                CallError::Run(self.failure(
                     &format!("cannot be reached: {error}"),
                     "start the server, or check host and port",
-                )),
-                ureq::Error::Timeout(_) => {
-                    let seconds = self.patience.timeout.as_secs_f64();
-                    self.no_answer(&format!("no answer in {seconds} s"))
-                }
-                _ => self.no_answer(&error.to_string()),
-            };
+                ))
+            }
+            ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Attempt::Over(CallError::Run(self.failure(
+                        &format!("no connection by https: {error}"),
+                        "its certificate is signed by an authority that browsers know; a server without one is http://HOST:PORT/v1",
+                    )));
+            }
+            ureq::Error::Timeout(_) => {
+                let seconds = self.patience.timeout.as_secs_f64();
+                self.no_answer(&format!("no answer in {seconds} s"))
+            }
+            _ => self.no_answer(&error.to_string()),
+        };
         Attempt::MayPass(fault, None)
     }
 
@@ -352,7 +359,7 @@ fn check(url: &str) -> Result<()> {
     }
     if url.starts_with("https:") && !cfg!(feature = "https") {
         return Err(Failure::usage(format!("--policy {url}: this rollout was built without https"))
-            .hint("build it with: cargo build --release -p rollout --features https"));
+            .hint("build it with its default features: cargo build --release --workspace --bins"));
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ fn a_program_that_does_not_answer_is_named_with_what_it_did() {
         ("sed -u 's/.*/{}/'", "sed -u 's/.*/{}/': its answer does not echo \"request\": 0"),
         (
             "sed -u 's/.*/hm/'",
-            "sed -u 's/.*/hm/': its answer is no JSON object: expected value at line 1 column 1",
+            "sed -u 's/.*/hm/': line 1 of its output is no JSON object: \"hm\"; stdout is for answers, so print to stderr",
         ),
     ] {
         let failure = environment(command).agents(&task("t"), None).expect_err("no answer");

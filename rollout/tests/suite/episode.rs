@@ -6,6 +6,7 @@ use crate::common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
 use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
+use rollout::episode::joint::{Expand, JointConfig, Mode};
 use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Frozen, Select, Stop, Transition};
 use rollout::streams::Streams;
 use rollout::widths::Widths;
@@ -227,6 +228,86 @@ fn a_stage_of_several_agents_is_followed_by_one_that_sees_their_choices() {
         [(1, 0), (1, 1)]
     );
     assert_eq!(transition.requests[1].messages[0].content, "asker-2? asker-1:4 asker-2:2 doer:3");
+}
+
+/// The episode in which `acts` says who acts, by what was said last; at most two turns.
+fn begin_skipping(
+    workflow: Arc<Workflow>,
+    config: EpisodeConfig,
+    acts: fn(&[(String, String)], &str) -> bool,
+) -> (Episode, Vec<PromptRequest>) {
+    let streams = Arc::new(Streams::new(7, 12, "t", 0));
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let state = Talk { acts, ..Talk::new(workflow) };
+    Episode::begin(Arc::new(EpisodeConfig { turns: Some(2), ..config }), id, Box::new(state))
+}
+
+fn places(requests: &[PromptRequest]) -> Vec<(u32, usize)> {
+    requests.iter().map(|request| (request.turn, request.agent)).collect()
+}
+
+fn truncated(transition: &Transition) -> Vec<bool> {
+    transition.groups.iter().flat_map(|group| &group.members).map(|member| member.truncated).collect()
+}
+
+#[test]
+fn an_agent_that_skips_its_turn_is_not_asked() {
+    // The doer begins; who says 5 goes on.
+    let acts = |said: &[(String, String)], agent: &str| match said.last() {
+        None => agent == "doer",
+        Some((who, what)) => (who == agent) == (what == "5"),
+    };
+    let (mut episode, requests) = begin_skipping(sequential(), config(), acts);
+    assert_eq!((places(&requests), episode.open_groups()), (vec![(0, 1)], 1));
+    let transition = step(&mut episode, only(requests), &["1", "2"]);
+    assert_eq!((places(&transition.requests), truncated(&transition)), (vec![(1, 0)], vec![false; 2]));
+    assert_eq!(transition.requests[0].messages[0].content, "asker? doer:2");
+    // After a 5 of the asker nobody acts before the turn limit; after a 4 the doer does.
+    let transition = step(&mut episode, only(transition.requests), &["5", "4"]);
+    assert!(transition.requests.is_empty());
+    assert_eq!(truncated(&transition), [true, false]);
+    assert_eq!((episode.stop(), episode.turns(), episode.open_groups()), (Some(&Stop::Turns), 2, 0));
+}
+
+#[test]
+fn where_some_of_a_stage_skip_the_others_act_together() {
+    let acts = |said: &[(String, String)], agent: &str| said.is_empty() || agent != "asker-1";
+    let (mut episode, mut requests) = begin_skipping(staged(), config(), acts);
+    for expected in [vec![(0, 0), (0, 1)], vec![(0, 2)], vec![(1, 1)], vec![(1, 2)], vec![]] {
+        assert_eq!(places(&requests), expected);
+        for request in std::mem::take(&mut requests) {
+            requests = step(&mut episode, request, &["3", "1"]).requests;
+        }
+    }
+    let acts = |_: &[(String, String)], agent: &str| agent == "doer";
+    let (mut episode, requests) = begin_skipping(parallel(), config(), acts);
+    assert_eq!((places(&requests), episode.open_groups()), (vec![(0, 1)], 1));
+    let transition = step(&mut episode, only(requests), &["3", "1"]);
+    assert_eq!((transition.groups.len(), places(&transition.requests)), (1, vec![(1, 1)]));
+    let transition = step(&mut episode, only(transition.requests), &["3", "1"]);
+    assert_eq!((truncated(&transition), episode.stop()), (vec![true; 2], Some(&Stop::Turns)));
+}
+
+#[test]
+fn joint_actions_are_those_of_the_agents_that_act() {
+    let joint = JointConfig { mode: Mode::Cross, expand: Expand::All, stop_above: None, parallel: false };
+    let config = EpisodeConfig { joint: Some(joint), ..config() };
+    // The asker acts in the first turn, the doer after it; both after a 3.
+    let acts = |said: &[(String, String)], agent: &str| match said.last() {
+        None => agent == "asker",
+        Some((_, what)) => agent == "doer" || what == "3",
+    };
+    let (mut episode, requests) = begin_skipping(parallel(), config, acts);
+    let transition = step(&mut episode, only(requests), &["3", "1"]);
+    assert_eq!((transition.joint.len(), transition.joint[0].members.len()), (2, 1));
+    assert_eq!(places(&transition.requests), [(1, 0), (1, 1)]);
+    let (fork, requests) = &transition.forks[0];
+    assert_eq!((places(requests), fork.open_groups()), (vec![(1, 1)], 1));
+    let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
+    step(&mut episode, asker, &["1", "1"]);
+    let transition = step(&mut episode, doer, &["1", "1"]);
+    assert_eq!((transition.joint.len(), transition.joint[0].members.len()), (4, 2));
+    assert_eq!((truncated(&transition), episode.stop()), (vec![true; 4], Some(&Stop::Turns)));
 }
 
 /// Two agents who each name a number; the team is done when the numbers agree, and has solved its task when they

@@ -11,6 +11,7 @@ mod command;
 mod common;
 mod episode;
 mod fill;
+mod fuzz;
 mod joint;
 mod libraries;
 mod program;

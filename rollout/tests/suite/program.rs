@@ -203,7 +203,11 @@ fn too_many_failed_episodes_fail_the_stage_and_its_end_line() {
     let output = rollout(folder.path(), &["--policy", "tool", "--max-tokens", "100000"], &tasks(2));
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.starts_with("rollout: 2 of 2 episodes could not be scored\nhint: "), "{stderr}");
+    assert!(
+        stderr.starts_with("rollout: 2 of 2 episodes could not be scored, first policy: tool: a prompt of "),
+        "{stderr}"
+    );
+    assert!(stderr.contains("\nhint: each has an `error` line"), "{stderr}");
     let values =
         values(&String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect::<Vec<_>>());
     let types: Vec<&str> = values.iter().filter_map(|value| value["type"].as_str()).collect();

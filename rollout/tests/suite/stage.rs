@@ -207,7 +207,8 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     rollout::stage::judge(&chosen, &totals).expect("half of the episodes may fail");
     let strict = settings(&["--allow-incomplete", "--max-error-rate", "0.4"]);
     let failure = rollout::stage::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
-    assert_eq!((failure.code, failure.message.as_str()), (1, "2 of 4 episodes could not be scored"));
+    let told = "2 of 4 episodes could not be scored, first env: doer said 4";
+    assert_eq!((failure.code, failure.message.as_str()), (1, told));
 }
 
 #[test]

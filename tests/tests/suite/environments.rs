@@ -139,7 +139,8 @@ fn environments_of_others_are_wrapped_and_train() {
     }
     for (game, agents) in [
         ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
-        ("pettingzoo.classic.tictactoe_v3 --team player_1 --turns 2", 2),
+        // As documented, and long enough to be won.
+        ("pettingzoo.classic.tictactoe_v3 --team player_1", 2),
         ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
         ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),
     ] {
@@ -150,6 +151,17 @@ fn environments_of_others_are_wrapped_and_train() {
              envs check --quiet --tasks 1 --episodes 5 --env-command '{command}'"
         ));
         assert!(table.lines().count() >= 14 && !table.contains("BROKEN"), "{game}: {table}");
+        let demo = must(&format!("{command} demo --count 3"));
+        let shown: Vec<Value> = demo.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let samples: Vec<&Value> = shown.iter().filter(|line| line["type"] == "sample").collect();
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        for sample in &samples {
+            let prompt = text(&sample["prompt"][0]["content"]);
+            let (_, may) = prompt.split_once("\nactions: ").expect("actions");
+            assert!(may.split(' ').any(|action| sample["completion"] == action), "{game}: {sample}");
+            assert!(prompt.starts_with(&text(&sample["agent"])), "{game}: {sample}");
+        }
+        assert!(samples.len() >= 3 * agents, "{game}: {}", samples.len());
         let policy = folder.path().join("policy").display().to_string();
         must(&format!(
             "policy init {policy} --preset tiny --seed 1; {command} tasks --count 2 | \
@@ -164,7 +176,8 @@ fn environments_of_others_are_wrapped_and_train() {
     }
 }
 
-/// The trainer agrees with transformers about what transformers sampled.
+/// The trainer agrees with transformers about what transformers sampled. Random weights earn nothing: the branch is the reward, so that
+/// there is something to learn from.
 #[test]
 fn a_rollout_by_transformers_trains() {
     let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -175,12 +188,29 @@ fn a_rollout_by_transformers_trains() {
     let policy = folder.path().join("policy").display().to_string();
     let program = root().join("examples/rollout_transformers.py").display().to_string();
     let metrics = must(&format!(
-        "policy init {policy} --preset tiny --seed 1; envs tasks plan-path --count 1 | \
+        "policy init {policy} --preset tiny --seed 1 >{policy}.log; envs tasks plan-path --count 1 | \
          {python} {program} {policy}/current 'envs step plan-path' 2> {policy}/said | \
-         group --quiet | advantage --quiet | update --policy {policy} --quiet | jq -c 'select(.type == \"metrics\")'"
+         jq -c 'if .type == \"sample\" then .reward = .branch else . end' | group --quiet | advantage --quiet | update --policy {policy} --quiet | jq -c 'select(.type == \"metrics\")'"
     ));
     let metrics: Value = serde_json::from_str(&metrics).expect("a metrics line");
     assert_eq!((&metrics["samples"], &metrics["groups"]), (&Value::from(64), &Value::from(8)));
+    let gap = metrics["sampling/logp_difference_max"].as_f64().expect("a gap");
+    assert!(gap < 1e-4, "transformers and update differ by {gap}");
+    let (code, _, said) = run(&format!("'{python}' '{program}' --help"));
+    assert!(code == 0 && said.is_empty(), "{said}");
+    if run(&format!("'{python}' -c 'import peft'")).0 != 0 {
+        skip!("{python} has no peft");
+    }
+    // An adapter plays as update computes it, its factors not zero.
+    let metrics = must(&format!(
+        "cd {0} && policy init adapter --from policy --adapter rank=2,alpha=4 --seed 1 >log && for step in 1 2; do \
+         envs tasks plan-path --count 1 --seed $step | {python} {program} adapter/current 'envs step plan-path' --branches 4 --max-tokens 5 2>said | \
+         jq -c 'if .type == \"sample\" then .reward = .branch else . end' | group --quiet | advantage --quiet | \
+         update --policy adapter --quiet --lr 0.01 --max-logprob-gap 1e-3 | jq -c 'select(.type == \"metrics\")'; done | tail -n 1",
+        folder.path().display()
+    ));
+    let metrics: Value = serde_json::from_str(&metrics).expect("a metrics line");
+    assert_eq!(metrics["samples"], 32, "{metrics}");
     let gap = metrics["sampling/logp_difference_max"].as_f64().expect("a gap");
     assert!(gap < 1e-4, "transformers and update differ by {gap}");
 }

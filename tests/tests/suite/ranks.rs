@@ -325,6 +325,31 @@ fn ranks_of(policy: &Path) -> Vec<String> {
     ranks.collect()
 }
 
+/// A rank that is stopped is named by another one after a minute, and when it goes on all end as ever.
+#[test]
+#[ignore = "storm"]
+fn a_stopped_rank_is_named() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    for rank in [0, 1] {
+        let stop = format!(
+            "[ $OMPI_COMM_WORLD_RANK = {rank} ] && (sleep 10; kill -STOP $$; sleep 75; kill -CONT $$) >/dev/null 2>&1 &"
+        );
+        let command = format!(
+            "cd '{}' && rm -rf copy && cp -r full copy && (sleep 14; cat many) | {} sh -c '{stop} exec \"$@\"' sh '{}' --quiet \
+             --policy copy --parts 2 --lr 1e-3 --seed 4 --threads 1",
+            folder.path().display(),
+            mpirun(2),
+            program.display()
+        );
+        let (code, stdout, stderr) = run(&command);
+        let told = format!("update: rank {} has waited 60 s for rank {rank}, which is stopped", 1 - rank);
+        assert!(code == 0 && stderr.contains(&told), "{rank}: {code} {stderr}");
+        assert!(stdout.contains("\"type\":\"metrics\""), "{stdout}");
+    }
+}
+
 /// Moments are spread over the time that an update takes here and now.
 #[test]
 #[ignore = "storm"]

@@ -1,13 +1,13 @@
 //! A role that an OpenAI-compatible server plays: against a server of the test's own, which fails on purpose.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use troupe_tests::server::{Asked, Behavior, Reply, StandInServer, closed_port};
-use troupe_tests::{must, pipeline, root, run, shell};
+use troupe_tests::{must, pipeline, root, run, shell, skip};
 
 /// A policy for the tool, tasks, and a directory for them.
 fn fixture() -> (tempfile::TempDir, String) {
@@ -264,12 +264,65 @@ fn what_is_wrong_with_a_server_is_said() {
         (busy.as_str(), "--server-retries 1", 69, "cannot be reached"),
         ("http://key@host/v1", "", 2, "hint: put the key into OPENAI_API_KEY"),
         ("http://host/v1?api_key_var=TROUPE_NO_KEY", "", 2, "TROUPE_NO_KEY is not set"),
-        ("https://host/v1", "", 2, "built without https\nhint: build it with: cargo build"),
+        (&no_tls(), "", 69, "no connection by https: "),
     ] {
         let (found, _, told) = of(planner, flags);
         assert_eq!(found, code, "{told}");
         assert!(told.contains(expected), "{expected:?} in {told}");
     }
+}
+
+/// A server that speaks http where https is asked for.
+fn no_tls() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("its address").port();
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let _ = connection
+                .and_then(|mut connection| connection.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+    });
+    format!("https://127.0.0.1:{port}/v1?model=a")
+}
+
+/// Its certificate is its own: what comes after the greeting is not said to just anybody.
+#[test]
+fn a_server_that_nobody_vouches_for_is_refused() {
+    if run("command -v openssl").0 != 0 {
+        skip!("there is no openssl to make a certificate with");
+    }
+    let (_folder, dir) = fixture();
+    let port = closed_port();
+    must(&format!(
+        "cd '{}' && openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1 \
+         -addext subjectAltName=IP:127.0.0.1 2>log",
+        dir
+    ));
+    let mut server = Command::new("openssl")
+        .args([
+            "s_server",
+            "-quiet",
+            "-www",
+            "-key",
+            "key.pem",
+            "-cert",
+            "cert.pem",
+            "-port",
+            &port.to_string(),
+        ])
+        .current_dir(&dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let (code, _, told) = run(&rollout(&dir, &format!("https://127.0.0.1:{port}/v1?model=a")));
+    server.kill().and_then(|()| server.wait()).expect("it ends");
+    assert_eq!(code, 69, "{told}");
+    assert!(told.contains("no connection by https: ") && told.contains("certificate"), "{told}");
+    assert_eq!(told.matches("hint: its certificate").count(), 1, "{told}");
 }
 
 /// An answer that ended with an error, as gateways say it.

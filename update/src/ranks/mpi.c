@@ -13,6 +13,8 @@ static MPI_Request request;
 static int sender;
 static char *rest;
 static size_t left;
+/* Of as many ranks as there may be parts. */
+static MPI_Request arrivals[1024], told[1024];
 
 void ranks_start(int *rank, int *count) {
     int provided;
@@ -50,6 +52,32 @@ int ranks_broadcast_is_done(void) {
     if (!done || left == 0) return done;
     next_piece();
     return 0;
+}
+
+/* Everyone tells everyone that it is here; a message of no bytes is never kept waiting. */
+void ranks_arrive(int of) {
+    MPI_Comm ranks = communicators[of];
+    int rank, count;
+    MPI_Comm_rank(ranks, &rank);
+    MPI_Comm_size(ranks, &count);
+    for (int other = 0; other < count; other++) {
+        arrivals[other] = told[other] = MPI_REQUEST_NULL;
+        if (other == rank) continue;
+        MPI_Irecv(NULL, 0, MPI_BYTE, other, 0, ranks, &arrivals[other]);
+        MPI_Isend(NULL, 0, MPI_BYTE, other, 0, ranks, &told[other]);
+    }
+}
+
+int ranks_is_there(int other) {
+    int done;
+    MPI_Test(&arrivals[other], &done, MPI_STATUS_IGNORE);
+    return done;
+}
+
+void ranks_have_arrived(int of) {
+    int count;
+    MPI_Comm_size(communicators[of], &count);
+    MPI_Waitall(count, told, MPI_STATUSES_IGNORE);
 }
 
 void ranks_all_gather(int of, const void *own, size_t length, void *all) {

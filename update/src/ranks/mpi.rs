@@ -2,21 +2,21 @@
 //! and no other crate is needed. An error of MPI's own ends all ranks (its default error handler).
 
 use std::os::raw::{c_int, c_void};
-use std::time::Duration;
 
 use record::failure::{Failure, Result};
 use record::stage;
 
 use super::Ranks;
-
-/// The longest sleep between two looks at what is awaited.
-const PATIENCE: Duration = Duration::from_millis(2);
+use super::wait::{Wait, word};
 
 unsafe extern "C" {
     fn ranks_start(rank: *mut c_int, count: *mut c_int);
     fn ranks_split(which: c_int, rank: *mut c_int, count: *mut c_int);
     fn ranks_broadcast_begin(of: c_int, root: c_int, bytes: *mut c_void, length: usize);
     fn ranks_broadcast_is_done() -> c_int;
+    fn ranks_arrive(of: c_int);
+    fn ranks_is_there(other: c_int) -> c_int;
+    fn ranks_have_arrived(of: c_int);
     fn ranks_all_gather(of: c_int, own: *const c_void, length: usize, all: *mut c_void);
     fn ranks_gather_on_first(
         of: c_int,
@@ -58,6 +58,33 @@ impl Mpi {
         let (rank, count) = (rank as usize, count as usize);
         Mpi { of, rank, count, first, _one_thread: std::marker::PhantomData }
     }
+
+    /// Waits until all are here, and says for which it has to wait long; false where it `gives_up` before. What they exchange then
+    /// takes only as long as the exchange.
+    fn meet(&self, gives_up: impl Fn() -> bool) -> bool {
+        let is_absent = |rank: &usize| {
+            // SAFETY: looks at a request that `ranks_arrive` has begun, or at none.
+            unsafe { ranks_is_there(*rank as c_int) == 0 }
+        };
+        let mut wait = Wait::new();
+        // SAFETY: all of a communicator do the same, and the requests have no bytes.
+        unsafe { ranks_arrive(self.of) };
+        while (0..self.count).any(|rank| is_absent(&rank)) {
+            if gives_up() {
+                return false;
+            }
+            if let Some(waited) = wait.is_over() {
+                let absent: Vec<usize> = (0..self.count).filter(is_absent).collect();
+                if let Some(word) = word(self.rank, &absent, waited, |rank| self.number(rank)) {
+                    stage::note("update", word);
+                }
+            }
+            wait.pause();
+        }
+        // SAFETY: all have received what was sent.
+        unsafe { ranks_have_arrived(self.of) };
+        true
+    }
 }
 
 impl Ranks for Mpi {
@@ -85,7 +112,10 @@ impl Ranks for Mpi {
         if bytes.is_empty() {
             return Ok(()); // their address may be one that means something else to MPI
         }
-        let mut sleep = Duration::from_micros(20);
+        if !self.meet(stage::interrupted) {
+            return Err(Failure::interrupted());
+        }
+        let wait = Wait::new();
         // SAFETY: the bytes outlive the request. It is over when this returns, unless by an interruption, after which the
         // process calls MPI only to end.
         unsafe {
@@ -94,8 +124,7 @@ impl Ranks for Mpi {
                 if stage::interrupted() {
                     return Err(Failure::interrupted());
                 }
-                std::thread::sleep(sleep);
-                sleep = (sleep * 2).min(PATIENCE);
+                wait.pause();
             }
         }
         Ok(())
@@ -103,6 +132,7 @@ impl Ranks for Mpi {
 
     fn all_gather(&self, own: &[u8], all: &mut [u8]) {
         assert_eq!(all.len(), own.len() * self.count);
+        self.meet(|| false);
         // SAFETY: `all` has room for as many times the bytes of `own` as there are ranks.
         unsafe { ranks_all_gather(self.of, own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast()) };
     }
@@ -110,6 +140,7 @@ impl Ranks for Mpi {
     fn all_to_all(&self, own: &[u8], received: &mut [u8]) {
         assert!(own.len() == received.len() && own.len().is_multiple_of(self.count));
         let piece = own.len() / self.count;
+        self.meet(|| false);
         // SAFETY: both hold as many pieces as there are ranks.
         unsafe { ranks_all_to_all(self.of, own.as_ptr().cast(), piece, received.as_mut_ptr().cast()) };
     }
@@ -117,6 +148,7 @@ impl Ranks for Mpi {
     fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]) {
         assert!(lengths.len() == self.count && own.len() == lengths[self.rank]);
         assert!(self.rank > 0 || all.len() == lengths.iter().sum::<usize>());
+        self.meet(|| false);
         // SAFETY: `all` of rank 0 has room for all lengths, and that of others is not used.
         unsafe {
             let (own, length, all) = (own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast());

@@ -1,5 +1,6 @@
 //! Ranks as threads: what an exchange leaves on each of them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 
 use clap::CommandFactory;
@@ -139,7 +140,11 @@ fn all_read_what_rank_0_reads() {
     let text = vec![7u8; 100_000];
     let read = each(2, |ranks| {
         let own = if ranks.rank() == 0 { &text[..] } else { &[] };
-        let (mut input, mut found, mut buffer) = (Input { ranks, input: own }, Vec::new(), [0; 4096]);
+        // Now and then rank 0 says that there is nothing yet.
+        static LOOKS: AtomicUsize = AtomicUsize::new(0);
+        let is_ready = |_| Ok(!LOOKS.fetch_add(1, Ordering::Relaxed).is_multiple_of(3));
+        let (mut input, mut found, mut buffer) =
+            (Input { ranks, input: own, is_ready }, Vec::new(), [0; 4096]);
         loop {
             let length = input.read(&mut buffer).unwrap();
             found.extend_from_slice(&buffer[..length]);

@@ -54,11 +54,20 @@ pub struct Talk {
     /// Whether all agents are asked the same.
     pub anonymous: bool,
     pub joint: Joint,
+    /// Whether an agent acts after what was said so far.
+    pub acts: fn(&[(String, String)], &str) -> bool,
 }
 
 impl Talk {
     pub fn new(workflow: Arc<Workflow>) -> Talk {
-        Talk { workflow, actions: Vec::new(), fails_on: None, anonymous: false, joint: Joint::InOrder }
+        Talk {
+            workflow,
+            actions: Vec::new(),
+            fails_on: None,
+            anonymous: false,
+            joint: Joint::InOrder,
+            acts: |_, _| true,
+        }
     }
 
     fn is_shared(&self) -> bool {
@@ -73,6 +82,10 @@ impl State for Talk {
 
     fn turn_limit(&self) -> u32 {
         3
+    }
+
+    fn acts(&self, agent: &str) -> bool {
+        (self.acts)(&self.actions, agent)
     }
 
     fn observe(&self, agent: &str) -> Vec<Message> {
