@@ -63,7 +63,8 @@ kernel!(
     Single, 1, tile, transpose, copy
 );
 kernel!(
-    /// f32, with the right operand in the upper halves of its values: a word has those of columns 16 apart.
+    /// f32, with the right operand in the upper halves of its values: a word holds two columns that are 16
+    /// apart.
     Halves, 1, tile_halves, transpose, copy,
     const RIGHT: usize = 16;,
     unsafe fn transpose_right(block: PackBlock) {
@@ -180,10 +181,10 @@ unsafe fn read_words(panel: *const Word, vector: usize) -> __m512i {
     unsafe { _mm512_loadu_si512(panel.add(16 * vector).cast()) }
 }
 
-/// The same of [`Halves`].
+/// [`read_words`] for [`Halves`].
 ///
 /// # Safety
-/// As there.
+/// See there.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn read_halves(panel: *const Word, vector: usize) -> __m512i {

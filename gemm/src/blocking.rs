@@ -18,7 +18,7 @@ pub(crate) const SCRATCH_WORDS: usize = 2 * KC * (MC + NC) + 2 * (MARGIN + 16);
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     Strided(View<'a>),
-    /// As [`pack_band`] leaves it.
+    /// Packed by [`pack_band`].
     Packed(&'a [Word]),
 }
 

@@ -46,7 +46,7 @@ impl<'a> View<'a> {
         View { data, row_stride: stride, column_stride: 1 }
     }
 
-    /// The same values with rows and columns exchanged.
+    /// This matrix with rows and columns exchanged; no values move.
     pub fn transposed(self) -> View<'a> {
         View { data: self.data, row_stride: self.column_stride, column_stride: self.row_stride }
     }
@@ -69,7 +69,7 @@ impl<'a> View<'a> {
 /// The result of a product: rows in memory, `stride` values from one to the next.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
-    /// Where `length` values lie, of which those of other columns may belong to others.
+    /// Start of `length` values, some of which may belong to other columns.
     data: *mut f32,
     length: usize,
     stride: usize,
@@ -85,14 +85,14 @@ impl<'a> ViewMut<'a> {
         ViewMut { data: data.as_mut_ptr(), length: data.len(), stride, borrowed: PhantomData }
     }
 
-    /// Panics if there is no room for so many rows and columns.
+    /// Panics if `rows` rows of `columns` columns do not fit.
     fn check(&self, rows: usize, columns: usize) {
         let wide = columns <= self.stride || rows <= 1;
         assert!(wide && reaches(self.length, rows, columns, self.stride), "GEMM: the result is too short");
     }
 }
 
-/// Whether `length` values hold rows of `columns` values, `stride` apart.
+/// Returns true if `length` values hold rows of `columns` values, `stride` apart.
 fn reaches(length: usize, rows: usize, columns: usize, stride: usize) -> bool {
     rows == 0 || columns == 0 || (rows - 1) * stride + columns <= length
 }
@@ -112,7 +112,7 @@ pub enum Onto<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addend<'a> {
     onto: Onto<'a>,
-    /// Whether an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
+    /// True if an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
     chained: bool,
 }
 

@@ -47,7 +47,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     put.map_err(|error| Failure::io(format!("{}: {error}", path.display())))
 }
 
-/// Whether a file is what stdout writes to: `/dev/stdout` is, whatever the shell made of it.
+/// Returns true if a file is what stdout writes to: `/dev/stdout` is, whatever the shell made of it.
 fn is_stdout(found: &Metadata) -> bool {
     let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(|stdout| File::from(stdout).metadata());
     stdout.is_ok_and(|stdout| (stdout.dev(), stdout.ino()) == (found.dev(), found.ino()))
@@ -107,7 +107,7 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// An empty file beside `whole`; waits while another process writes it.
+    /// Creates an empty file next to `whole`; waits while another process writes it.
     pub fn of(whole: &Path) -> Result<Half> {
         let mut half = whole.as_os_str().to_owned();
         half.push(".tmp");

@@ -24,7 +24,7 @@ pub struct Part {
     pub source: CString,
     /// The path inside, relative to the new root.
     pub target: CString,
-    /// Whether it is a device: device files elsewhere are disabled.
+    /// True if it is a device: device files elsewhere are disabled.
     pub device: bool,
 }
 
