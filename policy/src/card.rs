@@ -1,7 +1,8 @@
-//! The model card of an exported policy: what it is, how it is loaded, and the numbers of the run that made it.
+//! The model card of an exported policy: a description, how to load it, and the numbers of its run.
 //!
-//! A run's directory holds `run.json` (its settings) and `eval/` (a record for each evaluation); `trainer_state.json` beside the
-//! weights has the settings and metrics of the last update. What is not there is left out of the card.
+//! A run's directory holds `run.json` (its settings) and `eval/` (a record for each evaluation);
+//! `trainer_state.json` next to the weights has the settings and metrics of the last update. The card leaves
+//! out missing items.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -103,7 +104,7 @@ fn run_of(policy: &Policy, named: Option<&Path>) -> Result<Option<PathBuf>> {
     Ok(run.map(Path::to_owned))
 }
 
-/// Settings or metrics; what is empty is left out.
+/// Adds a table of settings or metrics, without empty entries.
 fn table(card: &mut String, title: &str, [key, value]: [&str; 2], entries: &Map<String, Value>) {
     let shown = |value: &Value| match value {
         Value::Null => None,

@@ -40,8 +40,8 @@ pub(crate) fn prepare(environment: &mut Environment) {
     });
 }
 
-/// A template's source as the lexer of `jinja2` reads it, with the `generation` blocks of `transformers`, which only matter to its loss
-/// masks, as blocks with a scope of their own.
+/// A template's source as the lexer of `jinja2` reads it. The `generation` blocks of `transformers`, which
+/// only affect its loss masks, become scoped blocks.
 pub(crate) fn source(text: &str) -> String {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let (mut result, mut rest, mut raw) = (String::with_capacity(text.len()), text.as_str(), false);
@@ -276,7 +276,7 @@ struct Python {
     key: String,
     ascii: bool,
     depth: usize,
-    /// Whether the innermost list or object holds something.
+    /// True if the innermost list or object holds something.
     holds: bool,
 }
 
@@ -366,7 +366,8 @@ mod tests {
     use minijinja::{Environment, context};
     use serde_json::json;
 
-    /// What a template prints with `jinja2` in the environment of transformers; none where it fails there, too, or is refused.
+    /// Templates and their output with `jinja2` in the environment of transformers; `None` if it fails there
+    /// too or is refused.
     const CASES: &[(&str, Option<&str>)] = &[
         ("{{ d | tojson(ensure_ascii=True) }}", Some(r#"{"b": 1, "a": ["\u00e9\ud83d\ude00\u007f"]}"#)),
         ("{{ d.a | tojson(ensure_ascii=False) }}", Some("[\"é😀\u{7f}\"]")),

@@ -1,7 +1,7 @@
-//! Files in memory, and what is said where one is cut short while it is read.
+//! Memory-mapped files, and the error message if one is truncated while it is read.
 //!
-//! A page beyond the end of a mapped file is a SIGBUS, which would end the program without a word. A handler names the file and ends
-//! the program as an error of reading does. Left out: going on without the file.
+//! Reading past the end of a mapped file raises SIGBUS, which would kill the program silently. A handler
+//! names the file and exits as after a read error. Left out: continuing without the file.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -29,7 +29,7 @@ pub(crate) struct Mapping {
     slot: Option<&'static Slot>,
 }
 
-/// Where a file is mapped, and its name. What a handler of signals may read: nothing but atomics.
+/// Address and name of a mapped file. A signal handler may only read atomics, so all fields are atomic.
 #[derive(Debug)]
 struct Slot {
     /// Address of the first byte; 0: free, 1: about to be filled.
@@ -65,7 +65,7 @@ impl Mapping {
         Ok(Mapping { map, slot })
     }
 
-    /// Gives back the memory of what was read so far: it is read from the file again where it is needed.
+    /// Gives back the memory of the pages read so far; the file is read again on the next access.
     pub(crate) fn release(&self) {
         // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
         // the system declines, they stay.
@@ -86,7 +86,7 @@ impl Drop for Mapping {
         let Some(slot) = self.slot else { return };
         slot.start.store(1, Ordering::Release);
         let name = slot.name.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: the pointer is that of `into_raw`, and no longer in the slot.
+        // SAFETY: the pointer comes from `into_raw` and is no longer in the slot.
         drop(unsafe { CString::from_raw(name) });
         slot.start.store(0, Ordering::Release);
     }
@@ -106,7 +106,7 @@ fn install() {
 
 /// Says which file was cut, and ends the program; any other SIGBUS is told and ends it as by default.
 extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system hands over a valid structure, and that of SIGBUS has an address.
+    // SAFETY: the system hands over a valid structure, and a SIGBUS carries an address.
     let address = unsafe { (*information).si_addr() } as usize;
     let holds = |slot: &&Slot| {
         let start = slot.start.load(Ordering::Acquire);

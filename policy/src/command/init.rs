@@ -55,7 +55,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 
-/// Whether no weight is random.
+/// Returns true if no weight is random.
 fn is_copy(arguments: &Init) -> bool {
     let copied = arguments.from.is_some() || arguments.preset == Some(Preset::Smollm2);
     copied && arguments.adapter.is_none()

@@ -1,4 +1,4 @@
-//! The decoder graph: what it refers to, found again by reading the protobuf independently.
+//! The decoder graph: its references are found again by an independent reader of the protobuf.
 
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
