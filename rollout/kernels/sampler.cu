@@ -1,12 +1,14 @@
 // From logits to a token and its log-probability: the twin of engine/cpu/sampler.rs, bit for bit.
 //
-// The two agree because every f32 operation is spelled out (the exponential is the same polynomial with the same fused
-// steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order of the ids, then those sums, each
-// relative to the largest logit of its 4096 and brought to that of all, and truncation computes with integers, whose sums have no order. No thread walks the vocabulary: of 151,936 tokens it adds
-// 64 sums, then 38, and sampling descends the same three levels. On a GPU only log() in f64, before it is rounded to f32,
-// is not defined to the last bit.
+// The two agree because every f32 operation is spelled out. The exponential is one polynomial with the same
+// fused steps. Sums over 64 logits fold in one order; 64 of these sums are added in f64 in order of the ids,
+// relative to the largest logit of their 4096; then the sums of the 4096 are rescaled to the largest logit of
+// all and added. Truncation computes with integers, where order does not matter. No thread walks the
+// vocabulary: of 151,936 tokens it adds 64 sums, then 38, and sampling descends the same three levels. On a
+// GPU only log() in f64, before it is rounded to f32, is not defined to the last bit.
 //
-// One CUDA block of whole warps, at most 512 threads, per token. Dynamic shared memory: 64 floats per 4096 logits.
+// One CUDA block of whole warps, at most 512 threads, per token. Dynamic shared memory: 64 floats per 4096
+// logits.
 #include "device.cuh"
 
 #define BLOCK_LOGITS 64
@@ -132,7 +134,7 @@ __device__ __forceinline__ Cut shortest(const Row& row, u64 wanted, bool countin
   return {last, (u32)((missing + each - 1) / each)};
 }
 
-// Whether a token is left, given how many of its rank come before it.
+// Returns true if a token is left, given how many of its rank come before it.
 __device__ __forceinline__ bool left(u32 own, Cut cut, u32 before) { return own > cut.rank || (own == cut.rank && before < cut.ties); }
 
 // The token under `uniform` / 2^24 of the weight that is left, the tokens in order of their ids.
@@ -292,7 +294,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     sums.most[chunk] = most;
   }
   __syncthreads();
-  // The same in every thread.
+  // Every thread has the same value.
   row.largest = lowest;
   for (int chunk = 0; chunk < sums.chunk_count; chunk++) row.largest = fmaxf(row.largest, sums.most[chunk]);
   for (int first = 0; first < blocks; first += halves) {

@@ -60,10 +60,11 @@ pub enum SamplingMode {
 /// How tasks are played.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable; flags that
-    /// name one directory are one policy (a second one: policy init NEW --from DIR). Or an OpenAI-compatible server, which
-    /// plays and is not trained: 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left
-    /// out); its key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
+    /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names.
+    /// Repeatable; flags that name one directory are one policy (a second one: policy init NEW --from DIR).
+    /// Or an OpenAI-compatible server, which plays and is not trained:
+    /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left out); its
+    /// key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
     #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
@@ -83,7 +84,7 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "tree")]
     pub sampling: SamplingMode,
 
-    /// Which candidate is executed: the best (the lowest branch on a tie), or a random one.
+    /// The candidate to execute: the best (the lowest branch on a tie), or a random one.
     #[arg(long, value_enum, default_value = "best")]
     pub select: Select,
 
@@ -146,8 +147,9 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", DeviceKind::HELP))]
     pub device: String,
 
-    /// Precision of the operands of matrix products; sums are float32. Whether bfloat16 is faster depends on the processor:
-    /// yes on AMD Zen 4, no on Intel Sapphire Rapids. Default: float32; with --device cuda always bfloat16.
+    /// Precision of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
+    /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). Default: float32; with --device cuda always
+    /// bfloat16.
     #[arg(long, value_name = "TYPE",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
@@ -163,7 +165,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub local: Option<PathBuf>,
 
-    /// Threads that play, each with episodes of its own; on the CPU another one runs its models. Default: the number of processors.
+    /// Threads that play episodes; on the CPU another thread per player runs its models. Default: the number
+    /// of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 
@@ -221,7 +224,7 @@ pub struct CommandLine {
     pub format: Format,
 }
 
-/// The version is of no run: the flags of one are refused beside it.
+/// --version takes no other flags.
 fn refuse_with_version(argument: Arg) -> Arg {
     let allowed = ["version", "format"].contains(&argument.get_id().as_str());
     if allowed { argument } else { argument.conflicts_with("version") }
@@ -263,7 +266,7 @@ impl FromStr for Shard {
 pub struct Settings {
     /// The flags as they were given.
     pub flags: Arguments,
-    /// Which policy plays which agent.
+    /// The policy of each agent.
     pub team: Ownership,
     /// How long and how often servers are asked.
     pub patience: Patience,
@@ -273,7 +276,7 @@ pub struct Settings {
     pub metadata: RunMetadata,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// Which tasks are played.
+    /// The tasks to play.
     pub shard: Shard,
     /// Worker threads.
     pub threads: usize,
@@ -289,7 +292,7 @@ impl Arguments {
     /// Checks the values and fills in the defaults.
     ///
     /// # Errors
-    /// Usage, with the flag and what it takes. A device that is not there: unavailable.
+    /// Usage, with the flag and its valid values. A missing device: unavailable.
     pub fn resolve(self) -> Result<Settings> {
         self.check_greedy()?;
         if !(0.0..=1.0).contains(&self.max_error_rate) {

@@ -18,7 +18,7 @@ pub struct Batch {
     pub cumulative: Vec<i32>,
     /// Each sequence's tokens in the cache before this run.
     pub past: Vec<i32>,
-    /// Each row's adapter, counted from 1; 0: none.
+    /// Each row's adapter, counted from 1; 0 means no adapter.
     pub adapters: Vec<i32>,
     /// Sequences by group, in order and without gaps.
     pub groups: Vec<GroupRows>,
@@ -38,11 +38,11 @@ pub struct Batch {
 /// Consecutive sequences of one group: one that is being prefilled, or branches with one new token each.
 #[derive(Debug, Clone)]
 pub struct GroupRows {
-    /// Which sequences.
+    /// Range of sequences.
     pub sequences: Range<usize>,
     /// With [`Fork::NewBlock`](super::block_pool::Fork::NewBlock), tokens of the prompt that branches share; else 0.
     pub prefix: usize,
-    /// Whether the last row's logits are needed; always true of branches.
+    /// True if the last row's logits are needed; always true of branches.
     pub sampled: bool,
 }
 

@@ -38,7 +38,7 @@ pub trait Kernel: Sized {
     fn compute(&self, call: &Call) -> Outcome<()>;
 }
 
-/// What ONNX Runtime sees of an operator, and what is behind it.
+/// An operator in ONNX Runtime's layout, followed by our state.
 #[repr(C)]
 pub struct Operator<S> {
     base: OrtCustomOp,
@@ -65,7 +65,7 @@ pub struct Domain<S> {
     _operators: Vec<Operator<S>>,
 }
 
-// SAFETY: nothing in it changes after it was made.
+// SAFETY: it is immutable after construction.
 unsafe impl<S> Send for Domain<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Domain<S> {}
@@ -87,7 +87,7 @@ impl<S> Domain<S> {
 
     /// Makes the operators known to a session.
     pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
-        // SAFETY: the options are those of a builder that is alive.
+        // SAFETY: the options belong to a live builder.
         unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
     }
 }
@@ -306,7 +306,7 @@ fn tensor<'a, T>(value: *const OrtValue) -> Outcome<(&'a [i64], *mut T)> {
         ))?;
         let mut data = ptr::null_mut();
         checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
-        // Of a scalar it may be null.
+        // A scalar's shape may be null.
         let shape = if count == 0 { &[] } else { std::slice::from_raw_parts(shape, count) };
         Ok((shape, data.cast()))
     }

@@ -32,7 +32,7 @@ pub struct Candidate {
     pub ids: Vec<u32>,
     /// The log-probability of each token.
     pub logprobs: Vec<f32>,
-    /// Whether it ended with a stop token, as opposed to at the token limit.
+    /// True if it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
     /// What a server counted, whose tokens are not known here.
     pub usage: ServerTokens,
@@ -58,9 +58,9 @@ pub struct Member {
     pub outcome: Outcome,
     /// α·team + local.
     pub reward: f64,
-    /// Whether it was executed.
+    /// True if it was executed.
     pub selected: bool,
-    /// Whether the turn limit ended the episode after it.
+    /// True if the turn limit ended the episode after it.
     pub truncated: bool,
 }
 

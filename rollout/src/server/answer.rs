@@ -65,7 +65,7 @@ pub(super) fn candidate(reply: &Value) -> Result<Candidate, Fault> {
     Ok(Candidate { text, ids: Vec::new(), logprobs: Vec::new(), stopped: finished != "length", usage })
 }
 
-/// The text of a part of a message. A model's thoughts are no part of what it says.
+/// The text of a part of a message, without the model's thoughts.
 fn text_of(part: &Value) -> Option<&str> {
     match part["type"].as_str() {
         Some("text" | "output_text") => part["text"].as_str(),

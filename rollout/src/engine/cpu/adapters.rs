@@ -17,7 +17,8 @@ use record::failure::{Failure, Result};
 pub struct Factors {
     /// Their A, `[inputs, parts * rank]` as one right operand.
     a: Packed,
-    /// Of each, its first column in the site's output, and its B, `[rank, outputs]` with the scale in it.
+    /// For each part, its first column in the site's output, and its B, `[rank, outputs]`, multiplied by the
+    /// scale.
     parts: Vec<(usize, Packed)>,
 }
 
@@ -83,7 +84,7 @@ fn pack(values: &[f32], [inner, columns]: [usize; 2], precision: Precision, isa:
 }
 
 impl Factors {
-    /// Whether they read and write rows of these widths.
+    /// Returns true if they read and write rows of these widths.
     pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
         self.a.inner() == inputs && self.parts.iter().all(|(first, b)| first + b.columns() <= outputs)
     }

@@ -41,7 +41,7 @@ pub struct Model {
 /// What a version leaves to the next: its session, and a base that did not change.
 pub struct CarriedOver {
     network: Arc<Network>,
-    /// None where the next version has weights of its own, which would then be in memory twice.
+    /// `None` if the next version brings new weights, because keeping these would hold both in memory.
     base: Option<Arc<Base>>,
 }
 

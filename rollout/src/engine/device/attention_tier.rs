@@ -26,7 +26,7 @@ pub fn sdpa_kernel() -> Result<u32> {
     choose(named.as_deref(), cudnn_version)
 }
 
-/// Whether attention by the kernels of this `sdpa_kernel` gives the same bits for the same input each time. cuDNN's for paged
+/// Returns true if attention by the kernels of this `sdpa_kernel` gives the same bits for the same input each time. cuDNN's for paged
 /// decoding does not (9.19 on an H100).
 pub fn is_reproducible(sdpa_kernel: u32) -> bool {
     sdpa_kernel & CUDNN == 0

@@ -37,7 +37,7 @@ pub struct CudaGraphs<G> {
     /// Runs so far.
     clock: u64,
     counts: GraphCounts,
-    /// Whether a shape was given up.
+    /// True if a shape was given up.
     refused: bool,
 }
 

@@ -19,7 +19,7 @@ pub struct Inputs {
     addresses: Addresses,
     /// Bounds on lengths, which the attention reads in host memory.
     bounds: [i32; 3],
-    /// Whether the graph takes each row's adapter.
+    /// True if the graph takes each row's adapter.
     adapted: bool,
 }
 

@@ -26,7 +26,7 @@ pub struct BatchShape {
     /// The most new tokens of a sequence, the most tokens of one, and the least that the longest one has: the attention
     /// chooses its launches by them.
     pub bounds: [i32; 3],
-    /// Whether it is a padding bucket for decoding, which other runs share.
+    /// True if it is a padding bucket for decoding, which other runs share.
     pub bucket: bool,
 }
 
