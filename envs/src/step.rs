@@ -1,14 +1,14 @@
 //! The step protocol: an environment as lines of JSON, one answer a request, in order.
 //!
-//! A request with `task` resets: the response holds the first `state`, the observations, the agents and their order
-//! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
-//! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
-//! executes the actions of a stage of several agents together, and `rewards.local` has a number for each of them; the reset
-//! response says `together: true` where that is supported, otherwise they are executed one after another; and `reward_range`
-//! where rewards leave [0, 1]. With `beside`, the actions that the others of the stage chose,
-//! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
-//! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
-//! `envs check --env-command` sends it.
+//! A request with `task` resets: the response holds the first `state`, the observations, the agents and their
+//! order (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and
+//! `action` is answered with the state after it and what the action earned. One with `state` and `actions`,
+//! an object of texts by agent, executes the actions of a stage of several agents together, and
+//! `rewards.local` has a number for each of them; the reset response says `together: true` where that is
+//! supported, otherwise they are executed one after another; and `reward_range` where rewards leave [0, 1].
+//! With `beside` (the actions that the others of the stage chose) `action` is scored together with these. One
+//! with `state`, `agent` and `"probe":true` changes nothing: it returns `probes` (test actions), `oracle`
+//! (one that no other outscores, or null) and `solved`; only `envs check --env-command` sends it.
 //!
 //! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with `error`, and the next
 //! one is read. The response is a pure function of the line: the same line in gives the same bytes out, in any order and
@@ -129,7 +129,7 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     }))
 }
 
-/// Test actions and oracle; none where the task is solved.
+/// Test actions and oracle; no oracle if the task is solved.
 fn probe(state: &dyn State, agent: &str, request: &Map<String, Value>) -> Result<Value> {
     if request.contains_key("action") || request.contains_key("actions") || request["probe"] != true {
         return Err(Failure::data("`probe` is true, and takes the place of an action"));

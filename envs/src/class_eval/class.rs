@@ -1,4 +1,4 @@
-//! Class skeletons: which methods are to be written, and the class with what was written.
+//! Class skeletons: the missing methods, and the class with the agents' methods filled in.
 
 use crate::problems::functions::{defined, indentation, lines};
 
@@ -26,7 +26,7 @@ fn methods(skeleton: &str) -> Vec<Method<'_>> {
     found
 }
 
-/// Whether a body is a description, `pass` or nothing.
+/// Returns true if a body is a description, `pass` or nothing.
 fn is_missing(body: &[&str]) -> bool {
     let mut quote = None;
     body.iter().map(|line| line.trim()).all(|line| match quote {
@@ -57,7 +57,7 @@ pub fn missing(skeleton: &str) -> Vec<String> {
     names
 }
 
-/// `skeleton` with the missing methods that `texts` hold, those of the first text that has one.
+/// `skeleton` with its missing methods filled in, each from the first of `texts` that has it.
 pub fn merged(skeleton: &str, texts: &[&str]) -> String {
     let all: Vec<&str> = skeleton.lines().collect();
     let mut class = String::new();

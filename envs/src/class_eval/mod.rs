@@ -58,7 +58,7 @@ impl Default for Rules {
     }
 }
 
-/// The fields of a `spec` beside the rules; others are kept and ignored.
+/// The fields of a `spec` without the rules; other fields are kept and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The skeleton.
@@ -100,7 +100,7 @@ impl Class {
         self.missing.iter().map(String::as_str).filter(|name| lines(text, name).is_some()).collect()
     }
 
-    /// Share of the tests that the class passes with what was written.
+    /// Share of the tests that the class passes with the agents' methods.
     fn tests(&self, texts: &[&str]) -> Result<f64> {
         let class = class::merged(&self.spec.problem, texts);
         let source = format!("{class}\n\n{}\n{RUN_TESTS}", self.spec.test);

@@ -12,7 +12,7 @@ use super::state::Disagreement;
 /// Longest piece of an input, an output or a program that a prompt shows, in characters.
 const LONGEST: usize = 2000;
 
-/// A prompt for `agent`; `alone` where there is no tester.
+/// A prompt for `agent`; `alone` if the team has no tester.
 pub fn prompt(
     problem: &CodeProblem,
     reasoning: Reasoning,

@@ -1,15 +1,16 @@
-//! What a helper and a main function are worth together, in levels.
+//! Scores a helper and a main function together, in levels.
 //!
 //! | level | what counts | points |
 //! |---|---|---|
 //! | functions | the helper is there and returns 0.4; the main function is there and returns 0.6, or the count ends | 1 |
 //! | syntax | imports, helper and main function are a program, or the count ends | 0.5 |
 //! | tests | share of the assertions that hold | 1 |
-//! | cooperation | where one holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped | 1.5 |
+//! | cooperation | if any assertion holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped | 1.5 |
 //!
-//! A model's functions never see what is expected. An assertion is taken apart once, without them, into calls and a check;
-//! the calls run with the functions, one process an assertion; the check runs without them, on the values that came
-//! back as text. Left out: values whose text is no Python literal, which are wrong.
+//! A model's functions never see the expected values. An assertion is taken apart once, without them, into
+//! calls and a check; the calls run with the functions, one process an assertion; the check runs without
+//! them, on the values that came back as text. Left out: values whose text is no Python literal, which are
+//! wrong.
 
 use record::failure::Result;
 use sandbox::{Entry, Execution, Limits, Program, Status};
@@ -200,7 +201,7 @@ fn tests(source: &str, test: &str, limits: Limits) -> Result<Vec<(String, Option
         .collect())
 }
 
-/// What a program of ours prints, as JSON; null if it cannot cope with what it is given.
+/// Runs one of our programs and returns its output as JSON; null if it cannot handle the input.
 fn ours(source: &str, input: &Value) -> Result<Value> {
     let execution = run::run(&Program::python(source, &input.to_string()))?;
     Ok(serde_json::from_str(&execution.stdout).unwrap_or_default())

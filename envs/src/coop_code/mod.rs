@@ -1,8 +1,8 @@
 //! `coop-code`: one agent writes a helper function, another the main function that may call it.
 //!
-//! From MAGRPO (arXiv 2508.04652): in a turn neither sees the other's code; after it each is told what came of both. Problems
-//! have HumanEval's layout, a signature with a description and a test `check(candidate)`. [`judge`] has the reward;
-//! [`functions`] reads answers; [`feedback`] puts results into words.
+//! From MAGRPO (arXiv 2508.04652): in a turn neither sees the other's code; after it each gets feedback on
+//! both. Problems have HumanEval's layout, a signature with a description and a test `check(candidate)`.
+//! [`judge`] has the reward; [`functions`] reads answers; [`feedback`] puts results into words.
 //!
 //! Workflows: `team`; `pipeline`, in which the main function's author sees the helper; `discussion`, in which after the first
 //! turn both see both; `single`, in which one agent writes both. Left out: feedback by another model.
@@ -47,7 +47,7 @@ impl Default for Rules {
     }
 }
 
-/// The fields of a `spec` beside the rules; others are kept and ignored.
+/// The fields of a `spec` without the rules; other fields are kept and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// Imports, signature and description.

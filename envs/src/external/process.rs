@@ -1,11 +1,11 @@
 //! A program that answers one line of JSON for each line it is sent.
 //!
-//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the request is sent
-//! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
-//! as there are concurrent requests.
+//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the
+//! request is sent once more: requests are pure, so a retry changes nothing. Processes are kept for later
+//! requests, one for each concurrent request.
 //!
-//! What a process has started ends with it ([`super::descendants`]). Left out: a sandbox. The program is the user's own, run
-//! as `sh -c` would run it.
+//! All processes that it started end with it ([`super::descendants`]). Left out: a sandbox. The user wrote
+//! the program, and it runs as `sh -c` would run it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -147,7 +147,7 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
 /// A process with its pipes, which never block.
 struct Running {
     process: Child,
-    /// By which what it starts is found.
+    /// Mark in the environment that identifies its descendants.
     mark: String,
     /// None once it is closed.
     input: Option<ChildStdin>,
@@ -160,7 +160,7 @@ struct Running {
 impl Running {
     fn start(command: &str) -> io::Result<Running> {
         let mark = descendants::mark();
-        // A process group of its own, so that what a shell starts can be killed with it.
+        // A new process group, so that the children of a shell can be killed with it.
         let mut process = Command::new("sh")
             .arg("-c")
             .arg(command)
@@ -182,7 +182,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Of its output and its input.
+    /// Descriptors of its output and its input.
     fn descriptors(&self) -> [RawFd; 2] {
         [self.output.as_raw_fd(), self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd)]
     }
@@ -195,7 +195,7 @@ impl Running {
         })
     }
 
-    /// Sends what is `unsent` and reads a line; none where the process has closed a pipe.
+    /// Sends `unsent` and reads a line; `None` if the process has closed a pipe.
     fn line(&mut self, mut unsent: &[u8], timeout: Duration) -> std::result::Result<Option<String>, String> {
         let deadline = Instant::now() + timeout;
         let mut searched = 0;
@@ -239,13 +239,13 @@ impl Running {
         let input = if writes { input } else { -1 };
         let mut entries = [entry(output, libc::POLLIN), entry(input, libc::POLLOUT)];
         let left = deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
-        // SAFETY: the pointer and the count describe `entries`, which outlives the call. The next read or write shows
-        // what it returns.
+        // SAFETY: the pointer and the count describe `entries`, which outlives the call. The next read or
+        // write handles the result.
         unsafe { libc::poll(entries.as_mut_ptr(), 2, left.as_millis().max(1) as libc::c_int) };
     }
 
-    /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group and of what else it has
-    /// started. Its status, if it exited by itself.
+    /// Closes its stdin, waits a moment for it to exit, then kills its process group and its descendants.
+    /// Returns its status if it exited by itself.
     fn end(&mut self) -> Option<ExitStatus> {
         self.input = None;
         if std::mem::replace(&mut self.ended, true) {
@@ -257,15 +257,15 @@ impl Running {
         }
         let exited = self.has_exited();
         if let Ok(group) = i32::try_from(self.process.id()) {
-            // SAFETY: kill only sends a signal; the group is the child's own, and as the child is not reaped yet, its
-            // id belongs to nobody else.
+            // SAFETY: kill only sends a signal. The group belongs to the child, and its id cannot be reused
+            // before the child is reaped.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         descendants::kill(&self.mark);
         self.process.wait().ok().filter(|_| exited)
     }
 
-    /// Whether it has exited; it is not reaped.
+    /// Returns true if it has exited; it is not reaped.
     fn has_exited(&self) -> bool {
         // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the call that fills it in.
         unsafe {
@@ -276,7 +276,7 @@ impl Running {
     }
 }
 
-/// Whether a read or a write has to be tried again.
+/// Returns true if a read or a write has to be tried again.
 fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

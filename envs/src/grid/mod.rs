@@ -64,7 +64,7 @@ impl Position {
         Some(Position { row, column })
     }
 
-    /// The position one step away, also outside of any board; none left of column a or above row 0.
+    /// The position one step away, possibly outside of the board; `None` left of column a or above row 0.
     pub fn step(self, step: Move) -> Option<Position> {
         let Position { row, column } = self;
         Some(match step {
@@ -148,8 +148,9 @@ impl<S> Parsed<S> {
     }
 }
 
-/// An agent's own reward in the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), in [0, 1]:
-/// `.1 format + .1 legal + .8 main`. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+/// An agent's local reward in the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), in [0, 1]: `.1
+/// format + .1 legal + .8 main`. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in
+/// binary.
 pub(crate) fn local_reward(format: bool, legal: bool, main: f64) -> f64 {
     (f64::from(format) + f64::from(legal) + 8.0 * main) / 10.0
 }

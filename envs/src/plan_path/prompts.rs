@@ -101,7 +101,7 @@ fn glyph(map: &Map, position: Position) -> char {
     }
 }
 
-/// A prompt. `proposal` is `None` where there is no tool.
+/// A prompt. `proposal` is `None` without a tool.
 pub fn prompt(instance: &Instance, position: Position, proposal: Option<&str>, agent: &str) -> String {
     let (preamble, episode) = (&instance.preamble, &instance.episode);
     if episode.is_compact() {

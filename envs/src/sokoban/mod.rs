@@ -32,7 +32,7 @@ pub(crate) static SOKOBAN: Grid<Instance> = Grid::new();
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Of every task, but for the level.
+    /// Everything that all tasks share, so all but the level.
     spec: RawSpec,
     boxes: usize,
     /// Share of cells inside the rim that are walls.

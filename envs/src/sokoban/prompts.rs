@@ -62,7 +62,7 @@ pub fn preamble(level: &Level, encoding: Encoding, moves: u32, turns: u32) -> St
     )
 }
 
-/// A prompt. `proposal` is `None` where there is no tool.
+/// A prompt. `proposal` is `None` without a tool.
 pub fn prompt(instance: &Instance, situation: &Situation, proposal: Option<&str>, agent: &str) -> String {
     let Instance { level, preamble, episode, .. } = instance;
     if episode.is_compact() {

@@ -1,8 +1,9 @@
 //! `tldr` and `arxiv`: two writers in prose, scored as published for MAGRPO (arXiv 2508.04652).
 //!
-//! Counting follows the published rewards to the letter: words by white space, lengths in characters of the raw text, every
-//! word counted for the vocabulary, connectives of the second text alone (`tldr`) or of both texts without anything in between
-//! (`arxiv`). Of two published ranges of `arxiv`'s length the older is taken, 1.0 to 1.3 with edges at 0.8 and 1.5.
+//! Counting follows the published rewards to the letter: words by white space, lengths in characters of the
+//! raw text, every word counted for the vocabulary, connectives of the second text alone (`tldr`) or of both
+//! texts without anything in between (`arxiv`). Two ranges of `arxiv`'s length were published; this uses the
+//! older one, 1.0 to 1.3 with edges at 0.8 and 1.5.
 //!
 //! Left out: the greatest reward needs no source, so there are no demonstrations; a pretrained policy needs none.
 
@@ -42,7 +43,7 @@ pub trait Kind: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     /// What is to be done.
     const SUMMARY: &'static str;
-    /// Texts of our own.
+    /// The shipped texts.
     const SHIPPED: &'static str;
     /// What the levels ask for.
     const GATES: Gates;

@@ -1,4 +1,4 @@
-//! Points of a piece of two texts, in levels: a level that is failed ends the count, and what was earned stays.
+//! Points of a pair of texts, in levels: a failed level ends the count, and earned points stay.
 //!
 //! | level | what counts | points |
 //! |---|---|---|

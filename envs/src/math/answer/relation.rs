@@ -1,6 +1,7 @@
 //! Inequalities of one variable as intervals: `x \ge 2` is `[2, \infty)`, `2 < x < 5` is `(2, 5)`.
 //!
-//! Left out: inequalities of several variables, `\ne`, and what has to be solved first; they are words.
+//! Left out: inequalities of several variables, `\ne`, and inequalities that have to be solved first; they
+//! are words.
 
 use super::expression::Expression;
 use super::parse::{Answer, structure};
