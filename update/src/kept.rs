@@ -1,5 +1,6 @@
-//! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
-//! disk. A device's memory is the next rollout's, so there the optimizer's state alone stays, in host memory.
+//! A policy in memory from one update to the next (`--resident`): its learner, and unfinished work on the
+//! disk. A device's memory belongs to the next rollout, so there only the optimizer's state stays, in host
+//! memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ pub struct Older {
     pub from: u64,
     /// How many stay.
     pub keep: usize,
-    /// Which stay whatever their number.
+    /// Versions that stay whatever their number.
     pub pinned: [Version; 2],
 }
 
@@ -78,12 +79,12 @@ pub struct Unsaved {
     pub types: Vec<ElementType>,
     /// The optimizer.
     pub method: Method,
-    /// What is written beside.
+    /// The trainer's state to save with it.
     pub state: TrainerState,
 }
 
 impl Kept {
-    /// Begins the next update with the samples so far, if they are the version's own.
+    /// Begins the next update with the samples so far, if this version made them.
     ///
     /// # Errors
     /// The device's, or an interruption.
@@ -100,7 +101,8 @@ impl Kept {
         }
     }
 
-    /// Waits until the version, published without training state, is on disk; then removes what it made superfluous.
+    /// Waits until the version, published without training state, is on disk; then removes superseded
+    /// versions.
     ///
     /// # Errors
     /// The disk's.

@@ -159,7 +159,7 @@ pub fn next_version(
     if change == Change::All { publish(from, &next, retention) } else { publish_same(from, &next, retention) }
 }
 
-/// Saves a learner's optimizer state beside its weights, which were published without.
+/// Saves a learner's optimizer state with its weights, which were published without it.
 ///
 /// # Errors
 /// The disk's.
@@ -173,7 +173,7 @@ pub fn save(
     save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
 }
 
-/// A learner's optimizer state in memory, in place of what [`save`] writes; nothing where there is none.
+/// A learner's optimizer state in memory, in place of [`save`]; `None` without a state.
 ///
 /// # Errors
 /// The device's.

@@ -35,11 +35,11 @@ pub struct SampleReader {
     pub passed: u64,
     /// The agents of those, in order of first appearance.
     pub unowned: Vec<String>,
-    /// Whether rollout says that it computed in f32.
+    /// True if rollout says that it computed in f32.
     pub sampled_in_f32: bool,
 }
 
-/// Whether every rollout that these lines come from says that it computed in f32.
+/// Returns true if every rollout that these lines come from says that it computed in f32.
 pub fn sampled_in_f32(ends: &[End]) -> bool {
     let mut dtypes = with_earlier(ends).into_iter().filter_map(|end| end.extra.get("dtype")).peekable();
     dtypes.peek().is_some() && dtypes.all(|dtype| dtype == "float32")
@@ -125,7 +125,7 @@ type Piece = (Instant, io::Result<Vec<u8>>);
 pub struct Arrival {
     /// When the last piece that was read arrived.
     pub last: Cell<Option<Instant>>,
-    /// Whether there was another by the time that it was read.
+    /// True if another part had arrived when this one was read.
     pub has_more: Cell<bool>,
 }
 

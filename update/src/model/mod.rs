@@ -39,7 +39,7 @@ pub trait RowLoss: Sync {
     /// several threads, each exactly once.
     fn rows(&self, tree_index: usize, tree: &Tree, logprobs: &[f32], derivative: &mut [f32]);
 
-    /// The same a row at a time, where each depends on its own log-probability alone.
+    /// A row at a time, if each row depends on its log-probability alone.
     fn by_row(&self) -> Option<&dyn RowDerivative> {
         None
     }
@@ -63,7 +63,7 @@ pub struct Scores {
 /// A decoder on the CPU, ready to score and to differentiate.
 pub struct Model {
     config: Config,
-    /// Of what is trained: the weights or an adapter.
+    /// Layout of the trained parameters: the weights or an adapter.
     layout: Arc<Layout>,
     /// The adapter and its base, if that is trained.
     adapter: Option<(LoraAdapter, Arc<Parameters>)>,
@@ -98,7 +98,7 @@ impl Model {
         }
     }
 
-    /// The same decoder with an adapter over a frozen base, which several may share: parameters and gradients are the
+    /// Adds an adapter over a frozen base, which several may share: parameters and gradients are the
     /// adapter's.
     pub fn adapted(self, adapter: LoraAdapter, base: Arc<Parameters>) -> Model {
         let layout = adapter.layout().clone();
@@ -110,20 +110,19 @@ impl Model {
         self.adapter.as_ref().map(|(adapter, base)| (adapter, base.as_ref()))
     }
 
-    /// The same decoder with activation recomputation: only the input of each layer is saved for the backward pass.
+    /// Turns on activation recomputation: only the input of each layer is saved for the backward pass.
     /// Results are bit-identical.
     pub fn recomputing(self) -> Model {
         Model { recompute: true, workers: Mutex::default(), ..self }
     }
 
-    /// The same decoder with the operands of its linear layers' products rounded, forward and backward. Weights, sums and
-    /// everything else stay f32.
+    /// Rounds the operands of the linear layers' products, forward and backward. Weights, sums and everything
+    /// else stay f32.
     pub fn rounding(self, precision: Precision) -> Model {
         Model { precision, workers: Mutex::default(), ..self }
     }
 
-    /// The same decoder with as much memory for activations as micro-batches of so many tokens were planned to take, where
-    /// its own are smaller.
+    /// Raises the activation buffers to the size planned for micro-batches of `tokens` tokens.
     pub fn planned_for(self, tokens: usize) -> Model {
         Model { planned: tokens, ..self }
     }
@@ -228,7 +227,7 @@ impl Model {
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How threads share micro-batches, with a gradient of so many values or none.
+    /// How threads share micro-batches, with a gradient of the given length, if any.
     fn parallelism(
         &self,
         trees: &[Tree],

@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 1 << 30;
 const CHUNK_NODES: (usize, usize) = (64, 2048);
 /// Rows of a GEMM's tile: a chunk is whole tiles if it has one at all.
 const GEMM_TILE: usize = 128;
-/// Threads of a block, for vocabularies with at least so many tokens.
+/// Threads of a block, for vocabularies of at least this size.
 const THREADS: usize = 512;
 
 /// Buffers of one chunk, kept between micro-batches.
@@ -36,7 +36,7 @@ pub(super) struct Workspace {
     /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
     /// the rounding error of the logits' gradient at the targets.
     rows: Option<Buffer<f32>>,
-    /// Whether `logits` still hold those of every node.
+    /// True if `logits` still hold every node.
     kept: bool,
 }
 
