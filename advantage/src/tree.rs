@@ -117,7 +117,7 @@ impl JointTree {
         Ok(())
     }
 
-    /// Whether the sample `id` is part of a joint action.
+    /// Returns true if the sample `id` is part of a joint action.
     pub fn has(&self, id: &str) -> bool {
         self.of_sample.contains_key(id)
     }

@@ -32,7 +32,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// Its type, or the type of the values it points to.
     pub scalar: Scalar,
-    /// Whether it is a pointer to device memory.
+    /// True if it is a pointer to device memory.
     pub pointer: bool,
 }
 

@@ -51,7 +51,7 @@ impl EpisodeLimits {
 pub struct EpisodeSet {
     /// The training step.
     pub step: u64,
-    /// Whether the stream is an evaluation's.
+    /// True if the stream is an evaluation's.
     pub held_out: bool,
     /// Episodes of the stream.
     pub total: u64,
@@ -98,7 +98,7 @@ pub struct ScoredJoint {
 /// The end of an episode.
 #[derive(Debug, Serialize)]
 pub struct Ended {
-    /// Whether the task was solved.
+    /// True if the task was solved.
     pub success: bool,
     stop: String,
     /// Turns that were started.

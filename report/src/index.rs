@@ -101,7 +101,7 @@ impl Indexer {
 }
 
 impl EpisodeIndex {
-    /// Whether the stream of `step` has an episode of this name.
+    /// Returns true if the stream of `step` has an episode of this name.
     pub fn has(&self, step: u64, name: &str) -> bool {
         let of_step = || name.strip_prefix(&format!("{step}."))?.parse::<usize>().ok();
         match self.names.is_empty() {

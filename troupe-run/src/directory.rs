@@ -266,7 +266,7 @@ impl RunFiles {
         if versions.is_empty() { Err(broken("it names no policies")) } else { Ok(versions) }
     }
 
-    /// Whether all versions are there with their optimizers' states, which version 0 has none of.
+    /// Returns true if all versions are there with their optimizers' states, which version 0 has none of.
     fn has_states(&self, versions: &Versions) -> bool {
         versions.iter().all(|(name, version)| {
             let folder = self.policy(name).join(folder_of(version));

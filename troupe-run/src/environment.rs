@@ -114,7 +114,7 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
     })
 }
 
-/// Whether this can be the name of a folder.
+/// Returns true if this can be the name of a folder.
 fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')

@@ -65,7 +65,7 @@ pub fn heed_signals() -> Result<()> {
     Ok(())
 }
 
-/// Whether whoever started this ignores a signal, as `nohup` does.
+/// Returns true if whoever started this ignores a signal, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: it writes one action, for which there is room, and changes none.
     unsafe {
@@ -173,7 +173,7 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process has not ended: one that has has no command line, also where nobody has waited for it.
+/// Returns true if a process has not ended: one that has has no command line, also where nobody has waited for it.
 fn is_running(process: u32) -> bool {
     match fs::read(format!("/proc/{process}/cmdline")) {
         Ok(line) => !line.is_empty(),

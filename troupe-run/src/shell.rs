@@ -46,7 +46,7 @@ const SAMPLES_FILE: &str = "tee samples.jsonl";
 const BROKEN_PIPE: u8 = 141;
 
 impl Pipe {
-    /// Whether all of it succeeded.
+    /// Returns true if all of it succeeded.
     ///
     /// # Errors
     /// The leftmost that failed, but for those that only lost their reader.

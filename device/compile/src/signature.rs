@@ -24,7 +24,7 @@ pub struct Parameter {
     pub name: String,
     /// The variant of `device::Scalar` that is its type, or that it points to.
     pub scalar: &'static str,
-    /// Whether it is a pointer.
+    /// True if it is a pointer.
     pub pointer: bool,
 }
 
