@@ -25,7 +25,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 74
 figures=benches/gpu.tsv
 
-# A part, the seconds that it may need, and the code that it measures. Where nothing else decides, they are run in this order.
+# A part, the seconds that it may need, and the code that it measures. This is the default order.
 rows() {
     cat <<'ROWS'
 tests 100 device update rollout/kernels rollout/src/engine/device

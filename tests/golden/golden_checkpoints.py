@@ -114,7 +114,8 @@ CHECKPOINTS = {
         rope_theta=1e4, gradient=1.0,
         config=dict(sliding_window=30), rope_scaling=dict(partial_rotary_factor=0.75),
     ),
-    # As Phi-4-mini: LongRoPE's divisors for contexts up to that of pretraining, which is longer than every golden sequence.
+    # Like Phi-4-mini: LongRoPE's divisors for contexts up to the pretraining length, which exceeds every
+    # golden sequence.
     "phi3-2-1-long-rope": dict(
         family="phi3", seed=31, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0, config=dict(original_max_position_embeddings=128),
@@ -143,8 +144,8 @@ CHECKPOINTS = {
             num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
         ),
     ),
-    # The same by mlp_only_layers, then two layers of six experts of which each token takes three; the names of the published
-    # configurations.
+    # Experts by mlp_only_layers, then two layers of six experts of which each token takes three; the names of
+    # the published configurations.
     "qwen3-moe-4-2-dense-first": dict(
         family="qwen3_moe", seed=25, hidden=40, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=24, tied=False,
         rope_theta=1e6, gradient=0.8, old_config=True,

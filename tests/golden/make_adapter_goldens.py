@@ -1,9 +1,9 @@
-"""Makes the goldens in adapters/: random low-rank adapters over the checkpoints beside this script, by PEFT.
+"""Makes the goldens in adapters/: random low-rank adapters over the checkpoints in this folder, by PEFT.
 
 Why: PEFT decides what an adapter's files mean, and autograd what its gradient is. Both factors are random, so that a
 forgotten scale or a swapped factor shows.
 
-What is left out: dropout, and whatever else of PEFT Troupe refuses.
+Left out: dropout, and every feature of PEFT that Troupe refuses.
 
 Run:  python make_adapter_goldens.py [NAME...]  (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
 """

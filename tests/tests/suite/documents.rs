@@ -138,7 +138,7 @@ fn learns(page: &str, block: &str, metrics: &str) {
     assert!(updates > 0 || !trains || evaluates, "{page}: nothing was trained in\n{block}");
 }
 
-/// What `./pipeline.sh` is where a page's blocks are run: the same with small numbers, which go before those of the page.
+/// Flags that make a page's `./pipeline.sh` small. They come before the page's flags.
 const SMALL: &str = "--steps 2 --tasks 8 --warmup 120 --eval-tasks 6";
 
 /// Runs the `sh` blocks of a page in `folder`, one after another, but for those that `left_out` matches.

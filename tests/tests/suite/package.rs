@@ -22,7 +22,7 @@ fn must(folder: &Path, command: &str) -> String {
 fn an_installed_wheel_trains_without_this_checkout() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    // A build that goes on beside this test replaces programs: both packages are made of one copy.
+    // A concurrent build replaces programs, so both packages are made from one copy.
     let built = folder.join("built");
     std::fs::create_dir(&built).expect("a folder");
     for program in PROGRAMS.iter().chain(&["troupe-run"]) {
@@ -109,7 +109,7 @@ fn the_image_is_made_with_the_rust_that_the_workspace_needs() {
     assert!(text("rollout/Cargo.toml").contains(&format!("\n{feature} = [")), "{feature}");
 }
 
-/// README promises Python 3.9. The wheel's own promise is that of the ONNX Runtime which it depends on.
+/// README promises Python 3.9. The wheel requires the Python of its ONNX Runtime.
 #[test]
 fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
     let parse = "import ast, pathlib, sys\n\

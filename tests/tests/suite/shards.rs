@@ -8,7 +8,7 @@ use std::process::Output;
 
 use troupe_tests::{contents, must, pipeline, programs, without_timing};
 
-/// Samples, episodes and whatever else, but for the shard's own `end`.
+/// Samples, episodes and other lines, without the shard's `end`.
 fn lines(text: &str, shard: &str) -> Vec<String> {
     let text = text.replace(&format!("\"shard\":\"{shard}\""), "");
     text.lines().filter(|line| !line.starts_with("{\"type\":\"end\"")).map(str::to_owned).collect()

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use troupe_tests::root;
 
-/// Names of types that once were private words, beside the field's.
+/// Former private names of types, with the field's words.
 const TYPES: &[(&str, &str)] = &[
     ("Recording Recordings", "CUDA graph"),
     ("Form", "batch shape, padding bucket"),
@@ -205,7 +205,8 @@ fn ambiguous(files: &[(String, String)]) -> Vec<String> {
     several.map(|(name, owners)| format!("{name} is a type of {owners:?}")).collect()
 }
 
-/// Data is quoted as it is: problems and the answers of other programs. This file names what it forbids.
+/// Returns true unless `path` is quoted data: problems, or the answers of other programs. This file names the
+/// forbidden words.
 fn is_checked(path: &str) -> bool {
     let data = [
         ".jsonl",
