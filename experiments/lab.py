@@ -27,7 +27,7 @@ MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
 # Argument of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
-# What is kept of the stream of an evaluation.
+# The parts of an evaluation's stream that are kept.
 SHORT = ('if .type == "sample" then {type: "answer", v: 1, episode, turn, agent, tokens: (.completion_ids | length), team: .rewards.team}'
          ' else . end')
 # Samples of each agent per turn, for any number of branches: a step costs the same and has equally many

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu_visit.sh: a visit to a machine with a GPU: what is packed, which rows are measured, and where they are kept.
+# tests/gpu_visit.sh: a visit to a machine with a GPU: packing, choosing the rows to measure, and keeping the
+# figures.
 set -uo pipefail
 export LC_ALL=C
 

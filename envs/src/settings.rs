@@ -16,7 +16,7 @@ pub struct Setting {
     pub name: &'static str,
     /// The default, as text for a person.
     pub default: &'static str,
-    /// What it means, in one line.
+    /// Meaning, in one line.
     pub meaning: &'static str,
 }
 

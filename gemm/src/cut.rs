@@ -71,7 +71,7 @@ pub fn cut<'a>(
 fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
     let panels = columns.div_ceil(TILE);
     let choices = (1..=parts).map(|down| (down.min(rows.max(1)), (parts / down).clamp(1, panels.max(1))));
-    // The slowest block counts first, then what is packed.
+    // The slowest block counts first, then the packing.
     let cost = |&(down, across): &(usize, usize)| {
         let block = rows.div_ceil(down) * panels.div_ceil(across) * TILE;
         (block, across * rows + down * columns)

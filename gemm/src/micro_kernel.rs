@@ -33,7 +33,8 @@ pub(crate) trait MicroKernel {
     /// May write up to 16 words past the last.
     ///
     /// # Safety
-    /// The CPU has the kernel's instructions, `rows <= width`, and both pointers are valid for what is said above.
+    /// The CPU has the kernel's instructions, `rows <= width`, and both pointers are valid for the ranges
+    /// above.
     unsafe fn transpose(block: PackBlock) {
         let PackBlock { rows, columns, source, stride, target, width } = block;
         // Blocks of 8 columns keep the lines being written in the L1 cache.
@@ -105,7 +106,7 @@ pub(crate) struct Tile {
     pub stride: usize,
     /// Strides of a row and of the inner dimension of a left operand that is not packed.
     pub in_place: Option<[usize; 2]>,
-    /// True if the sums go on from what they are added to.
+    /// True if the sums continue from the previous contents.
     pub chained: bool,
 }
 

@@ -133,7 +133,7 @@ fn every_layout_and_odd_size_is_right() {
                         let (row, column) = (index / stride, index % stride);
                         assert_eq!(found.to_bits(), again[index].to_bits(), "{place}: packed before");
                         if column >= columns {
-                            // What lies between the rows is left alone.
+                            // Values between the rows are unchanged.
                             assert!(if mode == 1 { found == base[index] } else { found.is_nan() }, "{place}");
                             continue;
                         }

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-/// What the child may allocate beyond what it inherits, in bytes.
+/// Bytes that the child may allocate beyond the inherited ones.
 const MEMORY: u64 = 1 << 30;
 /// Longest message, in bytes.
 const LONGEST: u64 = 256 << 20;

@@ -298,7 +298,8 @@ impl Projection {
     fn new(config: &Config, layer: usize, target: Target) -> Projection {
         let (inputs, outputs) = target.extent(config);
         let module = target.module(layer);
-        // What is added to the residual stream is smaller, so that its size does not grow with depth (GPT-2's rule).
+        // Additions to the residual stream are smaller, so that its size does not grow with depth (GPT-2's
+        // rule).
         let adders = match target {
             Target::Output | Target::Down => (2.0 * config.num_layers as f64).sqrt(),
             _ => 1.0,

@@ -77,9 +77,6 @@ pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Resul
 /// Publishes a version with unchanged weights: the files of `from` are linked, not written again. The
 /// optimizer's state is linked too unless `next` has a new one. `from` must be [verified](Policy) and `next`
 /// names no tensors.
-///
-/// # Errors
-/// See [`publish`].
 pub fn publish_same(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
     publish_content(from, next, Content::Same, retention)
 }

@@ -143,9 +143,6 @@ impl Tokenizer {
     }
 
     /// Token ids of a conversation, up to the opening of the assistant's next message.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::render`] and [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         self.ask(Request::Chat(messages.into())).map(|reply| reply.ids)
     }

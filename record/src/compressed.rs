@@ -20,7 +20,7 @@ const INPUT: usize = 1 << 17;
 /// The level of [`compress`].
 const LEVEL: i32 = 9;
 
-/// Takes frames in and gives out what they hold.
+/// Decompresses frames.
 pub(crate) struct Frames {
     decoder: Decoder<'static>,
     input: Vec<u8>,

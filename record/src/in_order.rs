@@ -15,7 +15,7 @@ use crate::text::Text;
 /// Decimal digits that any u64 has room for.
 const DIGITS: usize = 19;
 
-/// What is left of a line.
+/// The rest of a line.
 pub(crate) struct Cursor<'a>(pub(crate) &'a str);
 
 /// A value of a field.

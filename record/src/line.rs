@@ -209,7 +209,7 @@ pub struct End {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was missing from the stream, if the stage was told to accept that.
+    /// The missing parts of the stream, if the stage was told to accept them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<String>,
     /// What the stage counted.

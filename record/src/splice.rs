@@ -11,7 +11,7 @@ use crate::check::Entries;
 use crate::failure::{Failure, Result};
 use crate::finite;
 
-/// What begins a Unicode escape, as in `\u0041`.
+/// The start of a Unicode escape, as in `\u0041`.
 static ESCAPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\\u"));
 
 /// Adds keys to lines. The searchers are kept, because building one takes longer than searching a short line.

@@ -184,7 +184,7 @@ impl Stream {
     /// Checks that the stream is complete.
     ///
     /// # Errors
-    /// 65, saying what is missing or which earlier stage failed; never with `allow_incomplete`.
+    /// 65, naming the missing part or the earlier stage that failed; never with `allow_incomplete`.
     pub fn whole(&self) -> Result<()> {
         if self.allow_incomplete { Ok(()) } else { self.verdict() }
     }

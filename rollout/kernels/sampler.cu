@@ -195,8 +195,8 @@ __device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u
   return chosen;
 }
 
-// Where `target` falls on a line of `count` weights, `stride` apart in memory: the last one of any weight where rounding
-// leaves a rest. What lies before it is taken off the target.
+// Index of the weight of a line (`count` weights, `stride` apart in memory) on which `target` falls: the last
+// nonzero weight if rounding leaves a rest. Earlier weights are subtracted from the target.
 template <typename T> __device__ __forceinline__ int pick(const T* weights, int count, int stride, double& target) {
   int chosen = 0;
   for (int i = 0; i < count; i++) {

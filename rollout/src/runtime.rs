@@ -169,7 +169,6 @@ pub fn provider(name: &str) -> String {
 /// What a library reports about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
-    /// Its version.
     pub version: String,
     /// Where it is.
     pub path: String,

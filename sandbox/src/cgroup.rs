@@ -75,7 +75,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What is left of its processes is killed; the kernel takes a moment to take the last one out.
+        // Kill its remaining processes; the kernel takes a moment to remove the last one.
         let _ = self.write("cgroup.kill", "1");
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() {

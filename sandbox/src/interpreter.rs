@@ -36,7 +36,7 @@ pub struct Interpreter {
     pub executable: PathBuf,
     /// Directories of its standard library, without symbolic links.
     pub libraries: Vec<PathBuf>,
-    /// The same paths, as the interpreter searches for them.
+    /// These paths, as the interpreter searches for them.
     pub landmarks: Vec<PathBuf>,
     /// Files that it maps, for example shared objects.
     pub objects: Vec<PathBuf>,

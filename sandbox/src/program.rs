@@ -65,7 +65,6 @@ pub struct Program<'a> {
     pub entry: Entry<'a>,
     /// Its stdin; where a function is called the arguments as a JSON array.
     pub stdin: &'a str,
-    /// What it may use.
     pub limits: Limits,
 }
 

@@ -38,7 +38,7 @@ pub struct Root {
     pub files: Vec<CString>,
     /// Symbolic links to make: target and path.
     pub links: Vec<(CString, CString)>,
-    /// What is mounted.
+    /// The mounted parts.
     pub parts: Vec<Part>,
 }
 

@@ -38,7 +38,7 @@ CHECKPOINTS = {
             original_max_position_embeddings=32,
         ), gradient=0.9,
     ),
-    # Weights stored in 16 bits. What is computed from them is f32, as in Troupe.
+    # Weights stored in 16 bits. The results are computed in f32, as in Troupe.
     "qwen3-4-2-bf16": dict(
         family="qwen3", seed=8, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True,
         rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START], gradient=1.0,

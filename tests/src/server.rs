@@ -17,7 +17,7 @@ pub struct Asked {
     pub path: String,
     /// The header `Authorization`.
     pub key: String,
-    /// What was sent; null where it is no JSON.
+    /// The request's body; null if it is no JSON.
     pub body: Value,
 }
 
@@ -66,7 +66,7 @@ impl StandInServer {
         StandInServer { url, asked }
     }
 
-    /// What was asked of `path`.
+    /// The requests to `path`.
     pub fn asked(&self, path: &str) -> Vec<Asked> {
         self.asked.lock().expect("requests").iter().filter(|asked| asked.path == path).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! A run that is checked, and not begun: nothing was written.
+//! A run that has been checked but not begun, so nothing is written.
 
 use std::path::{Path, PathBuf};
 
@@ -26,10 +26,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Asks the environment who acts, and has every stage check its command line.
+    /// Asks the environment for its agents, and has every stage check its command line.
     ///
     /// # Errors
-    /// The first value that is none of its flag's (exit 2), or that of the stage which refuses.
+    /// The first invalid value (exit 2), or the error of the stage that refuses.
     pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<Prepared> {
         let acting = environment::ask(&programs, &mut settings)?;
         if settings.text("method") != "at-grpo" {
@@ -80,7 +80,7 @@ impl Prepared {
     }
 }
 
-/// The path from the root of the file system; of one that goes up, what it leads to.
+/// The absolute path; a path that goes up is resolved.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
     let found = if goes_up {

@@ -116,9 +116,6 @@ impl Checkpoint {
     }
 
     /// Opens a version's weights with a training state from memory, or without one if a learner has it.
-    ///
-    /// # Errors
-    /// See [`Checkpoint::open`].
     pub fn with(policy: &Policy, config: &Config, saved: Option<SavedState>) -> Result<Checkpoint> {
         let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;

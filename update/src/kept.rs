@@ -29,19 +29,18 @@ pub struct Kept {
     pub state: KeptState,
     /// The newest version whose training state is on disk.
     pub saved: Version,
-    /// What is to be saved with the learner's state.
+    /// Work to save with the learner's state.
     pub unsaved: Option<Unsaved>,
     /// Tokens that the model knows.
     pub vocabulary: usize,
     /// Versions that it made superfluous.
     pub older: Option<Older>,
-    /// What it has done of the next update.
+    /// Its work on the next update.
     pub overlap: Overlap,
 }
 
 /// Where the weights and moments of a policy are.
 pub enum KeptState {
-    /// In a learner.
     Learner(Box<dyn Learner>),
     /// The weights in the version's files, the optimizer's state in host memory.
     Checkpoint(Box<Checkpoint>),

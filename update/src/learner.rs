@@ -221,7 +221,7 @@ pub struct DeviceLearner<D: Device> {
     timing: Timing,
 }
 
-/// What is trained on a device, and where its state is.
+/// The trained parameters on a device, and the place of their state.
 enum Trained {
     /// All weights; their state is on the device.
     Full(DeviceOptimizer),

@@ -19,7 +19,7 @@ use crate::minibatch::{self, TreeBatch, tree_members};
 use crate::samples::Samples;
 use crate::trainer::{PieceStats, accumulate};
 
-/// What was computed of a minibatch.
+/// Computed parts of a minibatch.
 #[derive(Default)]
 pub struct Overlap {
     /// The samples of each tree, in order.

@@ -15,7 +15,6 @@ use crate::tree::Tree;
 pub struct Piece {
     /// Index of the batch.
     pub batch: usize,
-    /// Range of its trees.
     pub trees: Range<usize>,
 }
 

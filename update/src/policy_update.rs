@@ -69,7 +69,7 @@ impl<'a> PolicyUpdate<'a> {
     ) -> Result<PolicyUpdate<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
-        // What is in memory was published by this process.
+        // The version in memory was published by this process.
         if kept.is_none_or(|kept| kept.version != from.version) {
             from.verify()?;
         }
@@ -190,7 +190,7 @@ impl<'a> PolicyUpdate<'a> {
         // Ranks on devices would each have a slice to keep.
         let stays = self.arguments.resident && (!on_device || self.ranks.count() == 1);
         let change = match (stats.optimizer_steps, continued) {
-            // What is in memory was not read again, so the files are not known to be good.
+            // The weights in memory were not read again, so the files have not been verified.
             (0, true) if loaded => Change::Nothing,
             (0, false) => Change::State,
             _ => Change::All,

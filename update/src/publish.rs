@@ -118,8 +118,9 @@ pub enum Change {
     Nothing,
 }
 
-/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a trainer state, as the
-/// version after `from`, from which it started as `checkpoint`. What has not changed is not written again.
+/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a
+/// trainer state, as the version after `from`, from which it started as `checkpoint`. Unchanged files are not
+/// written again.
 ///
 /// # Errors
 /// The device's, or the disk's.

@@ -1,7 +1,7 @@
 //! Reads all of stdin: each policy's samples, and the `end` lines.
 //!
-//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine. What is in memory
-//! from the step before may begin earlier ([`crate::overlap`]).
+//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the
+//! machine. A learner in memory from the previous step may begin earlier ([`crate::overlap`]).
 
 use std::cell::Cell;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
@@ -120,7 +120,7 @@ pub struct Unbounded {
 /// A piece of the input, and when it arrived.
 type Piece = (Instant, io::Result<Vec<u8>>);
 
-/// What has arrived of an [`Unbounded`] input.
+/// The bytes of an [`Unbounded`] input that have arrived.
 #[derive(Default)]
 pub struct Arrival {
     /// When the last piece that was read arrived.

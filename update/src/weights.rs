@@ -334,7 +334,7 @@ impl OptimizerTensors {
     }
 
     fn check(&self, name: &str, entry: &Entry, kind: ElementType) -> Result<()> {
-        // What is in memory was made for these entries.
+        // A state in memory was made for these entries.
         let OptimizerTensors::Saved { tensors, files } = self else { return Ok(()) };
         let found = tensors.tensor(name).ok();
         if found.is_some_and(|view| view.dtype == kind && view.shape == entry.shape) {

@@ -75,7 +75,7 @@ pub struct Spec {
 
 impl Spec {
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
         match class::missing(&self.problem).len() {
             0 => Err("problem: no class with a method to be written"),

@@ -64,7 +64,7 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     if !(0..10).all(|x| (-LARGEST_SMALL..=LARGEST_SMALL).contains(&chain.answer(x))) {
         return None;
     }
-    // What is said from left to right and copied as an expression is wrong, or the task would be to copy.
+    // Copying the words from left to right as an expression must be wrong, or the task would be to copy.
     let copied = format!(" {}", chain.words());
     let differs = |x: &i64| expression::evaluate(&copied, i128::from(*x)) != Some(chain.answer(*x).into());
     let mut best: Vec<i64> = inputs.iter().copied().filter(differs).collect();

@@ -16,7 +16,7 @@ const MAX_TIMEOUTS: usize = 2;
 /// What a program does with an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What it printed or returned, if it ended well.
+    /// Its output or return value, if it ended well.
     pub output: Option<String>,
     /// Why there is no output.
     pub fault: String,

@@ -16,7 +16,7 @@ pub enum Feedback {
     Passed,
     /// True if each level was passed.
     LevelPassed,
-    /// What was found at each level.
+    /// The findings at each level.
     #[default]
     LevelFeedback,
 }

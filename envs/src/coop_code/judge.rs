@@ -63,7 +63,7 @@ for values, check in json.load(sys.stdin):
 print(json.dumps(verdicts))
 ";
 
-/// What was found out about two answers.
+/// Findings about two answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The helper is there.
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-/// What is asked of the two functions.
+/// The task of the two functions.
 pub struct Question<'a> {
     /// The text of the problem; its imports are part of the program.
     pub prompt: &'a str,

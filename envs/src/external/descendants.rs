@@ -39,8 +39,8 @@ pub fn kill(mark: &str) {
     }
 }
 
-/// Processes with this entry in their environment, and those below them. What has ended is not listed: it has no
-/// environment.
+/// Processes with this entry in their environment, and their descendants. Ended processes are not listed,
+/// because they have no environment.
 fn marked(entry: &[u8]) -> HashSet<i32> {
     let mut found = HashSet::new();
     let mut others = Vec::new();

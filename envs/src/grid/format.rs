@@ -60,7 +60,6 @@ pub enum ActionFormat {
     Prose,
     /// The cells of a route.
     Route,
-    /// Moves.
     Moves,
     /// The cells of a route, and then the moves that follow it.
     RouteMoves,

@@ -18,7 +18,6 @@ pub use format::{ActionFormat, ActionSpace};
 
 /// One of the four steps, in the order of the letters U, D, L, R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Move {
     Up,
     Down,
@@ -47,7 +46,6 @@ impl Move {
 pub struct Position {
     /// Row, first in reading order.
     pub row: u8,
-    /// Column.
     pub column: u8,
 }
 

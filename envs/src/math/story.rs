@@ -27,7 +27,6 @@ const OPERATIONS: [Operation; 4] =
     [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Divide];
 
 impl Operation {
-    /// Its sign.
     pub fn sign(self) -> &'static str {
         self.words().0
     }

@@ -66,7 +66,6 @@ impl Map {
         &self.walls
     }
 
-    /// The goal.
     pub fn goal(&self) -> Cell {
         self.goal
     }

@@ -340,7 +340,7 @@ impl GridWorld for Instance {
         };
         let walk = rules::walk(map, situation.cell, &action.steps);
         let end = map.distance(walk.end);
-        // What follows the goal is ignored, cells out of reach included.
+        // Text after the goal is ignored, including cells out of reach.
         let legal = (action.connected || end == 0) && !walk.blocked;
         let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
         let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };

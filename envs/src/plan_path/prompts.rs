@@ -10,8 +10,8 @@
 //! walls a0 b2 e2 b3 goal c1 at e3 planner                   =>  d3 c3 c2 moves L L U     (workflow `route-moves`)
 //! ```
 //!
-//! What stays the same comes first, so that turns, agents and demonstrations on one board share a prefix. There is no
-//! history: the situation is all there is to know.
+//! Constant parts come first, so that turns, agents and demonstrations on one board share a prefix. There is
+//! no history: the situation is all there is to know.
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.

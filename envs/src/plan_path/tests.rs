@@ -73,7 +73,7 @@ fn a_task_carries_its_settings() {
     ] {
         let spec = task(settings).unwrap();
         for (key, value) in expected.as_object().unwrap() {
-            // What is null here is left out there.
+            // A null here is an absent key there.
             assert_eq!(spec.get(key).unwrap_or(&Value::Null), value, "{key} of {settings:?}");
         }
     }

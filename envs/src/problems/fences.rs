@@ -1,8 +1,8 @@
 //! Programs in answers, read as a person would read them.
 //!
 //! The last program that does the task counts, and a fence that is marked as Python before one that is not;
-//! with it the blocks before it that define what it uses. Words around it do no harm, nor does a fence that
-//! is never closed, nor an example of its use after it. Text between `<think>` and `</think>` is not the
+//! with it the earlier blocks that define the names it uses. Words around it do no harm, nor does a fence
+//! that is never closed, nor an example of its use after it. Text between `<think>` and `</think>` is not the
 //! answer.
 
 use super::functions::{defined, definitions, is_import, mentions};

@@ -93,7 +93,7 @@ pub struct Grade {
 pub struct Shown<'a> {
     /// Turns that have ended.
     pub turn: u32,
-    /// What was said, with the position of who said it.
+    /// Earlier texts, each with the position of its agent.
     pub texts: Vec<(usize, &'a str)>,
     /// What the agent is told of the last turn, if anything.
     pub feedback: Option<&'a str>,
@@ -208,7 +208,7 @@ impl<J: JointTask> Problem for Together<J> {
         let workflow = Arc::clone(&episode.workflow);
         for (agent, text) in actions {
             if let Some(position) = workflow.position(agent) {
-                // What is longer than any answer should be is none.
+                // A text longer than any sensible answer counts as empty.
                 let text = if text.len() > fences::LONGEST { "" } else { text };
                 episode.situation.texts[position] = Some(text.to_owned());
             }

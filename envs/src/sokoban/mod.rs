@@ -65,9 +65,7 @@ struct RawSpec {
 /// A task with everything that stays the same during its episodes.
 #[derive(Debug)]
 pub struct Instance {
-    /// The level.
     pub level: Level,
-    /// The situation at the start.
     pub start: Situation,
     /// Moves of a shortest solution.
     pub first: u16,

@@ -10,7 +10,7 @@
 //! walls b2 d4 goal d3 box c3 at b4 planner                   =>  b3 c3 moves U R   (`route-moves`)
 //! ```
 //!
-//! What stays the same comes first. There is no history: the situation is all there is to know.
+//! Constant parts come first. There is no history: the situation is all there is to know.
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.

@@ -72,7 +72,7 @@ mod tests {
         // A wrong digit takes away what a right one earns.
         assert_eq!(after("13.43.122143432."), 0.0);
         assert_eq!(after("2..43.122143432."), 0.0);
-        // What was right is lost again.
+        // A right digit is lost again.
         let before = instance.shape.parse("12.43.122143432.").unwrap();
         let lost = instance.shape.parse("1.243.122143432.").unwrap();
         assert_eq!(progress(&instance, &before, &lost), 0.0);

@@ -41,7 +41,7 @@ const SHARE: Setting =
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
     /// The environment's name.
     const NAME: &'static str;
-    /// What is to be done.
+    /// One-line description.
     const SUMMARY: &'static str;
     /// The shipped texts.
     const SHIPPED: &'static str;

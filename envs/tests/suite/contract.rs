@@ -14,7 +14,7 @@ use record::failure::Result;
 use record::sample::Message;
 use serde_json::Value;
 
-/// What is wrong.
+/// The planted flaw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None,

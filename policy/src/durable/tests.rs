@@ -1,7 +1,7 @@
 //! The order of syncs, and a power loss at any moment of publishing.
 //!
 //! The disk is simulated. The bytes of a file survive once the file was synced, the entries of a directory
-//! once the directory was. Of later changes to a directory, any number of the earliest survive.
+//! once the directory was. Any number of the earliest later changes to a directory survive.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

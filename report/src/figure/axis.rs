@@ -7,11 +7,10 @@ use crate::chart::Unit;
 pub enum Counts {
     /// Steps, which are whole.
     Steps,
-    /// Values of this unit.
     Values(Unit),
 }
 
-/// An axis: where values lie on it, its ticks, and what they are called.
+/// An axis: positions of values, ticks, and labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
     low: f64,
@@ -26,7 +25,6 @@ pub struct Axis {
 pub struct Tick {
     /// Where it is.
     pub value: f64,
-    /// What it is called.
     pub label: String,
     /// The raised digits behind it, of a power of ten.
     pub power: Option<String>,
@@ -81,7 +79,7 @@ impl Axis {
     }
 }
 
-/// By what values are divided before they are written, and what is written behind them.
+/// Divisor for values before they are written, and the text after them.
 fn scale(most: f64, unit: Unit) -> (f64, &'static str) {
     match unit {
         Unit::Share => (0.01, " %"),
@@ -104,7 +102,7 @@ fn tick_unit(length: f64, wanted: usize, whole: bool) -> f64 {
     units.iter().map(|unit| unit * power).find(|unit| *unit >= raw * 0.999).unwrap_or(raw)
 }
 
-/// As many digits after the point as multiples of a unit need.
+/// Digits after the point that multiples of a unit need.
 fn digits(unit: f64) -> usize {
     (0..12)
         .find(|&digits| {

@@ -21,12 +21,10 @@ pub trait Kernel: Sized {
     /// Outputs, of which only the first is required.
     const OUTPUTS: usize = 1;
 
-    /// The element type of an input.
     fn input_type(_index: usize) -> ONNXTensorElementDataType {
         FLOAT
     }
 
-    /// The element type of the outputs.
     fn output_type() -> ONNXTensorElementDataType {
         FLOAT
     }
@@ -253,7 +251,7 @@ impl Node {
     }
 }
 
-/// A running call of a kernel. What it returns addresses of lives as long as the call.
+/// A running call of a kernel. Addresses that it returns are valid as long as the call.
 pub struct Call(*mut OrtKernelContext);
 
 impl Call {

@@ -21,7 +21,6 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Host memory.
     pub fn host() -> Result<Memory> {
         let mut memory = ptr::null_mut();
         // SAFETY: `memory` receives a description that is released when this is dropped.

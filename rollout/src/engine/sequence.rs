@@ -31,7 +31,6 @@ impl Sequence {
         Sequence { length: blocks.len() * pool.config().block_size, blocks, gap: 0 }
     }
 
-    /// Tokens in it.
     pub fn tokens(&self) -> usize {
         self.length
     }

@@ -41,9 +41,9 @@ pub struct Candidate {
 /// Tokens of a candidate as a server counted them, where it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerTokens {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt: Option<u64>,
-    /// Of the completion.
+    /// Tokens of the completion.
     pub completion: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ pub struct Group {
     pub turn: u32,
     /// Index of the agent in the workflow.
     pub agent: usize,
-    /// Id of the sample that led to the state of this group; none in the initial state.
+    /// Id of the sample that led to the state of this group; `None` in the initial state.
     pub parent: Option<Arc<str>>,
     /// The prompt that all members continue.
     pub messages: Vec<Message>,

@@ -52,7 +52,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|at| if at == ' ' { '-' } else { at }).collect()
 }
 
-/// What is wrong with a word of inline code in a document, if it names a file of the repository.
+/// The fault of a word of inline code in a document that names a file of the repository.
 fn missing(word: &str, folder: &Path, files: &BTreeSet<String>, created: &BTreeSet<&str>) -> Option<String> {
     let (path, name) = match word.split_once("::") {
         Some((path, name)) => (path, Some(name.trim_end_matches("()"))),

@@ -26,7 +26,7 @@ fn repository(folder: &Path) -> String {
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
         std::fs::copy(root().join(name), to).expect("copied");
     }
-    // What was really measured here is none of the test's.
+    // Remove the real measurements from the test's copy.
     must(folder, "sed -i 1q benches/gpu.tsv");
     let all = "mkdir update && echo first >update/code && git init -q && git add -A && \
                git -c user.name=a -c user.email=a@b commit -qm one";

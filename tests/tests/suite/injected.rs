@@ -79,7 +79,7 @@ struct Stage {
 /// An invocation of a program, such as `update.2`, and its fault in the syntax of `strace -e inject`.
 type Fault = (String, String);
 
-/// What came of one run.
+/// Outcome of one run.
 struct Outcome {
     code: Option<i32>,
     stderr: String,

@@ -204,7 +204,7 @@ fn the_step_before_an_answer_can_be_gone_on_from() {
         while !answers.next().expect("an answer").expect("a line").starts_with("{\"type\":\"end\"") {}
         let state = |step: u64| version(step).join("trainer_state.json").exists();
         assert!(step == 1 || state(step - 1), "step {step}");
-        // What it does after the answer.
+        // Its work after the answer.
         for _ in 0..1000 {
             if state(step) {
                 break;

@@ -22,7 +22,7 @@ struct Planted {
     case: Case,
 }
 
-/// What is run.
+/// The kernel to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Case {
     AttentionForward,

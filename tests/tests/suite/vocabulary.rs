@@ -159,7 +159,7 @@ fn is_british(word: &str) -> bool {
         })
 }
 
-/// What is wrong with a file, line by line.
+/// The faults of a file, line by line.
 fn offenses(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let stem = path.rsplit('/').next().and_then(|file| file.split_once('.')).map(|(stem, _)| stem);

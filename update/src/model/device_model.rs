@@ -27,7 +27,7 @@ use crate::tree::Tree;
 pub struct DeviceModel<D: Device> {
     config: Config,
     layout: Arc<Layout>,
-    /// What is trained instead of the weights; `gradients` are then of its packed factors.
+    /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
     worker: Worker<Gpu<D>>,
     weights: Values,
@@ -138,7 +138,6 @@ impl<D: Device> DeviceModel<D> {
         Ok(model)
     }
 
-    /// The device.
     pub fn device(&mut self) -> &mut D {
         &mut self.worker.backend.device
     }
@@ -309,7 +308,6 @@ impl<D: Device> DeviceModel<D> {
 
 /// What an optimizer updates, and from what.
 pub(crate) struct OptimizerTensors<'a, D: Device> {
-    /// The device.
     pub device: &'a mut D,
     /// Upper halves of the master weights, rounded.
     pub weights: device::Slice<'a, half::bf16>,

@@ -55,7 +55,7 @@ impl Bytes {
     }
 }
 
-/// What is asked of a device.
+/// A request for device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRequest {
     /// Tokens of a micro-batch that there is work for.
@@ -90,7 +90,7 @@ pub struct MemoryPlan {
     pub tokens: usize,
     /// True if layers are computed again in the backward pass.
     pub recompute: bool,
-    /// What it was made for.
+    /// The request that it answers.
     pub request: MemoryRequest,
 }
 

@@ -151,7 +151,6 @@ pub struct Parameters {
 pub type Gradients = Parameters;
 
 impl Parameters {
-    /// All zeros.
     pub fn zeros(layout: &Arc<Layout>) -> Parameters {
         Parameters { layout: layout.clone(), values: vec![0.0; layout.len()] }
     }

@@ -39,7 +39,6 @@ pub enum Method {
 /// The optimizer's hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The method.
     pub method: Method,
     /// Peak learning rate.
     pub lr: f64,

@@ -93,7 +93,6 @@ impl Expression {
         if let Expression::Apply(_, parts) = self { parts } else { &[] }
     }
 
-    /// Its variables.
     pub fn variables(&self) -> BTreeSet<String> {
         match self {
             Expression::Variable(name) => [name.clone()].into(),

@@ -1,8 +1,9 @@
 //! Finds the answer in a solution, where a reader would.
 //!
-//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on its line or
-//! the next; then the last "answer is" or "answer:". A single short line that is mathematics from beginning to end is an
-//! answer as well. The last number in prose is not: nobody said that it is the answer.
+//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on
+//! its line or the next; then the last "answer is" or "answer:". A single short line that is mathematics from
+//! beginning to end is an answer as well. The last number in prose is not, because the text does not call it
+//! the answer.
 
 use super::parse::Answer;
 use super::spelling;
@@ -75,7 +76,8 @@ fn marked(text: &str) -> Option<String> {
     })
 }
 
-/// What follows the last "answer is" or "answer:", up to the end of the sentence, or the heading "Answer".
+/// The text after the last "answer is" or "answer:", up to the end of the sentence, or after the heading
+/// "Answer".
 fn announced(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     // Outside of ASCII lower case may have another length, and then other offsets.

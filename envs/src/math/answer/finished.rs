@@ -43,7 +43,6 @@ enum Work {
 /// A problem and its reference, as written.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// The problem.
     pub problem: &'a str,
     /// The reference answer.
     pub reference: &'a str,

@@ -99,7 +99,7 @@ impl Parser<'_> {
         there.then_some(())
     }
 
-    /// What follows `sign`, if it is there.
+    /// The expression after `sign`, if `sign` is next.
     fn after(&mut self, sign: char) -> Option<Option<Expression>> {
         match self.take(sign) {
             Some(()) => self.primary().map(Some),

@@ -45,8 +45,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What `text` means; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. What is no mathematics is
-    /// a [`Answer::Word`].
+    /// Parses `text`; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. Text that is not
+    /// mathematics is a [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
         // A point after a letter ends a sentence; after a digit it does no harm.
         let text = undecorated(text);

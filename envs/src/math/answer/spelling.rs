@@ -1,6 +1,7 @@
-//! One spelling for what people and models write in several: LaTeX's text and colors, degrees, delimiters, Markdown, and "the answer is".
+//! One spelling for notations that vary: LaTeX's text and colors, degrees, delimiters, Markdown, and "the
+//! answer is".
 //!
-//! What is left is mathematics for [`super::token`] or prose for [`super::word`].
+//! The result is mathematics for [`super::token`] or prose for [`super::word`].
 
 use super::token::is_among;
 

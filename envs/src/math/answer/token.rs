@@ -21,7 +21,6 @@ pub enum Token {
 /// A token and whether white space came before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spaced {
-    /// The token.
     pub token: Token,
     /// White space before it.
     pub space: bool,
@@ -201,7 +200,7 @@ impl Lexer {
                 self.sign('<');
                 self.sign('>');
             }
-            // What is left of text are words.
+            // The rest of the text is words.
             "text" => {
                 let ends_value = matches!(
                     self.found.last(),

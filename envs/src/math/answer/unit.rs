@@ -45,7 +45,6 @@ const UNITS: [(&str, &str, [i64; 2]); 24] = [
 ];
 
 impl Unit {
-    /// Dollars.
     pub fn dollar() -> Option<Unit> {
         Unit::named("dollars", 1)
     }

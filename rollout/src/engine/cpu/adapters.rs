@@ -1,9 +1,10 @@
 //! Low-rank adapters (LoRA, arXiv 2106.09685) over one base model.
 //!
-//! The base's matrix products are computed once for all rows. Before them a custom operator computes `B·(A·x)` of each row,
-//! with the adapter of the row's group, and they add to that, in the order of training. So roles that are adapters of one base share its weights, session and batches (as in Punica,
-//! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Nothing is merged: the base in memory is the one on disk. What is
-//! added to a row does not depend on its neighbors.
+//! The base's matrix products are computed once for all rows. Before them a custom operator computes
+//! `B·(A·x)` of each row, with the adapter of the row's group, and the products add to that, in the order of
+//! training. So roles that are adapters of one base share its weights, session and batches (as in Punica,
+//! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Adapters are not merged: the base in memory is the one on
+//! disk. The sum for a row does not depend on its neighbors.
 
 use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::adapter::Adapter as Description;
@@ -68,7 +69,6 @@ impl Adapter {
         Ok(Adapter { factors })
     }
 
-    /// What it adds with at a site of a layer.
     pub fn factors(&self, layer: usize, site: usize) -> Option<&Factors> {
         self.factors[layer][site].as_ref()
     }

@@ -50,7 +50,6 @@ impl KvLayout {
         self.words(2 * BLOCK_SIZE * self.head_size)
     }
 
-    /// Words of a block.
     pub fn block_words(&self) -> usize {
         self.layers * self.kv_heads * self.head_words()
     }

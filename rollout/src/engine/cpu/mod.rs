@@ -98,9 +98,6 @@ impl Engine {
     /// Loads policies that are adapters of one base, which is in memory once. Adapters are indexed in their order; the base
     /// may be among the policies and is no adapter. What the engine of the version before left in `kept` is used again,
     /// where the options are the same.
-    ///
-    /// # Errors
-    /// As [`Engine::load`].
     pub fn load_all(policies: &[&Policy], options: &Options, kept: Option<CarriedOver>) -> Result<Engine> {
         Ok(Engine { model: Arc::new(Model::load(policies, options, kept)?) })
     }

@@ -34,7 +34,7 @@ pub struct Model {
     pub scheduler: SchedulerConfig,
     /// What multiplies.
     pub network: Arc<Network>,
-    /// What it multiplies with.
+    /// Its weights.
     pub parameters: Arc<ModelParameters>,
 }
 

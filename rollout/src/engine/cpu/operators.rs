@@ -7,7 +7,7 @@ use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
 
-/// The operators. What they multiply with is the parameters of the current context.
+/// The operators. Their weights are the parameters of the current context.
 pub fn domain(kernels: Kernels) -> Result<Domain<Kernels>> {
     Domain::new(vec![
         Operator::new::<Attention>(kernels),

@@ -42,7 +42,6 @@ pub struct Base {
 pub struct Fed {
     /// The input's name.
     pub name: CString,
-    /// Its value.
     pub value: Tensor,
 }
 

@@ -87,7 +87,6 @@ impl Workspace {
         &mut self.queries.numbers((row + 1) * width)[row * width..]
     }
 
-    /// The scores of a row.
     pub fn scores_of(&mut self, row: usize) -> &mut [f32] {
         let stride = self.stride;
         &mut self.scores.numbers((row + 1) * stride)[row * stride..]

@@ -1,4 +1,5 @@
-//! Which of ONNX Runtime's attention kernels its CUDA provider may choose from: the provider's option `sdpa_kernel`.
+//! Selects the attention kernels that ONNX Runtime's CUDA provider may choose from: the provider's option
+//! `sdpa_kernel`.
 //!
 //! Without cuDNN they are FlashAttention-2 and the memory-efficient kernel. cuDNN from 9.5 on adds one for paged decoding,
 //! which ONNX Runtime prefers where it serves. It is faster for large batches, and does not give the same bits each time.

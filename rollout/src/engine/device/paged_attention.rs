@@ -166,7 +166,7 @@ impl<S> Kernel for PagedAttention<S> {
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        // SAFETY: the types are those of `input_type`.
+        // SAFETY: the types match `input_type`.
         unsafe {
             let (shape, query) = input::<f32>(call, 0)?;
             let (cache_shape, keys) = input::<f32>(call, 3)?;
@@ -188,7 +188,7 @@ impl<S> Kernel for PagedAttention<S> {
             let output = if length == 0 { &mut [] } else { from_raw_parts_mut(result, length) };
             let stride = width as usize;
             let query = Rows { values: query, stride, first: 0 };
-            // Without keys of their own rows hold all three.
+            // Without separate keys the rows hold all three.
             let [key, value] = match key.is_empty() {
                 true => [query_width, query_width + key_width].map(|first| Rows { first, ..query }),
                 false => [&*key, &*value].map(|values| Rows { values, stride: key_width, first: 0 }),

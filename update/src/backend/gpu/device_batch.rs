@@ -45,7 +45,6 @@ pub(super) enum Table {
     FirstTiles,
     /// `Tiles` for tiles of scored nodes.
     FirstTilesScored,
-    /// Each node.
     Nodes,
     /// Each scored node.
     Scored,
@@ -170,7 +169,6 @@ impl DeviceBatch {
         }
     }
 
-    /// One of the tables.
     pub(super) fn table(&self, table: Table) -> Result<Slice<'_, i32>> {
         let missing = || Failure::work("device: a micro-batch that was not prepared");
         Ok(self.integers.as_ref().ok_or_else(missing)?.slice(self.tables[table as usize].clone()))
