@@ -7,6 +7,8 @@
 //! threads, without changing a bit. Left out: the threads themselves, and operands in memory of other types than f32, but for
 //! [`Packing::of_halves`].
 
+#![warn(missing_docs)]
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -129,7 +131,7 @@ pub struct Scratch {
     isa: Isa,
     a: Vec<Word>,
     b: Vec<Word>,
-    /// A product that is summed apart from what it is added to.
+    /// Sums of a product that is added to the result later.
     sums: Vec<f32>,
 }
 

@@ -32,6 +32,7 @@ mod package;
 mod parts;
 mod pipeline;
 mod planted_bugs;
+mod prose;
 mod queue;
 mod ranks;
 mod recipes;
