@@ -176,7 +176,7 @@ impl Encoding {
         }
     }
 
-    /// [`Encoding::of`] for an environment with `--set data`: problems from a file are in prose.
+    /// [`Encoding::from_settings`] for an environment with `--set data`: problems from a file are in prose.
     ///
     /// # Errors
     /// Neither `compact` nor `full`, or `compact` with a file: usage.
