@@ -131,6 +131,15 @@ const SHARED: &[(&str, &str)] = &[
     ("Entry", "an entry of a table or a folder"),
     ("Plan", "what is to be run, or trained, and what it takes"),
     ("Outcome", "what came of an action or a call"),
+    ("Answers", "the answers of a math episode; counts of answers in an evaluation"),
+    ("Asked", "a request to a test server; the flags of a command line"),
+    ("Axis", "an axis of a chart, an axis of a sweep"),
+    ("Change", "a changed flag of a run, the changes of a new version"),
+    ("Counts", "counts of words in a text, or an axis of counts"),
+    ("Method", "a training method, or an optimization method"),
+    ("Parameters", "the parameters of a model: in inference, in training"),
+    ("Prepared", "work prepared in advance: a run, a micro-batch"),
+    ("Unit", "a unit of measurement: in an answer, on a chart"),
 ];
 
 fn type_is_private(name: &str) -> Option<&'static str> {
