@@ -51,6 +51,9 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
             .hint(format!("agents: {}", acting.agents.join(" "))));
     }
+    if settings.text("max_tokens").is_empty() {
+        settings.set_text("max_tokens", acting.max_tokens.to_string());
+    }
     Ok(acting)
 }
 

@@ -35,9 +35,6 @@ impl Prepared {
         if settings.text("method") != "at-grpo" {
             settings.set_text("minibatches", "1");
         }
-        if settings.text("max_tokens").is_empty() {
-            settings.set_text("max_tokens", acting.max_tokens.to_string());
-        }
         let run = match settings.text("run") {
             "" => format!("runs/{}", acting.env),
             run => run.to_owned(),
