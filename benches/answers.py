@@ -1,4 +1,4 @@
-"""Held-out tasks answered by transformers and PEFT from the policies that a run left, beside `rollout --greedy`.
+"""Held-out tasks answered by transformers and PEFT from the policies of a run, compared with `rollout --greedy`.
 
     envs tasks math --set encoding=full --split test --count 100 |
       $PYTHON benches/answers.py --step 'envs step math' --workflow check --max-tokens 32 --beside RUN/eval/step-000010.jsonl \\
@@ -62,7 +62,7 @@ class Environment:
 
 
 def play(environment, task, workflow, players, limit):
-    """Whether the episode ends in success, and its texts in order."""
+    """Returns True if the episode ends in success, and its texts in order."""
     begun = said = environment.ask(task=task, workflow=workflow)
     order = begun["order"]
     stages = [[agent] for agent in begun["agents"]] if order == "sequential" else order

@@ -1,4 +1,4 @@
-"""What bf16 alone does to log-probabilities: PyTorch's own two paths over the samples of a stream.
+"""The effect of bf16 alone on log-probabilities: two paths of PyTorch over the samples of a stream.
 
     rollout --policy run/policy --dtype bfloat16 … > samples.jsonl
     python benches/bf16_paths.py DIR < samples.jsonl
@@ -17,7 +17,7 @@ import transformers
 
 
 def logprobs(logits, completion, temperature):
-    """Those of the completion's tokens, `logits` [length, vocabulary]."""
+    """Log-probabilities of the completion's tokens, from `logits` [length, vocabulary]."""
     distribution = torch.log_softmax(logits.float() / temperature, -1)
     return distribution.gather(1, torch.tensor(completion)[:, None])[:, 0]
 

@@ -2,15 +2,15 @@
 """What a step of `update` takes on several cards, by a model on paper: prints the table of docs/cluster.md.
 
     python3 benches/cluster_model.py
-    python3 benches/cluster_model.py --measure POLICY SAMPLES    # beside 1, 2 and 4 processes of this machine
+    python3 benches/cluster_model.py --measure POLICY SAMPLES    # compared with 1, 2 and 4 processes of this machine
 
 The model has three terms, and every assumption is a constant below. Compute is 6 operations a weight and token, divided evenly.
 Each rank hands its gradient out in slices and receives the sums (`ranks::sum`), then receives the weights that others stepped
-(`ranks::exchange`): 12 bytes a weight, of which each rank keeps its own share. On cards the same bytes pass between card and host.
+(`ranks::exchange`): 12 bytes a weight, of which each rank keeps a share. On cards the same bytes pass between card and host.
 A wire carries what leaves a node.
 
 With --measure one process says how fast this machine computes, a copy in memory how fast processes exchange, and the model predicts
-two and four processes, each on one thread; they take turns where there are fewer cores. Left out: how uneven trees are, `rollout`,
+two and four processes, each on one thread; with fewer cores they take turns. Left out: how uneven trees are, `rollout`,
 reading and publishing.
 """
 
@@ -33,7 +33,7 @@ MODELS = {"1.7B": (1.72e9, 32), "8B": (8.19e9, 256)}  # weights, episodes a step
 
 
 def compute(weights, tokens, ranks, rate):
-    """Seconds of the passes, at so many operations a second and rank."""
+    """Seconds of the passes, at the given operations per second and rank."""
     return 6 * weights * tokens / ranks / rate
 
 
@@ -66,7 +66,7 @@ def copy_speed(size=64 << 20):
 
 
 def measured(policy, samples, ranks):
-    """Seconds of training by so many processes, and the weights trained."""
+    """Seconds of training by the given number of processes, and the weights trained."""
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, "policy")
         shutil.copytree(policy, copy, symlinks=True)

@@ -5,7 +5,7 @@ CPU-seconds are counted, not wall time; the engines take turns, a round goes for
 whatever else the machine does hits all of them; a ratio is taken within a round, and the table shows its median and range.
 Peers stay loaded between rounds (start-up and warm-up are not in their numbers), TRL runs at its best micro-batch.
 
-Run by run.sh, which builds what is measured. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens, for the model of
+Run by run.sh, which builds the programs. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens, for the model of
 `policy init --preset bench`; with --size 0.6B all of Qwen3-0.6B's sizes (random weights in bf16), for which few groups are work enough.
 """
 
@@ -68,7 +68,7 @@ class Peer:
 
 
 class Ours:
-    """Our benches and our stages, each a process of its own on the same processor."""
+    """Our benches and our stages, each a separate process on one processor."""
 
     def __init__(self, arguments, folder, processor):
         self.arguments, self.folder, self.processor = arguments, folder, processor

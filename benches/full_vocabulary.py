@@ -5,8 +5,8 @@ Why: most of what a vocabulary of full size costs (logits, their copies, the hea
 depend on the size of the model, so a narrow one shows it on any machine. The other is the smallest that people train.
 
 The tokenizer is byte-level BPE with 151,643 tokens, trained on text that every Python installation has: the sources and notes
-beside the interpreter's packages. It cuts text into words as Qwen's does and has the names and ids of its special tokens. Weights
-are random. What is left out: sense. It is a model of the cost and of nothing else.
+in the interpreter's folder. It cuts text into words as Qwen's does and has the names and ids of its special tokens. Weights
+are random. Left out: sense. It is a model of the cost and of nothing else.
 
 Run:  python full_vocabulary.py DIRECTORY [narrow|0.6B]    (needs torch, transformers, tokenizers; some minutes)
 """

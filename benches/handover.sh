@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# handover.sh [ROUNDS]: how fast weights go from `update` to the disk cache and back, beside copying the same file there.
+# handover.sh [ROUNDS]: how fast weights go from `update` to the disk cache and back, compared with copying
+# the same file there.
 #
 # A policy of 1.0 GB in f32 in a folder in memory (/dev/shm), so that the disk is no part of it; a stream with one sample to
 # learn from, so that `update` computes little between reading and publishing (of flat groups alone it would write nothing).

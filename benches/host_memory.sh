@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# host_memory.sh: what `update` on a device takes of the machine's own memory, which a machine with one large card has less of.
+# host_memory.sh: the host memory that `update` on a device takes, which a machine with one large card has
+# less of.
 #
-# Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat: the second one
-# also reads what the first left of the optimizer. The process's anonymous memory (RssAnon of /proc, looked at every few
-# hundredths of a second; mapped files are the system's to drop) less the simulated device's, which is anonymous too and which
-# `update` reports. Needs jq, built programs (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes
-# the policy smaller.
+# Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat:
+# the second one also reads the optimizer state of the first. The process's anonymous memory (RssAnon of
+# /proc, looked at every few hundredths of a second; mapped files are the system's to drop) less the simulated
+# device's, which is anonymous too and which `update` reports. Needs jq, built programs (./pipeline.sh
+# --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH

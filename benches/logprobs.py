@@ -1,12 +1,11 @@
-"""The log-probabilities that a stream of samples records, against those of transformers: for a policy of any size.
+"""Compares the log-probabilities in a stream of samples with transformers', for a policy of any size.
 
     rollout --policy DIR … | $PYTHON benches/logprobs.py DIR --dtype float32
 
 Prints the number of tokens and the largest and the mean difference; how many prompts have other ids and how many completions another
-text by transformers' own chat template and tokenizer; and of greedy samples, how many tokens are not transformers' own choice after
-the same text. The golden tests do this for checkpoints of a few thousand weights; this is for those that are too large to be
-committed. What is left out: nothing of the model is taken from us, so weights, tokenizer and sampling temperature are all that the
-two sides share.
+text by transformers' chat template and tokenizer; and in greedy samples, how many tokens differ from transformers' choice after
+the same text. The golden tests do this for checkpoints of a few thousand weights; this script is for checkpoints too large to commit.
+The two sides share only weights, tokenizer and sampling temperature.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     time report /tmp/long; rm /tmp/long/steps/001000/done; report /tmp/long; touch /tmp/long/steps/001000/done; time report /tmp/long
     benches/page.sh /tmp/long/report.html
 
-Step i repeats step (i - 1) mod n + 1 of the short run, each episode as often as needed, under its own name; two candidates of
+Step i repeats step (i - 1) mod n + 1 of the short run, each episode as often as needed, under a new name; two candidates of
 each group are kept. The figures mean nothing, the sizes do.
 """
 import argparse

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# overhead.sh [ROUNDS]: what a step costs besides the model and the environment: processes, pipes, JSON, tokenizing,
-# groups, advantages, loading and publishing. One thread a stage, so that seconds of work are CPU seconds.
+# overhead.sh [ROUNDS]: the cost of a step without the model and the environment: processes, pipes, JSON,
+# tokenizing, groups, advantages, loading and publishing. One thread a stage, so that seconds of work are CPU
+# seconds.
 #
-# The bench policy is random and earns nothing, so its samples are given their branch as reward: groups that are not flat
-# are what `update` has to work for.
+# The bench policy is random and earns nothing, so its samples are given their branch as reward: only groups
+# that are not flat give `update` work.
 #
-# For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages' own `timing`
-# what of it was the model and the environment. Of the time that the whole step takes only the model is subtracted:
-# environments are stepped while it runs. Prints medians.
-# Needs jq and built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names. TASKS (default 48 for the tiny
-# policy, 32 for the other) makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
+# For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages'
+# `timing` the share of the model and the environment. From the time of the whole step only the model is
+# subtracted, because environments are stepped while it runs. Prints medians. Needs jq and built programs,
+# from ./pipeline.sh --setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the
+# other) makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}

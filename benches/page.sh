@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How long a page of `report` takes to open in headless Chromium: milliseconds until its charts are drawn, and the wall time beside
-# that of an empty page.
+# How long a page of `report` takes to open in headless Chromium: milliseconds until its charts are drawn, and
+# the wall time compared with an empty page.
 #
 #     benches/page.sh /tmp/long/report.html
 set -euo pipefail

@@ -1,10 +1,10 @@
-"""A real language model: Troupe beside transformers, TRL and llama.cpp, one thread, in one run.
+"""A real language model: Troupe against transformers, TRL and llama.cpp, one thread, in one run.
 
     python benches/real_model.py --model ~/models/SmolLM2-135M-Instruct --binaries target/release > table.md
 
 Everybody has the same weights, the same prompts (of `envs tasks`), the same number of completions for each and the same most
 tokens, temperature 1, random rewards, and one pinned processor. Troupe's programs are measured as processes, start-up, loading
-and publishing included; peers without what they load. Completions that end early are shorter: tokens are those that were sampled.
+and publishing included; peers without loading. Completions that end early are shorter: tokens are those that were sampled.
 CPU-seconds are counted, since other work on a machine costs wall time first; the engines take turns, and the best of the rounds
 counts. A round takes three to four minutes for 135M weights, `--rounds 2` (the default) eight at most.
 
@@ -61,7 +61,7 @@ def lines(output, kind):
 
 
 class Troupe:
-    """Our stages, each a process of its own on one processor."""
+    """Our stages, each a separate process on one processor."""
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
@@ -105,7 +105,7 @@ class Troupe:
                 name = f"Troupe, {dtype}"
                 if policy == "base":
                     rows.append(row(name, "generation", "", tokens, *spent))
-                # The same version is the start each time.
+                # Each time starts from this version.
                 copy = self.folder / "copy" / policy
                 subprocess.run(["rm", "-rf", copy], check=True)
                 copy.parent.mkdir(exist_ok=True)

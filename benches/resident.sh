@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# resident.sh [ROUNDS] [STEPS]: what stages that stay save, on the tiny run: ./pipeline.sh with and without --resident, in
-# turn, from one warm-up, one thread a stage so that seconds of work are CPU seconds.
+# resident.sh [ROUNDS] [STEPS]: the time that resident stages save on the tiny run: ./pipeline.sh with and
+# without --resident, in turn, from one warm-up, one thread a stage so that seconds of work are CPU seconds.
 #
-# Prints for each round and in the median: seconds of the whole call on the clock and of CPU, and milliseconds a step on
-# the clock beside the model and the environment (`timing` of rollout: model and environment; of update: forward, backward,
-# optimizer; not what update did ahead). Two errors cancel, 18 ms each on Zen 3: environments are subtracted although the
-# model runs meanwhile, and what update computes between the model's end and the last sample is not.
+# Prints for each round and in the median: seconds of the whole call on the clock and of CPU, and milliseconds
+# of wall time per step without the model and the environment (`timing` of rollout: model and environment; of
+# update: forward, backward, optimizer; not what update did ahead). Two errors cancel, 18 ms each on Zen 3:
+# environments are subtracted although the model runs meanwhile, and the work of update between the model's
+# end and the last sample is not.
 #
-# Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names. WARMUP (default 300) is the steps of
-# the warm-up.
+# Needs built programs, from ./pipeline.sh --setup or in the folder TROUPE_BIN. WARMUP (default 300) is the
+# steps of the warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} steps=${2:-80}

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Builds what is measured and compares it with the yardsticks: markdown on stdout, progress on stderr.
+# Builds the programs and compares them with the yardsticks: markdown on stdout, progress on stderr.
 #
 #   benches/run.sh > table.md                  # a quarter of an hour at most on a machine that is otherwise idle
 #   benches/run.sh --rounds 1 --peers hand     # a quick look
 #
-# PYTHON names an interpreter with torch, transformers, trl, datasets and safetensors (benches/README.md); default python3.
-# TROUPE_BIN names a folder with built programs; where that is target/debug, our benches are debug builds, too, and no yardstick.
+# PYTHON names an interpreter with torch, transformers, trl, datasets and safetensors (benches/README.md);
+# default python3. TROUPE_BIN names a folder with built programs; if that is target/debug, our benches are
+# debug builds, too, and no yardstick.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -17,7 +18,7 @@ case ${TROUPE_BIN:-} in
     */debug) profile=dev ;;
 esac
 
-# The path of a bench executable, from cargo's own messages.
+# The path of a bench executable, from cargo's messages.
 executable() {
     cargo bench --quiet --workspace --profile "$profile" --bench "$1" --no-run --message-format=json |
         grep '"kind":\["bench"\]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""slow_environment.py SECONDS [tasks|demo …]: Plan-Path behind `--env-command`, with a wait before each answer. For what `update`
-overlaps while an environment is slow. Needs built programs: those of ./pipeline.sh --setup, or of the folder that TROUPE_BIN names."""
+"""slow_environment.py SECONDS [tasks|demo …]: Plan-Path behind `--env-command`, with a wait before each answer, to measure the overlap
+of `update` with a slow environment. Needs built programs, from ./pipeline.sh --setup or in the folder TROUPE_BIN."""
 
 import os
 import subprocess

@@ -5,7 +5,7 @@ is computed and kept once, its completions share it, logits exist only where a t
 stops at its keys and values, and elementwise work is fused by the compiler (`--compile`). The halves are in
 torch_generation.py and torch_update.py; this file checks them against each other and measures them.
 
-What is left out: stop tokens, ragged lengths, tokenizing, any file written. `benches/README.md` says how to run it.
+Left out: stop tokens, ragged lengths, tokenizing, any file written. `benches/README.md` says how to run it.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def batch(geometry, shape, seed):
 
 
 def separately(prompts, completions, *others):
-    """The same sequences as groups of one."""
+    """Splits the sequences into groups of one."""
     count = completions.shape[1]
     return (prompts.repeat_interleave(count, 0), completions.reshape(-1, 1, completions.shape[2]),
             *(other.reshape(-1, 1, *other.shape[2:]) for other in others))

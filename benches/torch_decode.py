@@ -1,8 +1,8 @@
-"""Decoding in PyTorch on a GPU, static cache and compiled: what the engine for devices is measured beside.
+"""Decoding in PyTorch on a GPU, static cache and compiled: the peer of the engine for devices.
 
 One step of all rows is one compiled function (on CUDA a graph of kernels, so nothing waits for the CPU): embedding,
 layers, tied head, softmax, a draw and its log-probability. Keys and values lie in a cache of fixed length; every row has
-its own, prompts included, as in the libraries that generate this way. Weights are random, sizes those of a config.json
+a separate cache, prompts included, as in the libraries that generate this way. Weights are random, sizes come from a config.json
 of the Qwen3 family. Prefill is the same layers over whole prompts.
 
 Prints one JSON object for each measurement, with the fields of `generate --device`.
@@ -64,7 +64,7 @@ class Decoder:
         return x + functional.linear(functional.silu(gate) * up, layer["down"])
 
     def forward(self, x, position, attend):
-        """The same after all layers and the norm behind them."""
+        """The rows after all layers and the final norm."""
         for index in range(len(self.layers)):
             x = self.layer(x, index, position, attend)
         return self.normed(x, self.norm)

@@ -1,4 +1,4 @@
-"""Generation of the hand-written PyTorch yardstick: shared prompts, static caches, nothing computed that nobody reads.
+"""Generation of the hand-written PyTorch yardstick: shared prompts, static caches, no unused results.
 
 Notation in shapes: G groups, K completions a group, N = G*K rows, P prompt length, C completion length, H KV heads,
 R query heads a KV head, D head size, d hidden size, V vocabulary.
@@ -113,7 +113,7 @@ class Generator:
         return torch.cat(last)
 
     def attention(self, query, index, length):
-        """query [N, heads, D] against its group's prompt and its own first `length` tokens -> [N, heads*D].
+        """query [N, heads, D] against the group's prompt and the row's first `length` tokens -> [N, heads*D].
 
         Two products and one division: exp(scores) are summed over both parts, no score is copied to be joined.
         """

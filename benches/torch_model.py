@@ -13,7 +13,7 @@ import torch
 
 @dataclasses.dataclass
 class Geometry:
-    """Sizes of the decoder; the defaults are those of `policy init --preset bench`."""
+    """Sizes of the decoder; the defaults equal `policy init --preset bench`."""
 
     hidden: int = 256
     layers: int = 4
@@ -44,7 +44,7 @@ class Shape:
     completion: int = 64
 
     def unshared(self):
-        """The same sequences, each a group of its own: what a library without prefix sharing computes."""
+        """Makes each sequence a separate group, as a library without prefix sharing computes it."""
         return dataclasses.replace(self, groups=self.groups * self.completions, completions=1)
 
     @property

@@ -1,4 +1,4 @@
-"""A training micro-batch in PyTorch on a GPU, compiled: what `update --device cuda` is measured beside.
+"""A training micro-batch in PyTorch on a GPU, compiled: the peer of `update --device cuda`.
 
 The decoder of torch_decode.py with random weights, forward and backward over one micro-batch of a shape P,R,K (update_shapes.py says what
 that is): the loss is the mean of weighted log-probabilities of the completions' tokens, whose logits exist a chunk at a time. Two ways
@@ -100,7 +100,7 @@ class Trainer:
         return self.decoder.layer(x, index, self.groups.positions, lambda _, q, k, v: self.attend(q, k, v))
 
     def logprobs(self, hidden, targets):
-        """Of targets [n] from hidden states [n, width]: [n]."""
+        """Log-probabilities [n] of targets [n] from hidden states [n, width]."""
         logits = functional.linear(hidden, self.decoder.embedding).float()
         return torch.log_softmax(logits, -1).gather(1, targets[:, None])[:, 0]
 
@@ -138,7 +138,8 @@ def measure(arguments, config, layout, device):
     except Exception as error:  # Whatever stops one layout, the other is still worth its row.
         line["skipped"] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
     else:
-        # The operations are those of sharing, for both: a layout that repeats prompts does more for the same.
+        # Both count the operations of the shared layout; a layout that repeats prompts does more for the same
+        # result.
         line.update(seconds=taken, tokens_per_second=work["tokens"] / taken, operations=work["operations"])
     print(json.dumps(line), flush=True)
 

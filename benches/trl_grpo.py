@@ -1,11 +1,11 @@
 """The library that people use, as a yardstick: TRL's GRPOTrainer on one CPU thread, generation and training apart.
 
-The same model as `policy init --preset bench` (its weights from `--policy`, or random ones), the same shape of work: 32 prompts
+Model and work match `compare.py`: `policy init --preset bench` (weights from `--policy`, or random ones), 32 prompts
 of 128 tokens, 4 completions of exactly 64 tokens each, random rewards, temperature 1, PPO-clip without a KL term, AdamW.
 Everything that costs TRL time and that we do not do is switched off (gradient checkpointing, bf16 autocast, entropies'
 logging, saving); `--micro` is its micro-batch, which changes its speed by half as much again: sweep it.
 
-What is left out: vLLM (it needs a GPU) and TRL's own experimental tree packing (it needs a vLLM server).
+Left out: vLLM (it needs a GPU) and TRL's experimental tree packing (it needs a vLLM server).
 """
 
 import argparse

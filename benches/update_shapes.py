@@ -5,7 +5,7 @@
     update_shapes.py cost POLICY --shape 4096,512,8 --tokens 32768
 
 A shape is P,R,K: groups of K completions of R tokens to one prompt of P, all tokens random. Every group is one tree of P + K (R - 1)
-nodes, since nothing follows the last token of a completion; as many as fit make a micro-batch.
+nodes, since nothing follows the last token of a completion; a micro-batch holds all groups that fit.
 
 Operations are those that the update cannot avoid: six for each weight and node (two forward, four backward); in the last layer only
 the nodes that predict a completion's token have queries and a feed-forward part, and only they meet the head. Attention counts

@@ -2,10 +2,10 @@
 
     ./pipeline.sh --stage reward='python3 examples/judge.py'
 
-Reads the record and writes it. A judged sample's `reward` is the environment's plus WEIGHT x the judge's score, and what each of them
-said is in `reward_components`. Every other line passes byte for byte. With JUDGE_URL an OpenAI-compatible server is the judge, here
-in few words and one call a sample; without it brevity is. A candidate that the judge does not rate gets null, which is not 0: `group` then says
-what it does with it. A judge that cannot be asked ends the step. Left out: several calls at once, and retries.
+Reads the record and writes it. A judged sample's `reward` is the environment's plus WEIGHT x the judge's score, and both parts are
+in `reward_components`. Every other line passes byte for byte. With JUDGE_URL an OpenAI-compatible server is the judge, here
+in few words and one call a sample; without it brevity is. A candidate that the judge does not rate gets null, which is not 0; see
+`group --unscored`. A judge that cannot be asked ends the step. Left out: several calls at once, and retries.
 """
 
 import json

@@ -7,7 +7,7 @@ sent. So the state is the list of moves, and a step resets PettingZoo's environm
 game, and the way to wrap any environment that is deterministic once it is seeded.
 
 A task is an opening from which player_1, who is to move, can force a win. The team is rewarded when it wins; player_2
-is its opponent, paid for its own game alone. An illegal move forfeits the game, as in PettingZoo's own wrapper.
+is its opponent, paid for its game alone. An illegal move forfeits the game, as in PettingZoo's wrapper.
 
     python3 examples/pettingzoo_tictactoe.py tasks --count 8 |
       rollout --env-command 'python3 examples/pettingzoo_tictactoe.py' --policy run/policy --branches 4 | group | advantage | …
@@ -87,13 +87,14 @@ def openings():
 
 
 def tasks(split, seed):
-    """Every fourth canonical opening, by its digest, is a test task; they come in an order of their own for each seed."""
+    """Every fourth canonical opening, by its digest, is a test task; the order depends on the seed."""
     held_out = lambda name: hashlib.sha256(name.encode()).digest()[0] % 4 == 0
     names = sorted(name for name in openings() if held_out(name) == (split == "test"))
     draws = random.Random(seed if split == "train" else 0)
     while True:
         for name in draws.sample(names, len(names)):
-            # The same opening may be reached in several orders and lie in several ways; its first form stands for it.
+            # An opening may be reached in several orders and lie in several ways; its first form stands for
+            # it.
             yield name, {"moves": openings()[name][0]}
 
 

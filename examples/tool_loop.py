@@ -13,8 +13,8 @@ brings the solution closer, and the answer when the tools have computed it: a gu
     python3 examples/tool_loop.py tasks --count 32 --seed 7 |
       rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
 
-With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (that of `policy init --preset tiny`,
-for one; Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers up to five and without the message of
+With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (such as `policy init --preset tiny`;
+Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers up to five and without the message of
 the system. docs/environments.md says how well one learns it.
 """
 

@@ -80,7 +80,7 @@ def check_real_model():
         there, place = Path(folder) / "runs", lab.Lab(Path(folder) / "runs")
         place.run(["policy", "init", f"{folder}/tiny", "--preset", "tiny"])
         config = json.loads(Path(folder, "tiny/current/config.json").read_text(encoding="utf-8"))
-        # As many tokens as make it pretrained for pipeline.sh.
+        # Enough tokens to make it pretrained for pipeline.sh.
         Path(folder, "config.json").write_text(json.dumps(dict(config, vocab_size=1024)), encoding="utf-8")
         place.run(["policy", "init", f"{folder}/model", "--config", f"{folder}/config.json"])
         lab.WORLDS["sums"] = replace(lab.WORLDS["sums"], model=f"{folder}/model", max_tokens=4, budget=100, samples=16, test_tasks=4)

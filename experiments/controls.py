@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Controls: is it the second agent that helps, or the language in which it speaks?
 
-On Plan-Path the tool proposes a route of cells and the planner answers with moves. If the team's gain comes from two agents, it
-must survive a proposal in the planner's own language, the planner must add something to a mechanical translation of the
+On Plan-Path the tool proposes a route of cells and the planner answers with moves. If the team's gain comes from two agents, it must survive a proposal in the planner's language, the planner must add something to a mechanical translation of the
 route, and a single agent that writes a route and then its moves in one answer must stay behind.
 """
 

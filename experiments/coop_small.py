@@ -1,8 +1,8 @@
 """`coop-code` in small, for tiny policies: a helper and a main function in a language of one line. For `rollout --env-command`.
 
 A task is a chain of three operations on x, done one after the other. The helper's author writes the function `tool` of x, the
-main function's author an expression that may use `tool`; neither sees the other's. The levels and points are those of
-coop-code: functions 0.4 + 0.6, syntax 0.5, share of the tests 1, and where one holds 0.5 for using the helper and 1 for adding
+main function's author an expression that may use `tool`; neither sees the other's. The levels and points follow
+coop-code: functions 0.4 + 0.6, syntax 0.5, share of the tests 1, and if any test holds 0.5 for using the helper and 1 for adding
 to it. A success passes all tests and has 0.9 of the 4 points.
 
     coder x + 3 * 2 - 1 goal 1   =>  x + 3                      the helper
@@ -110,7 +110,7 @@ def play(state, texts):
     parts = levels(state, *texts)
     total = sum(POINTS[name] * part for name, part in parts.items())
     solved = parts["tests"] == 1 and total >= 3.6
-    # Of 1, which is the range of rewards unless an environment says otherwise.
+    # In [0, 1], the default range of rewards.
     return see(dict(state, done=True, solved=solved)), {"team": total / 4, "local": 0.0}, parts, True, solved
 
 

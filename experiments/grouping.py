@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Ablations of AT-GRPO on the team with one policy: which samples are compared, tree or parallel, how many, team or own reward.
+"""Ablations of AT-GRPO on the team with one policy: grouping, tree or parallel, number of candidates, team or local reward.
 
 Claims put to the test (Stronger-MAS, arXiv 2510.11062): comparing candidates for one action in one state beats comparing
-anything else; branching at every turn beats whole episodes side by side; more candidates are better; the team's reward and
-the agent's own are both needed (the paper sets their ratio to 1 without tuning it). A step has the same number of samples
-whatever K is, so every cell takes about as many optimizer steps.
+anything else; branching at every turn beats whole episodes side by side; more candidates are better; team and local
+reward are both needed (the paper sets their ratio to 1 without tuning it). A step has the same number of samples
+for any K, so all cells take about equally many optimizer steps.
 """
 
 import sys

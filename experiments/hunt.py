@@ -2,7 +2,7 @@
 """A hunt worth winning: do two agents beat one at equal tokens and equal representation, and does MAGRPO's joint reward matter there?
 
 The task is orders.py: four orders that lose worth by the turn. One agent sees, says and spends the same as two, but one after the
-other. Beside it: AT-GRPO (each candidate paid with what it comes to beside the other's choice), MAGRPO and its cross form, AT-GRPO
+other. The other cells: AT-GRPO (each candidate scored with the other's choice), MAGRPO and its cross form, AT-GRPO
 with every agent paid as if it were alone, and three controls that take the cause away: one agent without the limit of a
 word a turn, and one and two agents without the clock.
 """
@@ -14,7 +14,7 @@ import tables
 from command import main
 from lab import WORLDS, Cell, Plan
 
-# One warm-up for all: what is seen and said is the same, whoever works.
+# One warm-up for all cells, because they see and say the same.
 ONE = dict(place="orders", agents=("worker",))
 TWO = dict(place="orders", agents=("first", "second"))
 PAID_ALONE = ("""jq -c 'if .type == "sample" then .reward = .reward_components.alone else . end'"""

@@ -22,15 +22,16 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SEEDS = (1, 2, 3)
-# A run is evaluated after these parts of its budget, each time on so many test tasks.
+# A run is evaluated after these parts of its budget, each time on TEST_TASKS tasks.
 MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
-# Of `policy init --adapter`.
+# Argument of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
-# What is kept of the stream of an evaluation.
+# The parts of an evaluation's stream that are kept.
 SHORT = ('if .type == "sample" then {type: "answer", v: 1, episode, turn, agent, tokens: (.completion_ids | length), team: .rewards.team}'
          ' else . end')
-# Samples of each agent per turn, whatever the branches: a step costs the same and has as many optimizer steps.
+# Samples of each agent per turn, for any number of branches: a step costs the same and has equally many
+# optimizer steps.
 SAMPLES_A_TURN = 384
 
 
@@ -45,7 +46,7 @@ class World:
     warmup: int
     budget: int
     settings: tuple = ()
-    # What the policies begin as: `--model` of pipeline.sh; none is the tiny preset.
+    # `--model` of pipeline.sh; empty for the tiny preset.
     model: str = ""
     samples: int = SAMPLES_A_TURN
     test_tasks: int = TEST_TASKS
@@ -217,7 +218,7 @@ class Lab:
                 spent = tokens(directory)
                 if sum(spent) >= goal:
                     break
-                # As many steps as surely fit, judging by the last one, and at least one. Steps only get cheaper.
+                # Steps that surely fit, judging by the last one, and at least one. Steps only get cheaper.
                 ahead = max(1, min(20, (goal - sum(spent)) // max(spent[-1], 1))) if spent else 1
                 note(directory, "step", len(spent) + ahead,
                      cpu_seconds=self.steps(cell, seed, directory, len(spent) + ahead, *flags))
@@ -276,13 +277,13 @@ def tokens(directory):
 
 
 class Plan:
-    """The cells of a table in order of importance, each trained for every seed, and what is evaluated afterward."""
+    """The cells of a table in order of importance, each trained for every seed, and the evaluations after training."""
 
     def __init__(self, cells, after=lambda lab, seed: None):
         self.cells, self.after = cells, after
 
     def work(self, root, jobs, seeds, part=1):
-        """Trains what is missing to a part of its budget, `jobs` runs at once, each on its own processor; returns what failed."""
+        """Trains missing runs to a part of their budget, `jobs` at once, each on one processor; returns the failed ones."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
         waiting = [(cell, seed) for seed in seeds for cell in self.cells]

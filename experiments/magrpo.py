@@ -2,9 +2,9 @@
 """MAGRPO against AT-GRPO and one agent, at equal tokens.
 
 Claims put to the test (MAGRPO, arXiv 2508.04652): two agents who are trained with one joint reward beat the same agents untrained
-(beside, after or in discussion with each other) and reach what one trained agent does, in less time. Beside it: AT-GRPO,
-where each candidate has a reward of its own; all combinations of candidates (cross); and, where agents are also paid
-for their own part, one advantage for all (centralized) against one for each (decentralized).
+(in parallel, in sequence or in discussion) and reach the level of one trained agent in less time. Also compared: AT-GRPO,
+which scores each candidate separately; all combinations of candidates (cross); and, if agents also have local
+rewards, one advantage for all (centralized) against one for each (decentralized).
 """
 
 import json
@@ -22,7 +22,8 @@ SHARED = ("""jq -c -s '(reduce (.[] | select(.type == "joint")) as $j ({}; reduc
           """ | .[] | if .type == "sample" then .reward = ($r[.id] | add / length) else . end'"""
           " | advantage --credit return --estimator dr-grpo --quiet")
 
-# The agents of each environment: of the team and of the agent that is alone, and whether agents are paid for their own part.
+# The agents of each environment, for the team and for the single agent, and True if agents have local
+# rewards.
 PLACES = {
     "write": (dict(agents=("writer-1", "writer-2")), dict(agents=("writer",)), False),
     "math-team": (dict(agents=("tool", "reasoner")), dict(agents=("reasoner",)), True),
@@ -50,7 +51,7 @@ def cells(place):
 
 
 CELLS = [cell for place in PLACES for cell in cells(place)]
-# Untrained baselines of the paper, beside `team` (its "parallel") and `single`.
+# Untrained baselines of the paper, besides `team` (its "parallel") and `single`.
 BASELINES = [Cell("untrained", f"{name}, untrained", place="write", workflow=name, **PLACES["write"][0]) for name in ("pipeline", "discussion")]
 
 
@@ -74,7 +75,7 @@ def after(lab, seed, cells):
 
 
 def last(directory, name="eval"):
-    """The newest evaluation of a run; None where there is none."""
+    """The newest evaluation of a run, or None."""
     return max((directory / name).glob("step-*.jsonl"), default=None) if directory else None
 
 
@@ -124,7 +125,7 @@ def sections(lab, seeds, all_cells):
 
 
 def write_problems():
-    """The problems of coop-code: its own are few, and too hard for a small model."""
+    """The problems of coop-code: the shipped ones are few, and too hard for a small model."""
     file = REPOSITORY / PROBLEMS
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(json.dumps(line) + "\n" for line in coop_problems.lines()), encoding="utf-8")

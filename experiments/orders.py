@@ -72,7 +72,7 @@ def worth(state, done):
 
 
 def step(state, agent, text, beside=None):
-    """One agent's action, with what the other chose where it acts at once. `alone` is what it would earn if nobody worked beside it."""
+    """One agent's action, given the other's choice if both act at once. `alone` is its reward without the other agent."""
     if agent not in see(state)[1]:
         raise ValueError(f"there is no agent {agent}")
     situation, rewards, _, terminated, success = turn(state, [text, *(beside or {}).values()])

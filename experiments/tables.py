@@ -50,7 +50,7 @@ def count(file):
 @dataclass(frozen=True)
 class Answers:
     """The episodes of an evaluation: mean team reward with half of its 95 % interval over tasks, tokens of all agents, and tokens
-    one after another, where agents act at once: those of the longest."""
+    one after another, where agents act at once: the longest agent's."""
 
     reward: float
     half: float
@@ -91,7 +91,7 @@ def scores(directory, name="eval"):
 
 
 def final(lab, cell, seed):
-    """The first evaluation of a run that has spent the lab's part of its budget; None where there is none."""
+    """The first evaluation of a run that has spent the lab's part of its budget, or None."""
     found = scores(lab.directory(cell, seed))
     return next((score for score in found if score.tokens >= int(cell.budget * lab.part)), None)
 

@@ -6,7 +6,7 @@
 
 Both hold bin/ (the programs, without symbols, and `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual pages and
 completions for bash, fish and zsh. A wheel
-needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. The same files give the same bytes. Left out: building, and uploading anywhere.
+needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. Equal files give equal packages. Left out: building, and uploading anywhere.
 """
 import argparse
 import base64
@@ -41,7 +41,7 @@ def found(pattern, file):
 
 
 def stripped(program):
-    """The program's bytes without symbols, where there is a `strip`."""
+    """The program's bytes, without symbols if `strip` is installed."""
     with tempfile.TemporaryDirectory() as work:
         copy = pathlib.Path(work) / program.name
         shutil.copy(program, copy)
@@ -78,7 +78,7 @@ def as_installed(file):
 
 
 def platform_tag(files):
-    """Of a wheel: the machine, and on Linux the oldest C library that has all that the programs ask of it."""
+    """The tag of a wheel: the machine, and on Linux the oldest C library with all symbols that the programs use."""
     machine = platform.machine()
     if sys.platform == "darwin":
         return f"macosx_11_0_{machine}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""full_tokenizer.py DIR [SIZE]: a byte-level BPE tokenizer as large as those of published models, without a download.
+"""full_tokenizer.py DIR [SIZE]: a byte-level BPE tokenizer as large as a published model's, without a download.
 
 For tests/gpu.sh: policies of random weights in the geometry of published ones, so that loading, encoding, decoding and
 sampling have their full size. It has no linguistics: it merges every pair of bytes, then pairs with a third byte, until

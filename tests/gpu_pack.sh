@@ -54,7 +54,8 @@ LIST
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
-# Kernels of the provider that no decoder here starts, by name: those of other operators, in f16, and of head sizes that no family has.
+# Kernels of the provider that no decoder here starts, by name: other operators, f16, and head sizes that no
+# family has.
 never='moe|int4|fpA_in|device_kernel|flash.*half_t|ELi96ELi|ELi192ELi|batched_impl.*half_t|LinearAttention|masked_multihead|TopK|FillOutput'
 archive() { # DIR
     local libraries name size

@@ -344,7 +344,7 @@ part_torch-train() { # SIZE
     part_roofline
     configuration "$size" >"$work/$size.json"
     for shape in $shapes; do
-        # Half as many groups as in our micro-batch at most: autograd keeps more of them.
+        # At most half the groups of our micro-batch: autograd keeps more of them.
         for layout in separate shared; do
             check "$size: PyTorch, $shape, $layout" python3 "$here/torch_train.py" --config "$work/$size.json" --device "$device" --shape "$shape" \
                 --groups 2 --layouts $layout --repeats "$repeats" || continue

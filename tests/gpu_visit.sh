@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu_visit.sh: a visit to a machine with a GPU: what is packed, which rows are measured, and where they are kept.
+# tests/gpu_visit.sh: a visit to a machine with a GPU: packing, choosing the rows to measure, and keeping the
+# figures.
 set -uo pipefail
 export LC_ALL=C
 
@@ -25,7 +26,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 74
 figures=benches/gpu.tsv
 
-# A part, the seconds that it may need, and the code that it measures. Where nothing else decides, they are run in this order.
+# A part, the seconds that it may need, and the code that it measures. This is the default order.
 rows() {
     cat <<'ROWS'
 tests 100 device update rollout/kernels rollout/src/engine/device

@@ -3,13 +3,13 @@
 
 For carrying ONNX Runtime's CUDA provider to a machine with a GPU: most of it is machine code of six architectures, and most of that
 belongs to operators that no decoder here has. Kept are the modules of one architecture, less those whose kernels all have names
-that match the pattern (this needs the program `zstd`; without it nothing is left out by name). What goes becomes zeros, which
+that match the pattern (this needs the program `zstd`; without it nothing is left out by name). Removed modules become zeros, which
 cost nothing in an archive, so addresses in the library stay as they are.
 
 A driver (580, on an H100) runs the result.
 
 A fat binary (section .nv_fatbin) is a row of containers, one for each module: a header of 16 bytes (magic, version, size of the header,
-size of what follows) and entries, each with a header of its own (kind, version, sizes, architecture) before its code.
+size of the rest) and entries, each with a header (kind, version, sizes, architecture) before its code.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def entries(data, start, end):
 
 
 def kernels(code):
-    """Names of the kernels in machine code; none if it cannot be read."""
+    """Names of the kernels in machine code; empty if it cannot be read."""
     if code[:4] == ZSTD:
         if not shutil.which("zstd"):
             return set()
@@ -56,7 +56,7 @@ def kernels(code):
 
 
 def slim(data, architecture, without):
-    """Empties what is not wanted, in place; how many modules there are, how many are now empty, and the bytes that stay."""
+    """Zeroes unwanted modules in place; returns the number of modules, of emptied ones, and the bytes that stay."""
     at, end = section(data, b".nv_fatbin")
     modules = empty = kept = 0
     while at < end:

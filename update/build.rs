@@ -1,4 +1,4 @@
-//! Compiles the kernels for the simulator and declares them; with the feature `mpi`, also what is asked of MPI.
+//! Compiles the kernels for the simulator and declares them; with the feature `mpi`, also the MPI functions.
 
 fn main() {
     compile_kernels::declare("kernels");

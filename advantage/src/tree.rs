@@ -1,10 +1,11 @@
 //! Returns over the tree of joint actions (MAGRPO, arXiv 2508.04652, section 4; CoMLRL's trainer).
 //!
-//! For an agent the return of joint action j is R_j = r_j + gamma^t · mean of the R of the joint actions of its child
-//! node, t turns later; r_j is α·team and the agent's own reward, or the team's share alone where the agent does not
-//! act. A sample is credited with the mean (or the sum) of the returns of the joint actions that it is part of.
+//! For an agent the return of joint action j is R_j = r_j + gamma^t · mean of the R of the joint actions of
+//! its child node, t turns later; r_j is α·team plus the agent's local reward, or the team's share alone if
+//! the agent does not act. A sample is credited with the mean (or the sum) of the returns of the joint
+//! actions that it is part of.
 //!
-//! Left out: which joint actions are scored and followed (`rollout --joint`, `--expand`).
+//! Left out: the choice of joint actions to score and follow (`rollout --joint`, `--expand`).
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -91,7 +92,8 @@ impl JointTree {
             (None, _, None) => return Err(refuse("reward is null: the joint action was not scored")),
             (None, _, Some(reward)) => reward,
         };
-        // The recorded reward is the mean over the agents: without the mean of what is their own it is the team's share.
+        // The recorded reward is the mean over the agents; minus the mean of their local rewards it is the
+        // team's share.
         let mean = match self.team_weight {
             None if count > 0 => values().sum::<f64>() / count as f64,
             _ => 0.0,
@@ -117,7 +119,7 @@ impl JointTree {
         Ok(())
     }
 
-    /// Whether the sample `id` is part of a joint action.
+    /// Returns true if the sample `id` is part of a joint action.
     pub fn has(&self, id: &str) -> bool {
         self.of_sample.contains_key(id)
     }

@@ -41,19 +41,19 @@ struct Product {
     name: String,
     /// Rows and columns of the result, and the inner dimension.
     extent: [usize; 3],
-    /// Whether the left and the right operand are stored transposed.
+    /// True if the left and the right operand are stored transposed.
     transposed: (bool, bool),
-    /// Whether it is added to what is there, in f32.
+    /// True if it is added to the previous contents, in f32.
     adds: bool,
 }
 
-/// The products of a decoder: all of training, or those of decoding.
+/// The products of a decoder, for training or for decoding.
 fn shapes(training: bool, sizes: &[String]) -> Result<Vec<Product>> {
     let sizes: Vec<usize> = sizes.iter().filter_map(|size| size.parse().ok()).collect();
     let &[hidden, inner, queries, keys, vocabulary, rows] = &sizes[..] else {
         return Err(Failure::usage("sizes are HIDDEN INNER QUERIES KEYS VOCABULARY ROWS"));
     };
-    // Of the head as many rows as `update` computes logits of at once.
+    // The head computes at most the rows of logits that `update` computes at once.
     let head_rows = if training { rows.min(1152) } else { rows };
     let mut weights = vec![
         ("query", queries, hidden, rows),

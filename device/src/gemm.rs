@@ -11,7 +11,7 @@ pub struct Operand<'a> {
     pub(crate) values: Raw<'a>,
     /// Values from one row to the next.
     pub stride: usize,
-    /// Whether the GEMM takes its transpose.
+    /// True if the GEMM takes its transpose.
     pub transposed: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Gemm<'a> {
     pub depth: usize,
     /// What the product is added to: `out` itself, or a matrix of its type and stride that shares no memory with it.
     pub addend: Option<Operand<'a>>,
-    /// Which of the algorithms that a library proposes computes it, in its order; none: the fastest, as measured.
+    /// Index of the algorithm among a library's proposals; `None`: the fastest one, by measurement.
     pub choice: Option<usize>,
 }
 

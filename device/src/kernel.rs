@@ -14,7 +14,7 @@ pub struct Source {
     pub name: &'static str,
     /// The text with its includes expanded.
     pub text: &'static str,
-    /// The one architecture that it is for, such as `sm_90a`; none: all.
+    /// The one architecture that it supports, such as `sm_90a`; `None`: all.
     pub architecture: Option<&'static str>,
 }
 
@@ -32,7 +32,7 @@ pub struct Parameter {
     pub name: &'static str,
     /// Its type, or the type of the values it points to.
     pub scalar: Scalar,
-    /// Whether it is a pointer to device memory.
+    /// True if it is a pointer to device memory.
     pub pointer: bool,
 }
 
@@ -52,8 +52,8 @@ impl Kernel {
     /// A kernel of `source`.
     ///
     /// # Safety
-    /// `entry` must be the simulator's entry of this very kernel, and `parameters` its parameters in order. The
-    /// kernel must keep to its buffers for arguments that keep its own documented contract.
+    /// `entry` must be the simulator's entry of this very kernel, and `parameters` its parameters in order.
+    /// The kernel must keep to its buffers for arguments that keep its documented contract.
     pub const unsafe fn new(
         name: &'static str,
         source: &'static Source,
@@ -113,7 +113,7 @@ impl Kernel {
 /// and 12.0, more on 8.0, 9.0 and 10.0. The limit of every launch, on any device, but for kernels of one architecture.
 pub const SHARED_LIMIT: u32 = 99 * 1024;
 
-/// The same on compute capability 9.0, the one that has kernels of its own.
+/// The limit on compute capability 9.0, which has special kernels.
 const HOPPER_SHARED_LIMIT: u32 = 227 * 1024;
 
 /// How many blocks of how many threads run a kernel.
@@ -138,7 +138,7 @@ impl Shape {
         Self::rows(count.div_ceil(256).clamp(1, i32::MAX as u64) as u32, 256)
     }
 
-    /// The same with `bytes` of dynamic shared memory a block.
+    /// Sets `bytes` of dynamic shared memory per block.
     #[must_use]
     pub fn shared(self, bytes: u32) -> Self {
         Shape { shared: bytes, ..self }

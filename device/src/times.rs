@@ -1,8 +1,9 @@
-//! Time by kernel, to find what is slow: with `TROUPE_KERNEL_TIMES=FILE` every launch and every GEMM of an [`Any`](crate::Any) waits
-//! for the one before it and is timed until it is done.
+//! Time by kernel, to find slow ones: with `TROUPE_KERNEL_TIMES=FILE` every launch and every GEMM of an
+//! [`Any`](crate::Any) waits for the one before it and is timed until it is done.
 //!
-//! The waiting costs ten microseconds or so, which are counted: a sum over many small kernels is too large, and a run is slower. The
-//! file is written anew at each synchronization, so that a run that is cut off leaves what it had.
+//! The waiting costs ten microseconds or so, which are counted: a sum over many small kernels is too large,
+//! and a run is slower. The file is written anew at each synchronization, so that a run that is cut off
+//! leaves its times so far.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,9 +5,9 @@
 //! cargo bench -p envs --bench episodes -- time team.jsonl 2
 //! ```
 //!
-//! `write` draws tasks and answers and says what came of each, so that an engine in another language can be shown to play
-//! the same game. `time` plays a file over and over and prints steps a CPU-second, three ways. Left out: the comparison
-//! itself, which is `benches/environments.py`.
+//! `write` draws tasks and answers and records each outcome, so that an engine in another language can be
+//! shown to play the same game. `time` plays a file over and over and prints steps per CPU-second, three
+//! ways. Left out: the comparison itself, which is `benches/environments.py`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures and may fail")]
 
@@ -74,7 +74,7 @@ fn cpu() -> f64 {
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9
 }
 
-/// Plays the episodes of a file, over and over, for so many CPU-seconds each way.
+/// Plays the episodes of a file repeatedly, for `seconds` CPU-seconds each way.
 fn time(file: &str, seconds: f64) {
     let environment = find("plan-path").unwrap();
     let text = std::fs::read_to_string(file).unwrap();
@@ -102,7 +102,7 @@ fn time(file: &str, seconds: f64) {
         }
         done as f64 / (cpu() - began)
     };
-    // As an environment that changes in place is played: observe, act.
+    // In place, as in-place environments are played: observe, act.
     let act = |mut state: Box<dyn State>, episode: &Episode| {
         for (agent, action) in &episode.steps {
             black_box(state.observe(agent));
@@ -111,7 +111,7 @@ fn time(file: &str, seconds: f64) {
     };
     let steps = rate(&|episode| act(episode.start.clone_state(), episode));
     let whole = rate(&|episode| act(environment.reset(&episode.spec, &workflow).unwrap(), episode));
-    // As `rollout` scores a candidate: on a copy of the state.
+    // On a copy of the state, as `rollout` scores a candidate.
     let tree = rate(&|episode| {
         let mut state = episode.start.clone_state();
         for (agent, action) in &episode.steps {

@@ -1,4 +1,4 @@
-//! The command line: what all subcommands share. Each has its own flags in its file.
+//! The command line shared by all subcommands. Flags of one subcommand are in its file.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl Program {
     }
 }
 
-/// Which tasks; the split is the subcommand's.
+/// Selects tasks; the split is the subcommand's.
 #[derive(clap::Args)]
 pub struct Choice {
     /// The environment; `envs list` names them.

@@ -6,10 +6,10 @@ use record::sample::{Message, Sample};
 
 use crate::environment::Selection;
 
-/// Which demonstrations to write: text of imperfect experts, to warm up a policy.
+/// Settings of demonstrations: text of imperfect experts, to warm up a policy.
 #[derive(Clone, Debug)]
 pub struct Demonstration {
-    /// Which tasks they are about.
+    /// The tasks to demonstrate.
     pub tasks: Selection,
     /// The workflow whose agents are demonstrated.
     pub workflow: String,
@@ -17,7 +17,7 @@ pub struct Demonstration {
     pub mix: Vec<(String, f64)>,
     /// States demonstrated for each task.
     pub states: u32,
-    /// Probability that an agent adopts the previous agent's action instead of choosing its own.
+    /// Probability that an agent adopts the previous agent's action instead of choosing one.
     pub follow: f64,
 }
 

@@ -4,8 +4,8 @@
 //! candidate actions is a tree of values: to score a candidate, clone the state, apply the text to the clone and read the
 //! [`Outcome`]; to continue from the chosen candidate, keep its clone.
 //!
-//! An environment never counts turns. The caller stops after [`State::turn_limit`] of them (or its own number), and
-//! running out of turns is never a success: only an [`Outcome`] says `success`.
+//! An environment never counts turns. The caller stops after [`State::turn_limit`] of them (or at a limit of
+//! its choice), and running out of turns is never a success: only an [`Outcome`] says `success`.
 //!
 //! Left out: policies, sampling, groups and advantages.
 
@@ -22,7 +22,7 @@ use crate::find_workflow;
 use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
-/// Which side of the train and test division tasks are drawn from.
+/// The train or the test split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Split {
     /// Tasks to learn from.
@@ -44,11 +44,13 @@ impl Split {
 /// The consequence of one agent's action.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// The team's reward and the agent's own, each within [`State::reward_range`].
+    /// The team's and the agent's local reward, each within [`State::reward_range`].
     pub rewards: Rewards,
-    /// Of a joint action: what each agent earned itself, within the same range. Empty where `rewards.local` says it.
+    /// Local rewards by agent after a joint action, within the same range. Empty if `rewards.local` has the
+    /// value.
     pub locals: BTreeMap<String, f64>,
-    /// Components of the rewards, each in [0, 1] before its weight; those of one agent of a joint action as `AGENT.NAME`.
+    /// Components of the rewards, each in [0, 1] before its weight; a component of one agent of a joint
+    /// action is named `AGENT.NAME`.
     pub components: BTreeMap<String, f64>,
     /// The episode is over: no agent may act any more.
     pub terminated: bool,
@@ -68,8 +70,8 @@ impl Outcome {
         }
     }
 
-    /// The outcome of a joint action that earned the team `team`, from what each agent's part in it earned: each agent's own
-    /// reward, and components by agent. `rewards.local` is their mean. It ends nothing.
+    /// The outcome of a joint action that earned the team `team`, from each agent's part: local rewards and
+    /// components by agent. `rewards.local` is their mean. It does not end the episode.
     pub fn together(team: f64, parts: &[(&str, Outcome)]) -> Outcome {
         let locals: BTreeMap<String, f64> =
             parts.iter().map(|(agent, part)| ((*agent).to_owned(), part.rewards.local)).collect();
@@ -87,17 +89,18 @@ impl Outcome {
     }
 }
 
-/// A situation in an episode: what playing needs of it.
+/// A situation in an episode.
 ///
-/// The caller goes through the stages of the workflow. In a stage of one agent: observe, sample candidates, score each on
-/// a clone, apply the chosen one. In a stage of several: observe for all of them first, score each candidate on a clone
-/// of the state before the stage (with the other agents' last actions), choose, score each beside the choices of the others
-/// with [`State::apply_beside`], then apply all chosen actions with [`State::apply_together`].
+/// The caller goes through the stages of the workflow. In a stage of one agent: observe, sample candidates,
+/// score each on a clone, apply the chosen one. In a stage of several: observe for all of them first, score
+/// each candidate on a clone of the state before the stage (with the other agents' last actions), choose,
+/// score each given the choices of the others with [`State::apply_beside`], then apply all chosen actions
+/// with [`State::apply_together`].
 pub trait State: Send {
     /// The agents that act, and their order.
     fn workflow(&self) -> &Arc<Workflow>;
 
-    /// Turns after which an episode is truncated, unless the caller has its own limit.
+    /// Turns after which an episode is truncated, unless the caller sets another limit.
     fn turn_limit(&self) -> u32;
 
     /// Least and greatest value of its rewards.
@@ -133,7 +136,8 @@ pub trait State: Send {
         Ok(None)
     }
 
-    /// Whether [`State::apply_together`] is one outcome of all actions, and not that of the last of them.
+    /// Returns true if a joint action has a joint outcome; false if [`State::apply_together`] applies the
+    /// actions in order and returns the last outcome.
     fn scores_together(&self) -> bool {
         true
     }
@@ -178,8 +182,8 @@ pub trait Checks {
     /// An action that no other action of `agent` outscores here, or `None` without an oracle.
     fn oracle(&self, agent: &str) -> Option<String>;
 
-    /// Whether the oracle finds the task solved here, by its own means. Without an oracle: the last outcome's
-    /// `success`.
+    /// Returns true if the oracle finds the task solved here, independently of the rewards. Without an
+    /// oracle: the last outcome's `success`.
     fn is_solved(&self) -> bool;
 
     /// Actions worth trying here when the contract is checked: all that matter where they can be
@@ -190,7 +194,7 @@ pub trait Checks {
     fn draw(&self) -> String;
 }
 
-/// [`Checks`] of any state, with what stands in for them where there are none.
+/// [`Checks`] of any state, with defaults for states without checks.
 impl dyn State + '_ {
     /// The agents of stage number `stage` that act, as positions in [`Workflow::agents`].
     pub fn acting(&self, stage: usize) -> Vec<usize> {
@@ -208,7 +212,7 @@ impl dyn State + '_ {
         self.checks().is_some_and(Checks::is_solved)
     }
 
-    /// [`Checks::test_actions`]; none without checks.
+    /// [`Checks::test_actions`]; empty without checks.
     pub fn test_actions(&self, agent: &str) -> Vec<String> {
         self.checks().map_or_else(Vec::new, |checks| checks.test_actions(agent))
     }
@@ -219,7 +223,7 @@ impl dyn State + '_ {
     }
 }
 
-/// Which tasks to draw.
+/// Selects the tasks to draw.
 #[derive(Clone, Debug)]
 pub struct Selection {
     /// Train or test.
@@ -279,8 +283,8 @@ pub trait Environment: Send + Sync {
         self.reset(&task.spec, workflow.unwrap_or(self.default_workflow()))
     }
 
-    /// The agents that will act in `task`, known before a policy is loaded; none where the task is refused, which is
-    /// reported when it is played.
+    /// The agents that will act in `task`, known before a policy is loaded; empty if the task is refused,
+    /// which is reported when it is played.
     ///
     /// # Errors
     /// No such workflow, or an environment that does not respond: usage.
@@ -298,7 +302,7 @@ pub trait Environment: Send + Sync {
         Err(Failure::data(format!("{}: states cannot be restored", self.name())))
     }
 
-    /// One line that says what is to be done in it.
+    /// One-line description.
     fn summary(&self) -> &'static str {
         ""
     }
@@ -346,7 +350,7 @@ pub trait Environment: Send + Sync {
         Vec::new()
     }
 
-    /// The kinds of demonstrators with the default share of each; empty where there are none.
+    /// The kinds of demonstrators with the default share of each; empty without demonstrators.
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
         &[]
     }

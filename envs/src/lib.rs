@@ -68,7 +68,7 @@ pub fn find(name: &str) -> Result<&'static dyn Environment> {
     Err(Failure::usage(format!("there is no environment '{name}'")).hint(settings::suggest(name, &names)))
 }
 
-/// The environment of `task`: `external` where there is one, otherwise the built-in one that the task names.
+/// The environment of `task`: `external` if given, otherwise the built-in one that the task names.
 ///
 /// # Errors
 /// No such environment: usage.

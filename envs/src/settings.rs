@@ -1,7 +1,7 @@
 //! `--set key=value`: the settings of an environment, and error messages about them.
 //!
-//! Values stay text until an environment parses them, so that a message can quote what was typed. Left out: files of
-//! settings; a shell script is one.
+//! Values stay text until an environment parses them, so that a message can quote the user's text. Left out:
+//! files of settings; a shell script is one.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Setting {
     pub name: &'static str,
     /// The default, as text for a person.
     pub default: &'static str,
-    /// What it means, in one line.
+    /// Meaning, in one line.
     pub meaning: &'static str,
 }
 
@@ -87,7 +87,7 @@ impl Settings {
         self.values.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
     }
 
-    /// Whether language models read and write texts, and no compact code of their own.
+    /// Returns true if texts are prose for language models, and not the compact code.
     pub fn is_prose(&self) -> bool {
         self.text("encoding") == Some("full")
     }
@@ -157,7 +157,7 @@ impl Settings {
 #[serde(rename_all = "lowercase")]
 pub enum Encoding {
     #[default]
-    /// As few words as possible, for policies of a few hundred thousand parameters.
+    /// The fewest words possible, for policies of a few hundred thousand parameters.
     Compact,
     /// Instructions in prose, for pretrained language models.
     Full,
@@ -176,7 +176,7 @@ impl Encoding {
         }
     }
 
-    /// The same for an environment with `--set data`: problems from a file are in prose.
+    /// [`Encoding::from_settings`] for an environment with `--set data`: problems from a file are in prose.
     ///
     /// # Errors
     /// Neither `compact` nor `full`, or `compact` with a file: usage.
@@ -225,7 +225,7 @@ impl Reasoning {
         }
     }
 
-    /// Whether a `spec` leaves it out.
+    /// Returns true if a `spec` leaves it out.
     pub(crate) fn is_default(&self) -> bool {
         *self == Reasoning::default()
     }
@@ -238,7 +238,7 @@ pub enum RewardMode {
     #[default]
     /// The paper's table: progress pays, so idling pays under `--credit return` and `episode`.
     Shaped,
-    /// The team earns 1 for solving the task; nothing else pays.
+    /// Only the team earns, 1 for solving the task.
     Success,
 }
 
@@ -255,7 +255,7 @@ impl RewardMode {
         }
     }
 
-    /// Whether a `spec` leaves it out.
+    /// Returns true if a `spec` leaves it out.
     pub(crate) fn is_default(&self) -> bool {
         *self == RewardMode::Shaped
     }

@@ -129,7 +129,7 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     }))
 }
 
-/// Test actions and oracle; none where the task is solved.
+/// Test actions and oracle; no oracle if the task is solved.
 fn probe(state: &dyn State, agent: &str, request: &Map<String, Value>) -> Result<Value> {
     if request.contains_key("action") || request.contains_key("actions") || request["probe"] != true {
         return Err(Failure::data("`probe` is true, and takes the place of an action"));

@@ -1,11 +1,12 @@
 //! Streams of tasks: the train split drawn without end, the test split one fixed list.
 //!
-//! An environment says how one task of a split is drawn from a named stream of random numbers; the rest is here.
-//! Train task i depends on the seed and on i alone. The test split is the list of the first [`TEST_TASKS`]
-//! different tasks (or as many as there are) drawn from streams that no seed names: `--seed` has no influence on
-//! it, and `--count N` takes the first N. Beyond its end it is repeated, shuffled by the seed.
+//! An environment says how one task of a split is drawn from a named stream of random numbers; the rest is
+//! here. Train task i depends on the seed and on i alone. The test split is the list of the first
+//! [`TEST_TASKS`] different tasks (or all, if there are fewer) drawn from streams that no seed names:
+//! `--seed` has no influence on it, and `--count N` takes the first N. Beyond its end it is repeated,
+//! shuffled by the seed.
 //!
-//! Left out: what keeps the two splits apart. Each environment decides that from the task alone, with
+//! Left out: the rule that keeps the two splits apart. Each environment decides it from the task alone, with
 //! [`split_of`] on something that all forms of one task share.
 
 use std::collections::HashSet;
@@ -71,7 +72,7 @@ pub fn tasks(
             let (mut drawn, mut seen, mut tasks) = (0, HashSet::new(), Vec::<Task>::new());
             let (mut repetition, mut order) = (0, Vec::new());
             Box::new(std::iter::from_fn(move || {
-                // First the split in its own order, each task once.
+                // First the split in its fixed order, each task once.
                 while repetition == 0 && tasks.len() < TEST_TASKS && drawn < 4 * TEST_TASKS as u64 {
                     let name = [Part::Text(environment), Part::Text("test"), Part::Number(drawn)];
                     let task = match draw(Split::Test, Stream::named(TEST_SEED, &name)) {

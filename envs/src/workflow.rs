@@ -13,7 +13,7 @@ use record::failure::{Failure, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Which agents act in a turn, and in which order.
+/// The agents that act in a turn, and their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workflow {
     name: String,
@@ -93,7 +93,7 @@ impl Workflow {
         &self.name
     }
 
-    /// The agents in the order of their stages; none twice.
+    /// The agents in the order of their stages, each once.
     pub fn agents(&self) -> &[String] {
         &self.agents
     }

@@ -17,7 +17,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Adds `bias` to each row of as many values.
+    /// Adds `bias` to each row. The length of `bias` is the width of a row.
     pub fn add_bias(bias: &[f32], rows: &mut [f32]) {
         for row in rows.chunks_exact_mut(bias.len()) {
             for (value, &bias) in row.iter_mut().zip(bias) {
@@ -28,7 +28,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// [`rotate_head`] as a function of its own.
+    /// [`rotate_head`], kept out of line.
     pub fn rotate(head: &[f32], norm: &[f32], epsilon: f32, cos: &[f32], sin: &[f32], out: &mut [f32]) {
         rotate_head(head, norm, epsilon, cos, sin, out);
     }

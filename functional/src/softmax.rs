@@ -63,7 +63,7 @@ pub struct LogitChunk {
 }
 
 impl LogitChunk {
-    /// Of at most [`CHUNK`] logits; the sum of each tile goes to `tiles`.
+    /// Sums at most [`CHUNK`] logits; the sum of each tile goes to `tiles`.
     pub fn new(logits: &[f32], temperature: f32, tiles: &mut [f32; CHUNK / TILE]) -> LogitChunk {
         let mut ends = (0.0, 0.0);
         sum_tiles(logits, 1.0 / temperature, tiles, &mut ends);
@@ -148,7 +148,7 @@ pub struct LogSumExp {
 }
 
 impl LogSumExp {
-    /// Of all chunks of a row, in order.
+    /// Combines all chunks of a row, in order.
     pub fn new<'a>(chunks: impl Iterator<Item = &'a LogitChunk> + Clone, temperature: f32) -> LogSumExp {
         let largest = chunks.clone().map(|chunk| chunk.largest).fold(f32::NEG_INFINITY, f32::max);
         let mut all = LogSumExp { largest, total: 0.0, moment: 0.0, temperature };
@@ -163,7 +163,7 @@ impl LogSumExp {
         all
     }
 
-    /// Whether all logits were numbers, and one of them finite.
+    /// Returns true if all logits were numbers, and one of them finite.
     pub fn is_distribution(&self) -> bool {
         self.total.is_finite() && self.total > 0.0
     }
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_distribution_of_several_chunks_is_that_of_f64() {
         for (length, temperature) in [(1, 1.0), (97, 0.7), (4096, 1.0), (9000, 1.3)] {
-            // The largest is in the second chunk where there is one, and some tokens are impossible.
+            // The largest is in the second chunk, if any, and some tokens are impossible.
             let logit = |i: usize| match i % 50 {
                 7 => f32::NEG_INFINITY,
                 _ => (i as f32 * 0.7).sin() * 12.0 + if i > 4096 { 3.0 } else { 0.0 },

@@ -96,7 +96,7 @@ pub fn maximum(values: &[f32]) -> f32 {
     lanes.iter().fold(f32::NEG_INFINITY, |largest, &value| if value > largest { value } else { largest })
 }
 
-/// `e^x` to within 2 units in the last place, zero below -87 (the polynomial is that of Cephes' `expf`).
+/// `e^x` to within 2 units in the last place, zero below -87. Uses the polynomial of Cephes' `expf`.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LOWEST: f32 = -87.0;

@@ -63,7 +63,8 @@ kernel!(
     Single, 1, tile, transpose, copy
 );
 kernel!(
-    /// f32, with the right operand in the upper halves of its values: a word has those of columns 16 apart.
+    /// f32, with the right operand in the upper halves of its values: a word holds two columns that are 16
+    /// apart.
     Halves, 1, tile_halves, transpose, copy,
     const RIGHT: usize = 16;,
     unsafe fn transpose_right(block: PackBlock) {
@@ -89,8 +90,9 @@ fn lanes(count: usize) -> __mmask16 {
     (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
 }
 
-/// A tile function: what it needs, how many words of the right panel a place takes and how they are read, and how it adds the products of two vectors of words to a sum. Whole in one macro, so
-/// that the sums never leave their registers.
+/// Defines a tile function: its instruction set, the words of the right panel per place and how to read them,
+/// and how to add the products of two vectors of words to a sum. One macro, so that the sums never leave
+/// their registers.
 macro_rules! tile_function {
     ($name:ident, $features:literal, $width:literal, $read:ident,
         |$left:ident, $right:ident, $sum:ident| $product:expr) => {
@@ -180,10 +182,10 @@ unsafe fn read_words(panel: *const Word, vector: usize) -> __m512i {
     unsafe { _mm512_loadu_si512(panel.add(16 * vector).cast()) }
 }
 
-/// The same of [`Halves`].
+/// [`read_words`] for [`Halves`].
 ///
 /// # Safety
-/// As there.
+/// See there.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn read_halves(panel: *const Word, vector: usize) -> __m512i {
@@ -243,8 +245,8 @@ unsafe fn copy_halves(block: PackBlock) {
     }
 }
 
-/// A transposing function: what it needs, the values in a word, and how it reads up to 16 words of a row, from a
-/// place and a number of values left.
+/// Defines a transposing function: its instruction set, the values per word, and how to read up to 16 words
+/// of a row from a place and a number of remaining values.
 macro_rules! transpose_function {
     ($name:ident, $features:literal, $in_word:literal, $read:ident) => {
         /// Transposes blocks of 16 by 16 words in registers. Lanes beyond `rows` receive values of row 0, which the
@@ -310,7 +312,7 @@ unsafe fn read_pairs(source: *const f32, left: usize) -> __m512 {
     }
 }
 
-/// Whole vectors are stored, as what goes beyond a row is overwritten by the next; the last row keeps to itself.
+/// Stores whole vectors, because the next row overwrites the excess; only the last row is masked.
 #[target_feature(enable = "avx512f")]
 unsafe fn copy(block: PackBlock) {
     let PackBlock { rows, columns, source, stride, target, width } = block;
@@ -318,8 +320,8 @@ unsafe fn copy(block: PackBlock) {
     let whole = if width >= 8 { rows.saturating_sub(1) } else { 0 };
     let target = target.cast::<f32>();
     for row in 0..whole {
-        // SAFETY: the masks keep reads inside the row; what is written beyond it, at most 16 values from its
-        // start where `width` is less, lies in the next row.
+        // SAFETY: the masks keep reads inside the row. Writes beyond it, at most 16 values from its start if
+        // `width` is less, lie in the next row.
         unsafe {
             let (source, target) = (source.add(row * stride), target.add(row * width));
             _mm512_storeu_ps(target, _mm512_maskz_loadu_ps(low, source));

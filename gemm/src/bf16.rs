@@ -1,8 +1,9 @@
 //! bf16 operands without bf16 instructions: rounded while they are packed, multiplied as f32.
 //!
-//! The results are those of `VDPBF16PS` to the last bit, on every instruction set: the product of two bf16 values is exact in
-//! f32, so only the order of the sums matters, and values are packed in the order in which the instruction adds them, the
-//! second of a pair before the first. Left out: partial sums below 1e-38, which the instruction takes for zero.
+//! Results equal `VDPBF16PS` to the last bit on every instruction set. The product of two bf16 values is
+//! exact in f32, so only the order of the sums matters. Values are packed in the order in which the
+//! instruction adds them, the second of a pair before the first. Left out: partial sums below 1e-38, which
+//! the instruction treats as zero.
 
 use crate::micro_kernel::{MicroKernel, PackBlock, Tile, Word};
 use std::marker::PhantomData;
@@ -68,12 +69,13 @@ impl<K: MicroKernel> MicroKernel for RoundedToBf16<K> {
     const UNIT: usize = 2;
 
     unsafe fn tile(tile: Tile, words: usize, a: *const Word, b: *const Word, onto: *const f32, c: *mut f32) {
-        // SAFETY: the caller's promise is that of `K`.
+        // SAFETY: the caller keeps the contract of `K`.
         unsafe { K::tile(tile, words, a, b, onto, c) }
     }
 
     unsafe fn transpose(block: PackBlock) {
-        // SAFETY: the caller's promise is that of `K`, and the words are those that it wrote or lie between them.
+        // SAFETY: the caller keeps the contract of `K`, and the words were written by `K` or lie between
+        // them.
         unsafe {
             K::transpose(block);
             round_pairs(block.target, block.columns, block.width);

@@ -18,7 +18,7 @@ pub(crate) const SCRATCH_WORDS: usize = 2 * KC * (MC + NC) + 2 * (MARGIN + 16);
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     Strided(View<'a>),
-    /// As [`pack_band`] leaves it.
+    /// Packed by [`pack_band`].
     Packed(&'a [Word]),
 }
 
@@ -80,8 +80,8 @@ pub(crate) fn pack_band<K: MicroKernel>(
 ) -> usize {
     for depth in depths::<K>(inner) {
         let block = packed_words::<K>(&depth, &(0..width));
-        // SAFETY: the block lies in `words`, with a margin after it, and the caller has found `b` long enough and
-        // the instructions. What is written past the block is overwritten by the next.
+        // SAFETY: the block lies in `words`, with a margin after it, and the caller has checked the length of
+        // `b` and the instructions. Writes past the block are overwritten by the next block.
         unsafe { pack::columns::<K>(b, depth, 0..width, words.as_mut_ptr().add(offset)) };
         offset += block;
     }

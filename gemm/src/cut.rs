@@ -1,7 +1,7 @@
-//! One product as several, for as many threads.
+//! Splits one product among threads.
 //!
-//! The result is cut into a grid: what is packed more than once, rows of A for each column of the grid and columns of B for
-//! each row of it, is kept least. An element's sum is the same in any of them.
+//! The result is cut into a grid that minimizes repeated packing: rows of A are packed once per column of the
+//! grid, columns of B once per row. The sum of an element does not depend on the grid.
 
 use crate::blocking::KC;
 use crate::{Onto, Precision, Scratch, View, ViewMut, multiply};
@@ -71,7 +71,7 @@ pub fn cut<'a>(
 fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
     let panels = columns.div_ceil(TILE);
     let choices = (1..=parts).map(|down| (down.min(rows.max(1)), (parts / down).clamp(1, panels.max(1))));
-    // The slowest block counts first, then what is packed.
+    // The slowest block counts first, then the packing.
     let cost = |&(down, across): &(usize, usize)| {
         let block = rows.div_ceil(down) * panels.div_ceil(across) * TILE;
         (block, across * rows + down * columns)
@@ -85,8 +85,8 @@ impl Product<'_> {
         multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
     }
 
-    /// Adds `a · b` to what is in `c`, each element as one sum from zero that is added at the end, whatever the inner
-    /// dimension: what a product into zeros would give, added.
+    /// Adds `a · b` to `c`. Each element is summed from zero and then added, whatever the inner dimension, so
+    /// the result equals a product into zeros plus `c`.
     pub fn add(mut self, scratch: &mut Scratch, precision: Precision) {
         let [rows, columns, inner] = self.extent;
         // A single block of the inner dimension is that already.

@@ -41,7 +41,7 @@ impl Isa {
         Isa::NAMES[self as usize]
     }
 
-    /// Those that this CPU has, the fastest first.
+    /// The instruction sets of this CPU, fastest first.
     pub fn available() -> Vec<Isa> {
         let mut found = Vec::new();
         #[cfg(target_arch = "x86_64")]
@@ -174,7 +174,8 @@ impl Dispatch {
         }
     }
 
-    /// For a right operand whose values are stored in their upper 16 bits; none where no kernel takes that.
+    /// Kernel for a right operand whose values are stored in their upper 16 bits; `None` if no kernel accepts
+    /// that.
     pub(crate) fn of_halves(isa: Isa, precision: Precision) -> Option<Dispatch> {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
@@ -194,8 +195,9 @@ impl Dispatch {
     }
 }
 
-/// Whether this core is faster with dot products of bf16 pairs than with f32 arithmetic on rounded values, which gives the
-/// same bits: some issue one such instruction where they issue two or four of the other kind. Measured once, in a millisecond.
+/// Returns true if bf16 dot products beat f32 arithmetic on rounded values on this core; both give the same
+/// bits. Some cores issue one bf16 dot product where they issue two or four f32 instructions. Measured once,
+/// in a millisecond.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_faster() -> bool {
     static FASTER: OnceLock<bool> = OnceLock::new();
@@ -228,7 +230,7 @@ fn pairs_are_faster() -> bool {
 mod tests {
     use super::*;
 
-    /// Which of the two a process takes must not show.
+    /// Both choices must give the same bits.
     #[test]
     fn pairs_and_rounded_values_give_the_same_bits() {
         if !Isa::available().contains(&Isa::Avx512BFloat16) {

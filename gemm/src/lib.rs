@@ -7,6 +7,8 @@
 //! threads, without changing a bit. Left out: the threads themselves, and operands in memory of other types than f32, but for
 //! [`Packing::of_halves`].
 
+#![warn(missing_docs)]
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -46,7 +48,7 @@ impl<'a> View<'a> {
         View { data, row_stride: stride, column_stride: 1 }
     }
 
-    /// The same values with rows and columns exchanged.
+    /// This matrix with rows and columns exchanged; no values move.
     pub fn transposed(self) -> View<'a> {
         View { data: self.data, row_stride: self.column_stride, column_stride: self.row_stride }
     }
@@ -69,7 +71,7 @@ impl<'a> View<'a> {
 /// The result of a product: rows in memory, `stride` values from one to the next.
 #[derive(Debug)]
 pub struct ViewMut<'a> {
-    /// Where `length` values lie, of which those of other columns may belong to others.
+    /// Start of `length` values, some of which may belong to other columns.
     data: *mut f32,
     length: usize,
     stride: usize,
@@ -85,14 +87,14 @@ impl<'a> ViewMut<'a> {
         ViewMut { data: data.as_mut_ptr(), length: data.len(), stride, borrowed: PhantomData }
     }
 
-    /// Panics if there is no room for so many rows and columns.
+    /// Panics if `rows` rows of `columns` columns do not fit.
     fn check(&self, rows: usize, columns: usize) {
         let wide = columns <= self.stride || rows <= 1;
         assert!(wide && reaches(self.length, rows, columns, self.stride), "GEMM: the result is too short");
     }
 }
 
-/// Whether `length` values hold rows of `columns` values, `stride` apart.
+/// Returns true if `length` values hold rows of `columns` values, `stride` apart.
 fn reaches(length: usize, rows: usize, columns: usize, stride: usize) -> bool {
     rows == 0 || columns == 0 || (rows - 1) * stride + columns <= length
 }
@@ -112,7 +114,7 @@ pub enum Onto<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addend<'a> {
     onto: Onto<'a>,
-    /// Whether an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
+    /// True if an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
     chained: bool,
 }
 
@@ -129,7 +131,7 @@ pub struct Scratch {
     isa: Isa,
     a: Vec<Word>,
     b: Vec<Word>,
-    /// A product that is summed apart from what it is added to.
+    /// Sums of a product that is added to the result later.
     sums: Vec<f32>,
 }
 

@@ -12,10 +12,11 @@ pub(crate) trait MicroKernel {
     const VALUES_PER_WORD: usize;
     /// Words of a right panel for each word of the inner dimension.
     const RIGHT: usize = Self::NR;
-    /// Values of the inner dimension that stay together: a block holds whole units, and as many of them whatever the kernel.
+    /// Values of the inner dimension that stay together. A block holds whole units, the same number for every
+    /// kernel.
     const UNIT: usize = Self::VALUES_PER_WORD;
 
-    /// Whether [`MicroKernel::tile`] reads a left operand that is not packed, too.
+    /// True if [`MicroKernel::tile`] reads a left operand that is not packed, too.
     const READS_IN_PLACE: bool = false;
 
     /// `c[i][j] = onto[i][j] + sum_p a[p][i] * b[p][j]` over `tile.rows` by `tile.columns` elements; the sums begin at
@@ -32,7 +33,8 @@ pub(crate) trait MicroKernel {
     /// May write up to 16 words past the last.
     ///
     /// # Safety
-    /// The CPU has the kernel's instructions, `rows <= width`, and both pointers are valid for what is said above.
+    /// The CPU has the kernel's instructions, `rows <= width`, and both pointers are valid for the ranges
+    /// above.
     unsafe fn transpose(block: PackBlock) {
         let PackBlock { rows, columns, source, stride, target, width } = block;
         // Blocks of 8 columns keep the lines being written in the L1 cache.
@@ -104,7 +106,7 @@ pub(crate) struct Tile {
     pub stride: usize,
     /// Strides of a row and of the inner dimension of a left operand that is not packed.
     pub in_place: Option<[usize; 2]>,
-    /// Whether the sums go on from what they are added to.
+    /// True if the sums continue from the previous contents.
     pub chained: bool,
 }
 

@@ -7,12 +7,13 @@ use crate::dispatch::Dispatch;
 use crate::micro_kernel::Word;
 use crate::{Isa, Precision, View};
 
-/// A right operand, packed: one 32-bit word per value, half as many in bf16, its columns padded to whole panels.
+/// A packed right operand: one 32-bit word per f32 value or per two bf16 values, with columns padded to whole
+/// panels.
 #[derive(Debug)]
 pub struct Packed {
     isa: Isa,
     precision: Precision,
-    /// Whether f32 values are stored in their upper 16 bits.
+    /// True if f32 values are stored in their upper 16 bits.
     halves: bool,
     inner: usize,
     columns: usize,
@@ -62,8 +63,8 @@ impl Packing {
         Packing::with(isa, precision, extent, false)
     }
 
-    /// The same for values that bf16 holds exactly, such as those of a bf16 checkpoint: the same products from half the memory,
-    /// where there is a kernel for it. Of other values the lower 16 bits may be lost.
+    /// [`Packing::new`] for values that bf16 represents exactly, such as a bf16 checkpoint. Gives the same
+    /// products from half the memory if a kernel supports it. Other values may lose their lower 16 bits.
     pub fn of_halves(isa: Isa, precision: Precision, extent: [usize; 2]) -> Packing {
         Packing::with(isa, precision, extent, true)
     }
@@ -75,7 +76,7 @@ impl Packing {
         Packing { packed, column: 0, offset: start }
     }
 
-    /// The columns to push next; none when all are packed.
+    /// The columns to push next, or `None` when all are packed.
     pub fn wanted(&self) -> Option<Range<usize>> {
         let columns = self.packed.columns;
         (self.column < columns).then(|| blocking::band(self.column, columns))

@@ -1,4 +1,4 @@
-//! The micro-kernel in plain Rust, for CPUs without one of their own.
+//! The micro-kernel in plain Rust, for CPUs without a special kernel.
 
 use crate::micro_kernel::{MicroKernel, Tile, Word};
 

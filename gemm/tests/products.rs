@@ -133,7 +133,7 @@ fn every_layout_and_odd_size_is_right() {
                         let (row, column) = (index / stride, index % stride);
                         assert_eq!(found.to_bits(), again[index].to_bits(), "{place}: packed before");
                         if column >= columns {
-                            // What lies between the rows is left alone.
+                            // Values between the rows are unchanged.
                             assert!(if mode == 1 { found == base[index] } else { found.is_nan() }, "{place}");
                             continue;
                         }
@@ -191,7 +191,7 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// The same on processors of other kinds: these sums were taken with AVX2, and are those of AVX-512 and of NEON.
+/// Other processors give the same bits: these sums were taken with AVX2 and equal AVX-512 and NEON.
 #[test]
 fn processors_that_fuse_give_these_bits() {
     const SINGLE: u64 = 0xeb9a_5a51_0fbe_5113;
@@ -284,7 +284,7 @@ fn rounding_is_to_the_nearest_and_ties_to_even() {
     assert!(round(f32::NAN).is_nan() && round(f32::from_bits(0xffff_ffff)).is_nan());
 }
 
-/// Any number of threads: the same bits, and nothing beside the result is touched.
+/// Any number of threads gives the same bits, and no value outside the result is written.
 #[test]
 fn a_product_that_is_cut_has_the_same_bits() {
     let mut random = Random(11);

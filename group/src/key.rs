@@ -22,7 +22,7 @@ pub enum By {
 }
 
 impl By {
-    /// Whether the members of a group are siblings: candidates for one action in one state.
+    /// Returns true if the members of a group are siblings: candidates for one action in one state.
     pub fn siblings(self) -> bool {
         self == By::AgentTurn
     }

@@ -15,7 +15,7 @@ pub struct Common {
     prompt_ids: Vec<u32>,
     /// How many siblings there are.
     pub branches: u32,
-    /// Whether they come from parallel episodes, which may end at different turns.
+    /// True if they come from parallel episodes, which may end at different turns.
     pub parallel: bool,
     task: Option<String>,
     policy_version: Option<String>,

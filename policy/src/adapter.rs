@@ -177,7 +177,7 @@ impl Adapter {
     }
 }
 
-/// Settings of PEFT that change what is computed.
+/// Refuses PEFT settings that change the computation.
 fn refuse_unsupported(json: &Value) -> Result<()> {
     for key in ["use_dora", "fan_in_fan_out", "use_qalora", "use_bdlora", "lora_bias"] {
         if flag(json, key)?.unwrap_or(false) {

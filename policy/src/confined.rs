@@ -1,16 +1,16 @@
-//! Runs a stranger's code in a child process with limits on memory, stack and time.
+//! Runs untrusted code in a child process with limits on memory, stack and time.
 //!
-//! A chat template is a program, and a tokenizer nearly one: a few characters make either allocate all memory or overflow the
-//! stack, which no thread survives. The child is a fork without exec, so every program that links this crate has it; it
-//! answers requests over pipes until the parent closes them or dies. Left out: a file system of its own, since what runs here
-//! cannot open files.
+//! A chat template is a program, and a tokenizer nearly one: a few characters make either allocate all memory
+//! or overflow the stack, which no thread survives. The child is a fork without exec, so every program that
+//! links this crate has it; it answers requests over pipes until the parent closes them or dies. Left out: a
+//! private file system, because the code in the child cannot open files.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
-/// What the child may allocate beyond what it inherits, in bytes.
+/// Bytes that the child may allocate beyond the inherited ones.
 const MEMORY: u64 = 1 << 30;
 /// Longest message, in bytes.
 const LONGEST: u64 = 256 << 20;
@@ -73,8 +73,8 @@ impl Confined {
     /// Ends the child, if it has not ended.
     fn reap(&self) -> Death {
         let mut status = 0;
-        // SAFETY: `status` is valid; the child has not been waited for, so the number is still its own. A child that has
-        // ended is not changed by the signal.
+        // SAFETY: `status` is valid; the child has not been waited for, so its number has not been reused.
+        // The signal does not change a child that has already ended.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, &raw mut status, 0);
@@ -149,7 +149,7 @@ fn confine(requests: i32, replies: i32) -> io::Result<()> {
 fn close(first: i32, last: i32) {
     #[cfg(target_os = "linux")]
     if first <= last {
-        // SAFETY: no pointers; nothing here uses these descriptors.
+        // SAFETY: no pointers are passed, and this process does not use these descriptors.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     }
     // SAFETY: as above.

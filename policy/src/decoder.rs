@@ -66,7 +66,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Those of attention.
+    /// The linear layers of attention.
     pub const ATTENTION: [Target; 4] = [Target::Query, Target::Key, Target::Value, Target::Output];
     /// All of them where projections are fused.
     pub const FUSED: [Target; 4] =
@@ -109,7 +109,7 @@ impl Target {
         }
     }
 
-    /// Whether it is part of the MLP, not of attention.
+    /// Returns true if it is part of the MLP, not of attention.
     pub fn is_mlp(self) -> bool {
         matches!(self, Target::Gate | Target::Up | Target::Down | Target::FusedGateUp)
     }
@@ -194,7 +194,7 @@ pub struct Experts {
 pub struct Layer {
     /// RMS norm before attention.
     pub input_norm: Tensor,
-    /// By [`Target`]; those of attention alone where there are experts.
+    /// By [`Target`]; only attention's if the layer has experts.
     projections: Vec<Projection>,
     /// In place of the last three projections.
     pub experts: Option<Experts>,
@@ -206,7 +206,7 @@ pub struct Layer {
     pub mlp_norm: Tensor,
     /// RMS norm of the MLP's output, before it joins the residual stream.
     pub mlp_out_norm: Option<Tensor>,
-    /// Which of [`Config::ropes`] rotates queries and keys; a layer without is called NoPE.
+    /// Index in [`Config::ropes`] of the rotation of queries and keys; a layer without one is called NoPE.
     pub rope: Option<usize>,
     /// Tokens that a query may attend to, itself included; `None`: all before it.
     pub window: Option<usize>,
@@ -238,7 +238,7 @@ impl Layer {
         }
     }
 
-    /// One of its linear layers. Those of the MLP are not there where it has experts.
+    /// One of the linear layers. Layers with experts have no MLP projections.
     pub fn projection(&self, target: Target) -> &Projection {
         &self.projections[target as usize]
     }
@@ -298,7 +298,8 @@ impl Projection {
     fn new(config: &Config, layer: usize, target: Target) -> Projection {
         let (inputs, outputs) = target.extent(config);
         let module = target.module(layer);
-        // What is added to the residual stream is smaller, so that its size does not grow with depth (GPT-2's rule).
+        // Additions to the residual stream are smaller, so that its size does not grow with depth (GPT-2's
+        // rule).
         let adders = match target {
             Target::Output | Target::Down => (2.0 * config.num_layers as f64).sqrt(),
             _ => 1.0,
@@ -332,7 +333,7 @@ pub struct Decoder {
     /// RMS norm before the head.
     pub final_norm: Tensor,
     lm_head: Option<Tensor>,
-    /// Whether a checkpoint has some sites as one tensor.
+    /// True if a checkpoint has some sites as one tensor.
     fused: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The digest of weights: the BLAKE3 hash of the weight files' bytes, in the order of their names.
 //!
-//! For a single file that is what `b3sum model.safetensors` prints. Published versions record it. For plain Hugging Face
-//! directories, which may be read-only, it is computed; that of large files is cached in the user's cache directory, keyed by
-//! path, size and modification time.
+//! For a single file it equals the output of `b3sum model.safetensors`. Published versions record it. For
+//! plain Hugging Face directories, which may be read-only, it is computed; for large files it is cached in
+//! the user's cache directory, keyed by path, size and modification time.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +31,7 @@ pub(crate) fn of(weights: &Weights) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// The digest of an adapter: over the base's digest, the scale, and the digest of its own weights.
+/// The digest of an adapter, over the base's digest, the scale, and the digest of the adapter's weights.
 pub(crate) fn of_adapter(weights: &str, scale: f32, base: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(base.as_bytes());

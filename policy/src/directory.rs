@@ -77,7 +77,7 @@ pub struct Policy {
     pub files: PathBuf,
     /// The canonical Hugging Face directory of the frozen base, if `files` holds an adapter.
     pub base: Option<PathBuf>,
-    /// Which version `files` is.
+    /// The version in `files`.
     pub version: Version,
 }
 
@@ -186,15 +186,15 @@ impl Policy {
         Ok(Policy { root: root.to_owned(), files, base, version: Version::new(step, &digest) })
     }
 
-    /// As [`verify`], for one policy.
+    /// [`verify`] for one policy.
     ///
     /// # Errors
-    /// As [`verify`].
+    /// See [`verify`].
     pub fn verify(&self) -> Result<()> {
         verify(std::slice::from_ref(self))
     }
 
-    /// Whether new versions can be published beside this one.
+    /// Returns true if new versions can be published in the same folder.
     ///
     /// # Errors
     /// The folder cannot be read: 74.
@@ -235,15 +235,15 @@ pub fn verify(policies: &[Policy]) -> Result<()> {
     Ok(())
 }
 
-/// Whether there is something of that name, even a dangling link: opening it says what is wrong.
+/// Returns true if the name exists, even as a dangling link; opening it then gives the precise error.
 ///
 /// # Errors
-/// A disk that cannot say: 74. What is unreadable is not taken for missing.
+/// 74 if the disk cannot tell. An unreadable name is never treated as missing.
 pub(crate) fn is_there(path: &Path) -> Result<bool> {
     Ok(metadata_of(path)?.is_some())
 }
 
-/// Whether the directory holds versions rather than a model.
+/// Returns true if the directory holds versions rather than a model.
 ///
 /// # Errors
 /// As [`is_there`].
@@ -282,7 +282,7 @@ pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
     Ok(steps)
 }
 
-/// A digest that a version recorded: `digest`, its own, or `base`, that of its base.
+/// A digest that a version recorded: `digest` for itself, or `base` for its base.
 pub(crate) fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
     let path = files.join(VERSION_FILE);
     let Some(value) = read_json_if_present(&path)? else { return Ok(None) };

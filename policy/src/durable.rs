@@ -115,7 +115,7 @@ pub(crate) fn place_of_new(root: &Path) -> Result<PathBuf> {
     Ok(parent.join(format!(".{name}.new")))
 }
 
-/// Fills a new directory at `building` and renames it to `root`; if that fails, nothing is left.
+/// Fills a new directory at `building` and renames it to `root`; on failure it removes everything.
 pub(crate) fn build(building: &Path, root: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     remove(building)?;
     create_directory(building)?;
@@ -142,7 +142,7 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Makes `link` point to `target` in one step, without a sync. `temporary` lies beside it.
+/// Makes `link` point to `target` in one step, without a sync. `temporary` must be in the same folder.
 pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> {
     symlink(target, temporary).map_err(|error| failure(temporary, &error))?;
     trace("link", temporary, Path::new(target));

@@ -22,7 +22,7 @@ pub struct Experts {
     pub width: usize,
     /// The probabilities of those taken are divided by their sum.
     pub normalized: bool,
-    /// Whether each layer has experts, not an MLP.
+    /// True if each layer has experts, not an MLP.
     pub layers: Vec<bool>,
 }
 

@@ -1,8 +1,9 @@
-//! `policy export`: a version as others load it, without what training keeps beside it.
+//! `policy export`: a version for other people, without training state.
 //!
-//! A whole model is its Hugging Face directory; an adapter is a PEFT directory, or merged into a copy of its base. PEFT finds
-//! a base by a name or by a path from the working directory, so an exported adapter names its base by what still holds
-//! elsewhere: a hub's model, or what the user says. Left out: uploads, and formats other than safetensors.
+//! A whole model is its Hugging Face directory; an adapter is a PEFT directory, or merged into a copy of its
+//! base. PEFT finds a base by a name or by a path from the working directory, so an exported adapter names
+//! its base in a way that survives a move: a model on the hub, or the user's choice. Left out: uploads, and
+//! formats other than safetensors.
 
 use std::path::Path;
 
@@ -31,12 +32,12 @@ pub struct Settings<'a> {
     pub run: Option<&'a Path>,
 }
 
-/// Writes a version of a policy, [verified](Policy::verify), to a new directory: weights, configuration, tokenizer, and a model
-/// card. All of it or nothing.
+/// Writes a version of a policy, [verified](Policy::verify), to a new directory: weights, configuration,
+/// tokenizer, and a model card. All of it or nothing.
 ///
 /// # Errors
-/// `to` exists already, or an adapter's base has no name that others know (2); weights that are not those of the version,
-/// or no tokenizer (65); the disk's (74).
+/// `to` exists already, or an adapter's base has no public name (2); weights that do not match the version's
+/// digest, or no tokenizer (65); an I/O error (74).
 pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
     let building = durable::place_of_new(to)?;
     policy.verify()?;
@@ -68,7 +69,7 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
                 side_files::copy_tokenizer(policy.model(), files)?;
             }
         }
-        // A base's card is not the card of what was trained.
+        // The base's card does not describe the trained model.
         let path = files.join("README.md");
         durable::remove(&path)?;
         durable::write(&path, card.as_bytes())?;

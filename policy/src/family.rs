@@ -9,20 +9,21 @@ use serde_json::Value;
 
 use crate::json::{flag, present, size};
 
-/// Which layers have a sliding window, and what has to be set for it.
+/// Layers that have a sliding window, and the keys that enable it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Windowed {
     /// None.
     Never,
     /// Every layer, where `sliding_window` is set.
     Always,
-    /// The same, with `use_sliding_window` only.
+    /// Every layer, but only with `use_sliding_window`.
     Switched,
-    /// With `use_sliding_window`, those of `layer_types`, else from `max_window_layers` on.
+    /// With `use_sliding_window`, the layers listed in `layer_types`, else all from `max_window_layers` on.
     Last,
-    /// With `use_sliding_window`, those of `layer_types`, else those without rotary positions.
+    /// With `use_sliding_window`, the layers listed in `layer_types`, else the layers without rotary
+    /// positions.
     Nope,
-    /// Those of `layer_types`, else all but every `sliding_window_pattern`-th.
+    /// The layers listed in `layer_types`, else all but every `sliding_window_pattern`-th.
     Pattern,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Family {
     pub attention_bias: bool,
     /// The key `attention_bias` gives all four projections of attention biases.
     pub attention_bias_key: bool,
-    /// The key `mlp_bias` gives those of the MLP biases.
+    /// The key `mlp_bias` enables biases of the MLP.
     pub mlp_bias_key: bool,
     windowed: Windowed,
     /// Some layers have no rotary positions, by `no_rope_layers` or `no_rope_layer_interval`.
@@ -57,8 +58,8 @@ pub(crate) struct Family {
     /// times the square root of their width, `query_pre_attn_scalar`, and rotary positions with another base in layers with a
     /// window.
     pub gemma: bool,
-    /// The class's defaults for keys that are absent: `head_dim` (else hidden / heads), `num_key_value_heads` (else as many
-    /// as query heads), `sliding_window`, `tie_word_embeddings`, `rope_theta`, `rms_norm_eps`.
+    /// The class's defaults for absent keys: `head_dim` (else hidden / heads), `num_key_value_heads` (else
+    /// the number of query heads), `sliding_window`, `tie_word_embeddings`, `rope_theta`, `rms_norm_eps`.
     pub head_dim: Option<usize>,
     pub num_kv_heads: Option<usize>,
     sliding_window: Option<usize>,
@@ -252,7 +253,7 @@ impl Family {
         Ok(inside.into_iter().map(|inside| window.filter(|_| inside)).collect())
     }
 
-    /// Whether each layer has rotary positions.
+    /// Returns true if each layer has rotary positions.
     ///
     /// # Errors
     /// A list that is shorter than the layers, or of anything but 0 and 1.
@@ -277,7 +278,7 @@ impl Family {
     }
 }
 
-/// Whether `layer_types` gives each layer a window; `None` where it is absent.
+/// Returns true if `layer_types` gives each layer a window; `None` where it is absent.
 fn layer_types(json: &Value, layers: usize) -> Result<Option<Vec<bool>>> {
     let Some(types) = present(json, "layer_types") else { return Ok(None) };
     let types = types.as_array().ok_or_else(|| Failure::data("layer_types is not a list"))?;

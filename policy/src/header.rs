@@ -1,9 +1,9 @@
 //! The header of a safetensors file, read with limits.
 //!
-//! A checkpoint may come from anywhere, so everything in the header is checked against the file: its own length, every
-//! tensor's size against its shape and type, and that the tensors fill the data without holes or overlap. By hand, because
-//! every refusal names the tensor and says what to do; the `safetensors` crate's errors for a size or a hole name none. Left
-//! out: the tensors' values.
+//! A checkpoint may come from anywhere, so everything in the header is checked against the file: its length,
+//! every tensor's size against its shape and type, and that the tensors fill the data without holes or
+//! overlap. By hand, because every refusal names the tensor and says what to do; the `safetensors` crate's
+//! errors for a size or a hole name none. Left out: the tensors' values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,7 +49,7 @@ impl ElementType {
         }
     }
 
-    /// Whether a model's weights may have this type.
+    /// Returns true if a model's weights may have this type.
     pub fn is_weight(self) -> bool {
         matches!(self, ElementType::F32 | ElementType::BF16 | ElementType::F16)
     }
@@ -76,7 +76,7 @@ impl ElementType {
     }
 }
 
-/// Where one tensor lies.
+/// Location of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) dtype: ElementType,

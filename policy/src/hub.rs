@@ -1,8 +1,9 @@
-//! Models by name: `policy init --from hf:ORG/NAME`, through the hub's own Python client.
+//! Models by name: `policy init --from hf:ORG/NAME`, through the hub's Python client.
 //!
-//! `huggingface_hub` knows where its hub is and how to log in, shares its cache with `transformers`, resumes what was interrupted
-//! and reads HF_HOME, HF_ENDPOINT, HF_TOKEN and the proxies that its users have set. The crate `hf-hub` would link an HTTP
-//! stack of 75 to 300 packages for less of that, into programs that otherwise open no connection. Left out: uploads.
+//! `huggingface_hub` knows the hub's address and login, shares its cache with `transformers`, resumes
+//! interrupted downloads, and reads HF_HOME, HF_ENDPOINT, HF_TOKEN and proxies. The crate `hf-hub` would link
+//! an HTTP stack of 75 to 300 packages for less, into programs that otherwise open no connection. Left out:
+//! uploads.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -91,7 +92,7 @@ impl HubModel {
             Failure::unavailable(format!("{PREFIX}{name}: python3 cannot be started: {error}"))
                 .hint(self.by_hand("install Python and huggingface_hub"))
         })?;
-        // A package that prints of its own accord does so before.
+        // Other output of the package comes before this line.
         let last = String::from_utf8_lossy(&output.stdout)
             .lines()
             .last()
@@ -170,7 +171,7 @@ impl HubModel {
         Ok(HubModel::of_snapshot(directory))
     }
 
-    /// The same by the path: `models--ORG--NAME/snapshots/COMMIT`.
+    /// Reads name and commit from the path: `models--ORG--NAME/snapshots/COMMIT`.
     fn of_snapshot(directory: &Path) -> Option<HubModel> {
         let canonical = directory.canonicalize().ok()?;
         let mut parts = canonical.iter().rev().map(|part| part.to_str());
@@ -190,7 +191,7 @@ impl HubModel {
     }
 }
 
-/// Whether a text can be a model's name: `NAME` or `ORG/NAME`.
+/// Returns true if a text can be a model's name: `NAME` or `ORG/NAME`.
 pub fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

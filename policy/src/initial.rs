@@ -61,10 +61,10 @@ impl Preset {
     }
 }
 
-/// Refuses the place of a new policy where there is something already; makes its parent.
+/// Refuses to overwrite an existing path; creates the parent folder.
 ///
 /// # Errors
-/// `root` exists already (exit 2); the disk's.
+/// `root` exists already (exit 2); I/O errors.
 pub fn refuse_occupied(root: &Path) -> Result<()> {
     durable::place_of_new(root).map(drop)
 }
@@ -77,7 +77,7 @@ pub fn from_preset(root: &Path, preset: Preset, seed: u64) -> Result<Policy> {
     random(root, preset.config(), Path::new("preset"), seed)
 }
 
-/// The same in the sizes of a `config.json`, with the special tokens of the new tokenizer.
+/// A new policy in the sizes of a `config.json`, with the special tokens of the new tokenizer.
 ///
 /// # Errors
 /// A configuration that is not implemented or whose vocabulary is smaller than the tokenizer's.

@@ -421,7 +421,7 @@ struct Python {
     key: String,
     ascii: bool,
     depth: usize,
-    /// Whether the innermost list or object holds something.
+    /// True if the innermost list or object holds something.
     holds: bool,
 }
 
@@ -511,7 +511,8 @@ mod tests {
     use minijinja::{Environment, context};
     use serde_json::json;
 
-    /// What a template prints with `jinja2` in the environment of transformers; none where it fails there, too, or is refused.
+    /// Templates and their output with `jinja2` in the environment of transformers; `None` if it fails there
+    /// too or is refused.
     const CASES: &[(&str, Option<&str>)] = &[
         ("{{ d | tojson(ensure_ascii=True) }}", Some(r#"{"b": 1, "a": ["\u00e9\ud83d\ude00\u007f"]}"#)),
         ("{{ d.a | tojson(ensure_ascii=False) }}", Some("[\"é😀\u{7f}\"]")),

@@ -64,7 +64,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
     }
 }
 
-/// The same, or `None` if there is no such file. A dangling link is an error.
+/// Reads JSON, or returns `None` if the file does not exist. A dangling link is an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
     if is_there(path)? { read_json(path).map(Some) } else { Ok(None) }
 }
@@ -72,7 +72,7 @@ pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
 /// Larger sizes mean a damaged or hostile file; the bound keeps products within 64 bits.
 const LARGEST_SIZE: u64 = 1 << 24;
 
-/// Names the file whose setting is refused; `hint` where the failure has none of its own.
+/// Names the file of a refused setting; adds `hint` if the failure has no hint.
 pub(crate) fn in_file(failure: Failure, path: &Path, hint: &str) -> Failure {
     let own = failure.hint.clone();
     failure.at(show(path)).hint(own.as_deref().unwrap_or(hint))

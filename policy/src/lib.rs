@@ -3,6 +3,8 @@
 //!
 //! Left out: pipes and training. Stages read and write policies through this crate.
 
+#![warn(missing_docs)]
+
 pub mod adapter;
 mod card;
 mod chat;

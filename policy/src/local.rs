@@ -21,22 +21,25 @@ use crate::weights::Weights;
 
 /// In a copy: locked by those who use it.
 const IN_USE: &str = ".in-use";
-/// Prefix of what is being copied or removed; found by whoever has the folder's lock, it was left by a crash.
+/// Prefix of unfinished copies and removals. Anything found with this prefix under the folder's lock was left
+/// by a crash.
 const UNFINISHED: &str = ".local-";
 
 /// A version whose files are in a folder of this machine, where they stay for as long as this lives.
 pub struct LocalCopy {
-    /// The version, with the copy's files; its root is still the policy's own.
+    /// The version, with the copy's files; its root is still the original policy's.
     pub policy: Policy,
-    /// Whether this call has made a copy.
+    /// True if this call has made a copy.
     pub copied: bool,
     _in_use: Vec<File>,
 }
 
-/// The copy of a version in `folder`, and of the base if it is an adapter. Processes of several runs may share the folder.
+/// The copy of a version in `folder`, and of the base if it is an adapter. Processes of several runs may
+/// share the folder.
 ///
 /// # Errors
-/// The disk's (74); weights that are not those of the version (65); a signal while another process copies (130, 143).
+/// An I/O error (74); weights that do not match the version's digest (65); a signal while another process
+/// copies (130, 143).
 pub fn copy(policy: &Policy, folder: &Path) -> Result<LocalCopy> {
     fs::create_dir_all(folder).map_err(|error| durable::failure(folder, &error))?;
     let folder = folder.canonicalize().map_err(|error| io_failure(folder, &error))?;
@@ -105,7 +108,7 @@ impl Copies<'_> {
     }
 }
 
-/// What is copied of a version's directory: its weights, what belongs to the policy beside them, and its account of itself.
+/// The files to copy from a version's directory: weights, side files, and its record of itself.
 fn files_of(from: &Path, base: Option<&Path>) -> Result<BTreeSet<PathBuf>> {
     let mut files: BTreeSet<PathBuf> = side_files::names(from)?.into_iter().map(PathBuf::from).collect();
     match base {
@@ -128,7 +131,7 @@ fn name(from: &Path, base: Option<&Path>, files: &BTreeSet<PathBuf>) -> Result<(
     let short = |hash: blake3::Hash| hash.to_hex().as_str()[..16].to_owned();
     let policy = format!("{label}-{}", short(blake3::hash(root.as_os_str().as_encoded_bytes())));
     let mut hasher = blake3::Hasher::new();
-    // That of the weights stands for them; other files are small.
+    // The weights are represented by their digest; the other files are small.
     hasher.update(digest_of(&from, base)?.as_bytes());
     for file in files.iter().filter(|file| file.extension().is_none_or(|kind| kind != "safetensors")) {
         let path = from.join(file);

@@ -15,7 +15,8 @@ use crate::json::{io_failure, show};
 const LOCK: &str = ".lock";
 /// How long until a lock that somebody else holds is tried again.
 const LOCK_WAIT: Duration = Duration::from_millis(20);
-/// Prefixes of what is being built, removed or linked; found without the lock held, it was left by a crash.
+/// Prefixes of unfinished versions, removals and links. Anything found while nobody holds the lock was left
+/// by a crash.
 pub(crate) const BUILDING: &str = ".publish-";
 pub(crate) const REMOVING: &str = ".removed-";
 pub(crate) const LINKING: &str = ".current";
@@ -33,7 +34,7 @@ pub(crate) fn lock(policy: &Policy) -> Result<File> {
     lock_root(root)
 }
 
-/// The same for a policy directory by its place.
+/// Locks a policy directory by its path.
 pub(crate) fn lock_root(root: &Path) -> Result<File> {
     lock_folder(root, &[BUILDING, REMOVING, LINKING])
 }

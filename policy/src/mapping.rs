@@ -1,4 +1,4 @@
-//! Files in memory, and what is said where one is cut short while it is read.
+//! Memory-mapped files, and the error message if one is truncated while it is read.
 //!
 //! A page beyond the end of a mapped file is a SIGBUS, which would end the program without a word. A handler names the file and ends
 //! the program as an error of reading does, whoever has mapped it: ONNX Runtime maps weights, too. Left out: going on without the
@@ -34,7 +34,7 @@ impl Mapping {
         unsafe { Mmap::map(file) }.map(Mapping)
     }
 
-    /// Gives back the memory of what was read so far: it is read from the file again where it is needed.
+    /// Gives back the memory of the pages read so far; the file is read again on the next access.
     pub(crate) fn release(&self) {
         // SAFETY: the mapping is of a file and never written to, so that its pages are the same when they come back. Where
         // the system declines, they stay.
@@ -64,7 +64,7 @@ fn install() {
 
 /// Says which file was cut, and ends the program; any other SIGBUS is told and ends it as by default.
 extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system hands over a valid structure, and that of SIGBUS has an address.
+    // SAFETY: the system hands over a valid structure, and a SIGBUS carries an address.
     let address = unsafe { (*information).si_addr() } as usize;
     let length = name_of(address);
     // SAFETY: the bytes were written by `name_of`, and the process ends before anything else writes there.

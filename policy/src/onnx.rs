@@ -1,7 +1,8 @@
 //! Writes ONNX models: just the protobuf wire format and the few messages a decoder needs.
 //!
-//! A writer this small needs no protobuf library and no generated code. Field numbers are those of `onnx.proto`
-//! (<https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>). Left out: reading, subgraphs, and types nobody uses.
+//! A writer this small needs no protobuf library and no generated code. Field numbers follow `onnx.proto`
+//! (<https://github.com/onnx/onnx/blob/main/onnx/onnx.proto>). Left out: reading, subgraphs, and types nobody
+//! uses.
 
 /// Element types, as `TensorProto.DataType` numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,7 +223,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    /// The encoding guide's own examples (<https://protobuf.dev/programming-guides/encoding/>).
+    /// The examples of the encoding guide (<https://protobuf.dev/programming-guides/encoding/>).
     #[test]
     fn wire_format() {
         let mut message = Message::default();

@@ -1,4 +1,5 @@
-//! Which policy plays which agent: `--policy [AGENT=]DIR` and similar flags, parsed the same way by every program.
+//! Assigns policies to agents: `--policy [AGENT=]DIR` and similar flags, parsed the same way by every
+//! program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use record::failure::{Failure, Result};
 /// One policy of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// As the user wrote it: a directory, or the URL of a server.
+    /// The user's text: a directory, or the URL of a server.
     pub directory: PathBuf,
     /// Its label in messages, samples and metrics: the last component of its directory, or all of it where two policies would
     /// have the same label.
@@ -24,7 +25,7 @@ pub struct Ownership {
 }
 
 impl Owner {
-    /// Whether it is an OpenAI-compatible server, by its URL.
+    /// Returns true if it is an OpenAI-compatible server, by its URL.
     pub fn is_server(&self) -> bool {
         is_url(&self.directory)
     }
@@ -35,10 +36,10 @@ fn is_url(text: &Path) -> bool {
 }
 
 impl Ownership {
-    /// As [`Ownership::parse`] for a program that needs weights.
+    /// [`Ownership::parse`] for a program that needs weights.
     ///
     /// # Errors
-    /// As there, and a server (exit 2).
+    /// The errors of [`Ownership::parse`], and a server instead of a directory (exit 2).
     pub fn of_directories(flag: &str, values: &[String]) -> Result<Ownership> {
         let ownership = Ownership::parse(flag, values)?;
         match ownership.owners.iter().find(|owner| owner.is_server()) {
@@ -51,7 +52,7 @@ impl Ownership {
         }
     }
 
-    /// Whether a server plays an agent.
+    /// Returns true if a server plays an agent.
     pub fn is_served(&self, agent: &str) -> bool {
         self.of(agent).is_some_and(|owner| self.owners[owner].is_server())
     }
@@ -112,7 +113,7 @@ impl Ownership {
         self.by_agent.get(&Some(agent.to_owned())).or_else(|| self.by_agent.get(&None)).copied()
     }
 
-    /// Agents with a policy of their own, and its index.
+    /// Agents that are named explicitly, with the index of their policy.
     pub fn named(&self) -> impl Iterator<Item = (&str, usize)> {
         self.by_agent.iter().filter_map(|(agent, &policy)| Some((agent.as_deref()?, policy)))
     }

@@ -57,7 +57,7 @@ fn fetch() -> Result<PathBuf> {
     }
     let told = String::from_utf8_lossy(&output.stderr);
     let last = |prefix: &str| told.lines().rev().find_map(|line| line.strip_prefix(prefix));
-    // What pip says beside it helps, but is no message of ours.
+    // pip's other output is useful, but is not one of our messages.
     let pip = told.lines().filter(|line| !line.starts_with(NAME) && !line.starts_with("hint: "));
     pip.for_each(|line| stage::note("pip", line));
     let cause = last(NAME).map_or("fetch-model.sh failed", |cause| cause.trim_start_matches(": "));

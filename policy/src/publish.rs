@@ -1,13 +1,14 @@
-//! Publishes a new version of a policy: all of it or nothing, whatever happens meanwhile.
+//! Publishes a new version of a policy, completely or not at all.
 //!
-//! A version is built in a hidden directory, synced and renamed into place; only then does `current` point to it. A reader
-//! that opened the old version keeps its files. The next publisher removes what a crash left behind. A version without
-//! training state, from which no run resumes yet, is synced later ([`synchronize`]), so that nobody waits for the disk to play it.
+//! A version is built in a hidden directory, synced and renamed into place; only then does `current` point to
+//! it. A reader that opened the old version keeps its files. The next publisher removes leftovers of a crash.
+//! A version without training state, from which no run resumes yet, is synced later ([`synchronize`]), so
+//! that nobody waits for the disk to play it.
 //!
-//! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16 weights are rounded
-//! to nearest even, and what rounding loses can be saved beside the optimizer state. Other files of the policy are linked
-//! ([`crate::side_files`]). Left out: what is saved of the training ([`crate::training_state`]), and which versions stay
-//! ([`crate::retention`]).
+//! Weights keep their type, file and place: the new file's header is the source's, byte for byte. bf16
+//! weights are rounded to nearest even, and the rounding error can be saved with the optimizer state. Other
+//! files of the policy are linked ([`crate::side_files`]). Left out: training state
+//! ([`crate::training_state`]), and removing old versions ([`crate::retention`]).
 
 use std::collections::HashMap;
 use std::fs;
@@ -47,7 +48,7 @@ pub struct NewVersion<'a> {
 }
 
 impl NewVersion<'_> {
-    /// Whether a run may resume from it once it is published, so that it must be on disk by then.
+    /// Returns true if a run may resume from it once it is published, so that it must be on disk by then.
     fn is_resumable(&self) -> bool {
         self.trainer_state.is_some()
     }
@@ -63,21 +64,19 @@ pub fn published(from: &Policy, input: &str, retention: &Retention) -> Result<Op
     existing(from, input, retention)
 }
 
-/// Publishes the version after `from` and makes it the newest. A version of that number made from another input is replaced,
-/// with all later ones; one made from the same input stays. Older ones stay until
+/// Publishes the version after `from` and makes it the newest. A version of that number made from another
+/// input is replaced, with all later ones; one made from the same input stays. Older ones stay until
 /// [`crate::retention::retire`].
 ///
 /// # Errors
-/// `from` is no version of a policy directory (exit 2); tensors that are not those of the model; the disk's (74).
+/// `from` is no version of a policy directory (exit 2); tensors do not match the model; I/O errors (74).
 pub fn publish(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
     publish_content(from, next, Content::New, retention)
 }
 
-/// The same with the weights of `from` and, unless `next` has an optimizer's state, that of `from`, both [verified](Policy)
-/// before: their files are linked, not written again. `next` names no tensors.
-///
-/// # Errors
-/// As [`publish`].
+/// Publishes a version with unchanged weights: the files of `from` are linked, not written again. The
+/// optimizer's state is linked too unless `next` has a new one. `from` must be [verified](Policy) and `next`
+/// names no tensors.
 pub fn publish_same(from: &Policy, next: &NewVersion, retention: &Retention) -> Result<Version> {
     publish_content(from, next, Content::Same, retention)
 }

@@ -1,4 +1,4 @@
-//! Which versions of a policy stay, and those that adapters rest on, which always do.
+//! Decides which versions of a policy stay. Versions that adapters rest on always stay.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use crate::training_state::{OPTIMIZER, TRAINER_STATE};
 /// In a version on which adapters rest: a line for each. It is kept while there is one.
 const ADAPTERS: &str = ".adapters";
 
-/// Which versions are kept.
+/// The versions to keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention<'a> {
     /// How many of the newest; at least 1.
@@ -79,8 +79,9 @@ pub(crate) fn discard(root: &Path, name: &str) -> Result<()> {
     durable::remove(&hidden)
 }
 
-/// Records in a version of a policy directory that the adapter at `root` rests on it. Nothing is removed there until the
-/// returned lock is released. Where nothing can be written, as in another user's directory, there is no record.
+/// Records in a version of a policy directory that the adapter at `root` rests on it. Nothing is removed
+/// there until the returned lock is released. A directory that is not writable, such as another user's, gets
+/// no record.
 pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
     let Some(policy) = base.parent() else { return Ok(None) };
     if !directory::is_policy_directory(policy)? {
@@ -95,7 +96,7 @@ pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
         opened => opened.map_err(failure)?,
     };
     let lock = lock_root(policy)?;
-    // As relative as the link to the base, so that both can move together.
+    // Relative if the link to the base is relative, so that both can move together.
     let link = link_to(base, root);
     let adapter = match link.is_relative() {
         true => PathBuf::from_iter(link.components().skip(1).map(|_| ".."))
@@ -106,7 +107,7 @@ pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
     if path.exists() { Ok(Some(lock)) } else { Err(io_failure(base, &ErrorKind::NotFound.into())) }
 }
 
-/// Whether an adapter of another policy directory rests on a version. One in the same folder counts until it is removed;
+/// Returns true if an adapter of another policy directory rests on a version. One in the same folder counts until it is removed;
 /// others may have been moved and always count.
 pub(crate) fn adapters_rest_on(files: &Path) -> bool {
     let place = files.canonicalize().ok();

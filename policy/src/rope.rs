@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::family::Family;
 use crate::json::{flag, positive, present, size};
 
-/// RoPE scaling, for contexts longer than those of pretraining.
+/// RoPE scaling, for contexts longer than in pretraining.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
     /// Plain rotary embedding (RoFormer, arXiv 2104.09864).
@@ -39,8 +39,9 @@ pub enum RopeScaling {
         /// Pairs from the first to the second are between kept and divided.
         ramp: [f32; 2],
     },
-    /// LongRoPE: a divisor for every pair, and cosines and sines times a factor (arXiv 2402.13753). These are the divisors for contexts
-    /// up to that of pretraining; longer contexts have others, from their first token on, and are left out.
+    /// LongRoPE: a divisor for every pair, and cosines and sines times a factor (arXiv 2402.13753). These
+    /// divisors apply to contexts up to the pretraining length. Longer contexts use others from their first
+    /// token on, and are left out.
     LongRope {
         /// Divisor of each pair's frequency.
         divisors: Vec<f32>,
@@ -160,8 +161,8 @@ fn rotary_dim(json: &Value, rope: Option<&Value>, family: &Family, head_dim: usi
     }
 }
 
-/// The object with the rotary settings, from `rope_parameters` (new) or `rope_scaling` (old), and for Gemma also that of layers
-/// with a window.
+/// The object with the rotary settings, from `rope_parameters` (new) or `rope_scaling` (old); for Gemma also
+/// the settings of layers with a window.
 fn rope_settings<'a>(
     json: &'a Value,
     family: &Family,
@@ -282,7 +283,7 @@ fn yarn(parameters: &Value, theta: f32, positions: usize, rotated: usize) -> Res
         Some(factor) => f64::from(factor),
         None => positions as f64 / original,
     };
-    // Of the paper's appendix A.2, with the weights of DeepSeek's variant.
+    // Appendix A.2 of the paper, with the weights of DeepSeek's variant.
     let scale = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
     let attention_factor =
         match (optional("attention_factor")?, optional("mscale")?, optional("mscale_all_dim")?) {
@@ -290,7 +291,7 @@ fn yarn(parameters: &Value, theta: f32, positions: usize, rotated: usize) -> Res
             (None, Some(above), Some(below)) => (scale(f64::from(above)) / scale(f64::from(below))) as f32,
             _ => scale(1.0) as f32,
         };
-    // The pair that turns so many times within the original context.
+    // The pair that makes `turns` turns within the original context.
     let pair = |turns: f64| {
         rotated as f64 * (original / (turns * std::f64::consts::TAU)).ln() / (2.0 * f64::from(theta).ln())
     };
@@ -311,7 +312,8 @@ fn yarn(parameters: &Value, theta: f32, positions: usize, rotated: usize) -> Res
     Ok(RopeScaling::Yarn { factor: factor as f32, attention_factor, ramp })
 }
 
-/// Context length of pretraining for LongRoPE. As in `transformers`' class, what the rotary settings say of it does not count.
+/// Context length of pretraining for LongRoPE. The class in `transformers` ignores this key in the rotary
+/// settings, and so do we.
 fn original_positions(json: &Value) -> Result<usize> {
     let key = "original_max_position_embeddings";
     present(json, key).map_or(Ok(4096), |_| size(json, key))

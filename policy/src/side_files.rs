@@ -1,8 +1,9 @@
-//! Which files of a Hugging Face directory belong to a policy beside its weights.
+//! Selects the files of a Hugging Face directory that belong to a policy besides its weights.
 //!
-//! A downloaded folder holds more than a checkpoint: the same weights in other formats (beside new weights they would be
-//! another model), optimizer states, version control. Configuration, tokenizer, chat templates, license and any small
-//! unknown file are copied byte for byte; what is left out is listed with the reason.
+//! A downloaded folder holds more than a checkpoint: the same weights in other formats (next to new weights
+//! they would be another model), optimizer states, version control. Configuration, tokenizer, chat templates,
+//! license and any small unknown file are copied byte for byte; every other file is listed with the reason
+//! for leaving it out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +23,7 @@ use crate::weights::{INDEX, SINGLE, Weights};
 /// Extensions of weights and optimizer states in formats that are not read.
 const FOREIGN: &str = "bin ckpt engine ggml gguf h5 mlmodel msgpack nemo npz onnx ot pdparams pickle pkl pt pth \
                        safetensors tflite";
-/// Folders of weights in other formats: Meta's, and those of converters.
+/// Folders of weights in other formats, by Meta and by converters.
 const FOREIGN_FOLDERS: [&str; 6] = ["coreml", "gguf", "onnx", "openvino", "original", "tflite"];
 /// Files that every checkpoint has, which are copied however large they are.
 const OF_A_CHECKPOINT: &str = "added_tokens.json chat_template.jinja chat_template.json config.json generation_config.json \
@@ -65,7 +66,7 @@ pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
     Ok(found)
 }
 
-/// Copies what belongs to the policy in a directory beside its weights.
+/// Copies a policy's side files, everything except weights.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     bring(from, to, durable::copy)
 }
@@ -95,12 +96,12 @@ fn bring(from: &Path, to: &Path, one: impl Fn(&Path, &Path) -> Result<()>) -> Re
     Ok(())
 }
 
-/// What belongs to the policy in a directory beside its weights, as paths from there, sorted.
+/// Paths of a policy's side files, relative to the directory, sorted.
 pub(crate) fn names(from: &Path) -> Result<Vec<String>> {
     Ok(survey(from)?.files)
 }
 
-/// Files to copy, as paths from the directory, and what stays behind.
+/// Files to copy, as paths from the directory, and the files left out.
 #[derive(Default)]
 struct Survey {
     files: Vec<String>,
@@ -188,7 +189,7 @@ fn by_name(name: &str, top: bool) -> Option<&'static str> {
     }
 }
 
-/// The same for a folder.
+/// Reason for leaving out a folder.
 fn by_folder(name: &str) -> Option<&'static str> {
     let numbered = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::json::read_json_if_present;
 
-/// Names and texts. `special_tokens_map.json` counts where `tokenizer_config.json` lists no added tokens, as files of older
-/// versions do; models may add names of their own.
+/// Names and texts. `special_tokens_map.json` counts if `tokenizer_config.json` lists no added tokens, as in
+/// files of older versions; models may add further names.
 pub(crate) fn special_tokens(directory: &Path, tokenizer_config: &Value) -> Result<Map<String, Value>> {
     let mut found = Map::new();
     add(&mut found, tokenizer_config);

@@ -28,7 +28,7 @@ const STOP: &str = "set eos_token_id in generation_config.json, or eos_token in 
 /// Hint for a tokenizer or a template that took too much.
 const HOSTILE: &str =
     "tokenizer.json or the chat template is damaged or malicious: take both from the model's publisher";
-/// Longest rendered prompt, in bytes: that of a record's line.
+/// Longest rendered prompt, in bytes: the limit of a line of the record.
 const LONGEST_PROMPT: usize = 16 << 20;
 /// More stop tokens mean a damaged file.
 const MOST_STOPS: usize = 1000;
@@ -39,8 +39,8 @@ const ANSWERING: u32 = 10;
 
 /// A policy's tokenizer and chat template. Threads may share it.
 ///
-/// Both come with a checkpoint from anywhere, so they run in a process of their own ([`crate::confined`]); the pair of
-/// [`crate::vocabulary`] runs here.
+/// Both may come from an untrusted checkpoint, so they run in a child process ([`crate::confined`]); the pair
+/// of [`crate::vocabulary`] runs here.
 #[derive(Debug)]
 pub struct Tokenizer {
     host: Host,
@@ -124,28 +124,25 @@ impl Tokenizer {
         answer.map_err(|(code, message, hint)| Failure { code, message, hint })
     }
 
-    /// Token ids of a text, with nothing added before or after. Special tokens spelled out in the text become those tokens,
-    /// as in `transformers`.
+    /// Token ids of a text, with nothing added before or after. Special tokens spelled out in the text become
+    /// those tokens, as in `transformers`.
     ///
     /// # Errors
-    /// The tokenizer's own, if it cannot encode every text.
+    /// The tokenizer cannot encode the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         self.ask(Request::Encode(text.into())).map(|reply| reply.ids)
     }
 
-    /// The text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD, so sampled text need not encode
-    /// back to its ids: ids, not text, go to the loss.
+    /// The text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD, so sampled text
+    /// need not encode back to its ids: ids, not text, go to the loss.
     ///
     /// # Errors
-    /// The tokenizer's own.
+    /// The tokenizer cannot decode the ids.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.ask(Request::Decode(ids.into())).map(|reply| reply.text)
     }
 
     /// Token ids of a conversation, up to the opening of the assistant's next message.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::render`] and [`Tokenizer::encode`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
         self.ask(Request::Chat(messages.into())).map(|reply| reply.ids)
     }
@@ -158,8 +155,8 @@ impl Tokenizer {
         self.ask(Request::Render(messages.into())).map(|reply| reply.text)
     }
 
-    /// Tokens that end a completion: first the tokenizer's `eos_token`, which closes an assistant's message in training data,
-    /// then those of `generation_config.json` and `config.json`.
+    /// Tokens that end a completion: first the tokenizer's `eos_token`, which closes an assistant's message
+    /// in training data, then the tokens listed in `generation_config.json` and `config.json`.
     pub fn stop_ids(&self) -> &[u32] {
         &self.stop_ids
     }
@@ -171,7 +168,7 @@ impl Tokenizer {
     }
 }
 
-/// Whether tokenizer and template are, byte for byte, those that this crate gives to new policies.
+/// Returns true if tokenizer and template are, byte for byte, those that this crate gives to new policies.
 fn is_builtin(directory: &Path) -> bool {
     let own = [chat::FILE, chat::ARGUMENTS].map(|name| directory.join(name));
     let tokenizer = read_text(&directory.join(FILE), LARGEST_JSON);

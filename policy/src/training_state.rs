@@ -1,7 +1,7 @@
-//! The optimizer's and the trainer's state beside a version's weights: written with them or later, and read again.
+//! The optimizer's and the trainer's state of a version: saved with the weights or later, and loaded again.
 //!
-//! It lies beside the newest version and the one it was made from, so that publishing again from the same version with other
-//! samples starts from the same state.
+//! The newest version and its predecessor keep their state, so that publishing again from the predecessor
+//! with other samples starts from the same state.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ use crate::json::{read_json_if_present, show};
 use crate::lock::{BUILDING, lock};
 use crate::weights::{ElementType, Weights};
 
-/// Optimizer state, beside the weights.
+/// Optimizer state, a file in the version's folder.
 pub(crate) const OPTIMIZER: &str = "optimizer.safetensors";
-/// Trainer state, beside the weights.
+/// Trainer state, a file in the version's folder.
 pub(crate) const TRAINER_STATE: &str = "trainer_state.json";
 /// Key of the trainer state: the digest of the optimizer state.
 const OPTIMIZER_DIGEST: &str = "optimizer_digest";
@@ -107,7 +107,7 @@ pub fn save_state(
     write_state(&building, (&policy.version, &digest), optimizer, None, trainer_state)
         .and_then(|()| durable::synchronize(&building))
         .inspect_err(|_| {
-            // As in `publish`.
+            // See `publish`.
             let _ = durable::remove(&building);
         })?;
     for name in [OPTIMIZER, TRAINER_STATE] {

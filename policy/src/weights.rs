@@ -90,7 +90,7 @@ fn convert<const N: usize>(bytes: &[[u8; N]], values: &mut [f32], element: impl 
 /// A mapped file and its name.
 #[derive(Debug)]
 struct Mapped {
-    /// As found in the directory (a symlink in a Hugging Face cache).
+    /// Path in the directory (a symlink in a Hugging Face cache).
     found: PathBuf,
     canonical: PathBuf,
     /// Device and number of the inode, which no other file gets while it is mapped.
@@ -135,8 +135,8 @@ impl Weights {
         Ok(weights.split(config))
     }
 
-    /// The same tensors, of which fused ones can be read also by the names of their parts. A part is some rows, so nothing is
-    /// copied.
+    /// Makes fused tensors also readable by the names of their parts. A part is a range of rows, so nothing
+    /// is copied.
     pub fn split(mut self, config: &Config) -> Weights {
         for stored in config.decoder().stored().into_iter().filter(|stored| stored.parts.len() > 1) {
             let Some((file, whole)) =
@@ -222,20 +222,20 @@ impl Weights {
                 .hint(SHARDS));
             }
         }
-        // Of what was opened: the path may be another file's by now.
+        // Ask the open file, because the path may point to another one by now.
         let metadata = file.metadata().map_err(|error| io_failure(path, &error))?;
         let inode = (metadata.dev(), metadata.ino());
         self.files.push(Mapped { found: path.to_owned(), canonical, inode, map });
         Ok(())
     }
 
-    /// Gives back the memory of what was read so far: it is read from the files again where it is needed. Until then a
-    /// process that has copied its weights holds them twice.
+    /// Gives back the memory of the pages read so far; the files are read again on the next access. Without
+    /// this, a process that has copied its weights holds them twice.
     pub fn release(&self) {
         self.files.iter().for_each(|file| file.map.release());
     }
 
-    /// Whether both map the same files, so that what was read from one need not be read from the other.
+    /// Returns true if both map the same files, so that values read from one need not be read from the other.
     pub fn is_same_files(&self, other: &Weights) -> bool {
         self.files.iter().map(|file| file.inode).eq(other.files.iter().map(|file| file.inode))
     }
@@ -310,7 +310,7 @@ impl Weights {
         }
     }
 
-    /// The same against any tensors.
+    /// Checks against any tensors.
     pub(crate) fn check_against<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
         self.check_shapes(tensors.into_iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])))
     }

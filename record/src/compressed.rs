@@ -20,17 +20,17 @@ const INPUT: usize = 1 << 17;
 /// The level of [`compress`].
 const LEVEL: i32 = 9;
 
-/// Takes frames in and gives out what they hold.
+/// Decompresses frames.
 pub(crate) struct Frames {
     decoder: Decoder<'static>,
     input: Vec<u8>,
     start: usize,
-    /// Whether a frame is not at its end.
+    /// True if a frame is not at its end.
     open: bool,
 }
 
 impl Frames {
-    /// `begun` is what was read of the first frame.
+    /// Starts with `begun`, the bytes of the first frame that were already read.
     pub fn new(begun: &[u8]) -> io::Result<Frames> {
         Ok(Frames { decoder: Decoder::new()?, input: begun.to_vec(), start: 0, open: false })
     }
@@ -79,8 +79,9 @@ pub fn path(path: &Path) -> PathBuf {
     PathBuf::from(packed)
 }
 
-/// Puts `path.zst` in the place of the file `path`, with its time of last change. Whoever stops it leaves one or both, whole. The
-/// same file gives the same bytes. Returns bytes before and after; none where another process did it meanwhile.
+/// Replaces the file `path` by `path.zst`, with its modification time. If it is interrupted, one or both
+/// files are left, each complete. The output depends only on the file's bytes. Returns the sizes before and
+/// after, or `None` if another process has compressed the file meanwhile.
 ///
 /// # Errors
 /// 74 with the path.

@@ -47,7 +47,7 @@ pub trait Decorate {
     /// 65: a field is missing.
     fn require(&self, sample: &Sample, line: &Line) -> Result<()>;
 
-    /// The group of a sample, whose members are decorated together; none where a sample stands alone.
+    /// The group of a sample, whose members are decorated together; `None` if the sample is decorated alone.
     fn key(&self, _sample: &Sample) -> Option<String> {
         None
     }
@@ -66,15 +66,15 @@ pub trait Decorate {
         Ok(())
     }
 
-    /// Whether `group`, which has members, has all of them.
+    /// Returns true if `group`, which has members, has all of them.
     fn is_complete(&self, _group: &Group<Self::Data>) -> bool {
         true
     }
 
-    /// Forgets what it has seen: the next part of a stream follows (`--resident`).
+    /// Resets the stage for the next part of a stream (`--resident`).
     fn next_part(&mut self) {}
 
-    /// Whether the stage must see the whole stream before it can decorate any group.
+    /// Returns true if the stage must see the whole stream before it can decorate any group.
     fn needs_whole_stream(&self) -> bool {
         false
     }
@@ -124,7 +124,7 @@ pub struct Group<D> {
     pub key: String,
     /// In the order of arrival.
     pub members: Vec<Member<D>>,
-    /// Whether all members came before the stream ended, see [`Decorate::is_complete`].
+    /// True if all members came before the stream ended, see [`Decorate::is_complete`].
     pub complete: bool,
 }
 
@@ -182,10 +182,11 @@ pub struct StageStats {
     pub groups: u64,
 }
 
-/// Runs `stage` from stdin to stdout, with `--resident` for each part of stdin.
+/// Runs `stage` from stdin to stdout, with `--resident` once for each part of stdin.
 ///
 /// # Errors
-/// 65: a line or a group is refused, or the stream is not whole; 74: I/O; 130, 143: a signal; or the stage's own.
+/// 65: a line or a group is refused, or the stream is incomplete; 74: I/O; 130, 143: a signal; or an error of
+/// the stage.
 pub fn run(name: &'static str, flags: Flags, mut stage: impl Decorate) -> Result<()> {
     let mut writer = Writer::stdout();
     Reader::stdin().each_part(flags.resident, |reader| {

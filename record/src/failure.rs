@@ -1,8 +1,8 @@
-//! How a stage fails: an exit code, a one-line message, and where it helps a hint.
+//! How a stage fails: an exit code, a one-line message, and usually a hint.
 //!
-//! The codes are those of `sysexits.h` where one fits, so that scripts can tell "bad data" (65) from "disk full" (74)
-//! without parsing text. The message names the place and the cause, the hint the next thing to try. Left out: error
-//! chains and backtraces.
+//! Codes follow `sysexits.h` where one fits, so that scripts can tell bad data (65) from a full disk (74)
+//! without parsing text. The message names the place and the cause, the hint says what to try next. Left out:
+//! error chains and backtraces.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -102,12 +102,12 @@ impl Failure {
         Self::new(DONE, "the reader of the output went away")
     }
 
-    /// Whether the reader of our output closed the pipe, which is not our error.
+    /// Returns true if the reader of our output closed the pipe, which is not our error.
     pub fn is_closed(&self) -> bool {
         self.code == DONE
     }
 
-    /// Whether a signal asked the stage to stop.
+    /// Returns true if a signal asked the stage to stop.
     pub fn is_interruption(&self) -> bool {
         matches!(self.code, INTERRUPTED | TERMINATED)
     }

@@ -1,7 +1,8 @@
 //! Files at paths that people name: some are devices, FIFOs or links.
 //!
-//! A regular file is replaced by rename, so that nobody reads half of it; a link to one stays a link. Whatever is no regular file is
-//! written through and stays what it is. A wait, for the other end of a FIFO or for room in it, ends when a signal arrives.
+//! A regular file is replaced by rename, so that nobody reads half of it; a link to one stays a link. Any
+//! other file is written through and keeps its type. A wait, for the other end of a FIFO or for room in it,
+//! ends when a signal arrives.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read, Write};
@@ -47,7 +48,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     put.map_err(|error| Failure::io(format!("{}: {error}", path.display())))
 }
 
-/// Whether a file is what stdout writes to: `/dev/stdout` is, whatever the shell made of it.
+/// Returns true if a file is what stdout writes to: `/dev/stdout` is, whatever the shell made of it.
 fn is_stdout(found: &Metadata) -> bool {
     let stdout = io::stdout().as_fd().try_clone_to_owned().and_then(|stdout| File::from(stdout).metadata());
     stdout.is_ok_and(|stdout| (stdout.dev(), stdout.ino()) == (found.dev(), found.ino()))
@@ -107,7 +108,7 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// An empty file beside `whole`; waits while another process writes it.
+    /// Creates an empty file next to `whole`; waits while another process writes it.
     pub fn of(whole: &Path) -> Result<Half> {
         let mut half = whole.as_os_str().to_owned();
         half.push(".tmp");
@@ -144,7 +145,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Published, it is not there. What is left of it otherwise is of no use, and may be what fills the disk.
+        // A published file is no longer there. Any other leftover is useless and may be filling the disk.
         let own = |now: &Metadata| self.file.metadata().is_ok_and(|own| own.ino() == now.ino());
         if fs::symlink_metadata(&self.half).is_ok_and(|now| own(&now)) {
             let _ = fs::remove_file(&self.half);

@@ -21,9 +21,6 @@ pub fn write(output: &mut Vec<u8>, value: &impl Serialize) -> Result<()> {
 }
 
 /// `value` as compact JSON text.
-///
-/// # Errors
-/// As [`write()`].
 pub fn text(value: &impl Serialize) -> Result<String> {
     let mut output = Vec::with_capacity(32); // most values are numbers and names
     write(&mut output, value)?;

@@ -48,7 +48,7 @@ impl<T> Gather<T> {
         self.waiting.push_back((Gathered::Line(text), true));
     }
 
-    /// The open group `key`, begun with `begin` where there is none; none when the group was already closed.
+    /// The open group `key`, created with `begin` if it is new; `None` if the group was already closed.
     pub fn group(&mut self, key: &str, begin: impl FnOnce() -> T) -> Option<&mut T> {
         let position = match self.open.get(key) {
             Some(&position) => position,
@@ -75,7 +75,7 @@ impl<T> Gather<T> {
         }
     }
 
-    /// What is ready to come out next; none while the group that is next is open.
+    /// The next item to write, or `None` while the next group is open.
     pub fn release(&mut self) -> Option<Gathered<T>> {
         let (entry, _) = self.waiting.pop_front_if(|(_, ready)| *ready)?;
         self.released += 1;
@@ -91,7 +91,7 @@ impl<T> Gather<T> {
 /// By [`fingerprint`].
 pub(crate) type ByFingerprint<T> = HashMap<u128, T, BuildHasherDefault<Folded>>;
 
-/// Hashes what is a hash already: its words are folded into one.
+/// Hashes a value that already is a hash, by folding its words into one.
 #[derive(Debug, Default)]
 pub(crate) struct Folded(u64);
 

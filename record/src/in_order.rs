@@ -1,8 +1,10 @@
-//! Reads a sample whose keys are in the order of its fields and which has no white space, as the stages write it.
+//! Reads samples whose keys are in field order and that have no white space, which is how the stages write
+//! them.
 //!
-//! Every stage parses every sample, and with a small model that is a good part of a step. serde_json takes keys in any order
-//! and explains what is wrong with a line; this parses the same values in half the instructions and gives up without a
-//! reason, and then serde_json parses the line. Left out: keys that are not fields, and the rules of `check.rs`.
+//! Every stage parses every sample, and with a small model that is a large part of a step. serde_json takes
+//! keys in any order and explains errors. This parser takes half the instructions for the same values and
+//! gives up without a reason; serde_json then parses the line. Left out: keys that are not fields, and the
+//! rules of `check.rs`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -13,15 +15,15 @@ use crate::text::Text;
 /// Decimal digits that any u64 has room for.
 const DIGITS: usize = 19;
 
-/// What is left of a line.
+/// The rest of a line.
 pub(crate) struct Cursor<'a>(pub(crate) &'a str);
 
 /// A value of a field.
 pub(crate) trait Take<'a>: Sized {
-    /// Takes it; none where serde_json has to look.
+    /// Parses a value; `None` leaves the line to serde_json.
     fn take(cursor: &mut Cursor<'a>) -> Option<Self>;
 
-    /// The same of a field, which is absent where its value is null.
+    /// Parses the value of a field, where null means absent.
     fn take_field(cursor: &mut Cursor<'a>) -> Option<Option<Self>> {
         if cursor.takes("null") { Some(None) } else { Self::take(cursor).map(Some) }
     }
@@ -41,7 +43,7 @@ impl<'a> Cursor<'a> {
         self.takes(text).then_some(())
     }
 
-    /// The same of one byte, an ASCII character.
+    /// Consumes one ASCII byte.
     #[inline(always)]
     fn takes_byte(&mut self, byte: u8) -> bool {
         let is_next = self.0.as_bytes().first() == Some(&byte);
@@ -265,7 +267,7 @@ mod tests {
     use serde::Deserialize;
     use std::fmt::Debug;
 
-    /// Whether `text` is taken to its end, and then as serde_json takes it.
+    /// Returns true if `text` is taken to its end, and then as serde_json takes it.
     fn is_taken<'a, T: Take<'a> + Deserialize<'a> + PartialEq + Debug>(text: &'a str) -> bool {
         let mut cursor = Cursor(text);
         let taken = T::take(&mut cursor).filter(|_| cursor.0.is_empty());

@@ -3,6 +3,8 @@
 //! [`decorate`] is the chassis of a stage that adds keys to samples; `examples/judge.rs` is the shortest stage on it.
 //! Left out: machine learning and policies.
 
+#![warn(missing_docs)]
+
 mod check;
 pub mod compressed;
 pub mod decorate;

@@ -52,7 +52,7 @@ pub struct Episode {
     pub task: String,
     /// The episode's name, unique in a run.
     pub episode: String,
-    /// Whether the episode reached its goal.
+    /// True if the episode reached its goal.
     pub success: bool,
     /// Turns started.
     pub turns: u32,
@@ -74,7 +74,7 @@ pub struct JointRewards {
     pub local: BTreeMap<String, f64>,
 }
 
-/// What the agents of a stage did together, and what it earned: one line a joint action that was scored.
+/// A joint action of the agents of a stage and its reward; one line per scored joint action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Joint {
     /// `joint`.
@@ -110,24 +110,25 @@ pub struct Joint {
     pub parent: Option<String>,
     /// Ids of the samples that it is made of, one an agent, in the order of the stage.
     pub members: Vec<String>,
-    /// Mean over its agents of team weight x `rewards.team` + own `rewards.local`; null where it was not scored.
+    /// Mean over its agents of team weight x `rewards.team` + the agent's `rewards.local`; null if it was not
+    /// scored.
     pub reward: Option<f64>,
     /// The parts of `reward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rewards: Option<JointRewards>,
-    /// Components of the rewards; informative. Those of one agent as `AGENT.NAME`.
+    /// Components of the rewards, informative; a component of one agent is named `AGENT.NAME`.
     #[serde(default)]
     pub reward_components: BTreeMap<String, f64>,
-    /// Whether it was executed.
+    /// True if it was executed.
     #[serde(default)]
     pub selected: bool,
-    /// Whether the environment ended the episode.
+    /// True if the environment ended the episode.
     #[serde(default)]
     pub terminated: bool,
-    /// Whether it solved the task.
+    /// True if it solved the task.
     #[serde(default)]
     pub success: bool,
-    /// Whether the turn limit ended the episode.
+    /// True if the turn limit ended the episode.
     #[serde(default)]
     pub truncated: bool,
     /// Other fields.
@@ -197,7 +198,7 @@ pub struct End {
     pub v: tag::RecordVersion,
     /// The stage that wrote it.
     pub stage: String,
-    /// Whether it and every stage before it succeeded.
+    /// True if it and every stage before it succeeded.
     pub ok: bool,
     /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -208,7 +209,7 @@ pub struct End {
     /// Why it failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// What was missing from the stream, if the stage was told to accept that.
+    /// The missing parts of the stream, if the stage was told to accept them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<String>,
     /// What the stage counted.

@@ -1,9 +1,9 @@
-//! Counter-based random numbers: Philox4x32-10 streams keyed by what they are for.
+//! Counter-based random numbers: Philox4x32-10 streams keyed by their purpose.
 //!
-//! A stream is keyed by a seed and a list of parts (`"token"`, step, task, turn, agent, branch …); its value at a
-//! position depends on nothing else. Batch size, thread count, order of arrival and restarts cannot change a draw.
-//! The generator is Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011), tested against the
-//! known answers of the authors' Random123 library.
+//! A stream is keyed by a seed and a list of parts (`"token"`, step, task, turn, agent, branch …); its value
+//! at a position depends on nothing else. Batch size, thread count, order of arrival and restarts cannot
+//! change a draw. The generator is Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011),
+//! tested against the known answers of the authors' Random123 library.
 
 const MULTIPLIER_0: u32 = 0xD251_1F53;
 const MULTIPLIER_1: u32 = 0xCD9E_8D57;
@@ -101,7 +101,7 @@ fn unit(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / 16_777_216.0)
 }
 
-/// Words drawn one after another from a stream, for shuffles and choices where positions have no meaning of their own.
+/// Draws words one after another from a stream, for shuffles and choices whose positions have no meaning.
 #[derive(Debug, Clone)]
 pub struct Draws {
     stream: Stream,
@@ -153,7 +153,7 @@ impl Draws {
         }
     }
 
-    /// One of the items, each equally likely; none when there are none.
+    /// One of the items, each equally likely; `None` if there are no items.
     pub fn choose<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         if items.is_empty() {
             return None;
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(draws.below(0), 0);
     }
 
-    /// The same name gives the same words in every build: a run can be repeated by a later one.
+    /// A name gives the same words in every build, so that a later build can repeat a run.
     #[test]
     fn a_named_stream_is_stable() {
         let stream = Stream::named(7, &[Part::Text("token"), Part::Number(12)]);

@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// Says what is being worked on or waited for.
+    /// Sets the message about the current work or wait.
     pub fn set_message(&mut self, message: impl Into<String>) {
         self.message = printable(&message.into());
         if let Style::Bar(bar) = &self.style {

@@ -94,7 +94,7 @@ impl Line {
 /// Reads a stream line by line, through one buffer.
 pub struct Reader<R: Read> {
     input: R,
-    /// Where the input is compressed; none before it is known.
+    /// The decoder of compressed input; `None` until the format is known.
     frames: Option<Frames>,
     begun: bool,
     source: Arc<str>,
@@ -120,7 +120,7 @@ impl Reader<Stdin> {
 }
 
 impl<R: Read> Reader<R> {
-    /// The same reader with its input in another, before anything is read.
+    /// Wraps the input, before anything has been read.
     pub fn map<S: Read>(self, around: impl FnOnce(R) -> S) -> Reader<S> {
         let Reader { input, frames, begun, source, number, buffer, start, end } = self;
         Reader { input: around(input), frames, begun, source, number, buffer, start, end }
@@ -141,7 +141,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next line; none at the end of the input. Blank lines are skipped, as many as fit into the longest line.
+    /// The next line, or `None` at the end of the input. Blank lines are skipped, up to the length of the
+    /// longest line.
     ///
     /// # Errors
     /// A line that is no record (65), an input that cannot be read (74), an interruption (130, 143).
@@ -188,10 +189,10 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// The next line as bytes, whatever it holds, for protocols that answer every line; none at the end of the input.
+    /// The next line as raw bytes, for protocols that answer every line; `None` at the end of the input.
     ///
     /// # Errors
-    /// A line that is too long (65), and what reading fails with.
+    /// A line that is too long (65), and errors of reading.
     pub fn next_bytes(&mut self) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let found = self.fill_line(&mut bytes)?;
@@ -226,7 +227,7 @@ impl<R: Read> Reader<R> {
         Ok(self.start < self.end)
     }
 
-    /// Whether reading the next line would block: the moment to flush pending output.
+    /// Returns true if reading the next line would block: the moment to flush pending output.
     pub fn would_wait(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none()
     }
@@ -283,7 +284,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Bytes of the input, as many as there are; 0 at its end.
+/// Reads available bytes of the input; returns 0 at its end.
 fn receive(input: &mut impl Read, bytes: &mut [u8], source: &str) -> Result<usize> {
     loop {
         if signal::interrupted() {

@@ -32,7 +32,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// How many of the most likely tokens were kept; 0 keeps every token.
     pub top_k: u32,
-    /// Whether decoding was greedy; log-probabilities are then those of temperature 1.
+    /// True if decoding was greedy; log-probabilities are then taken at temperature 1.
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
@@ -53,13 +53,13 @@ pub enum SamplingMode {
 pub struct Rewards {
     /// The team's reward for this candidate.
     pub team: f64,
-    /// The agent's own reward.
+    /// The agent's local reward.
     pub local: f64,
 }
 
 macro_rules! sample_fields {
     ($($(#[$attribute:meta])* $field:ident $variant:ident: $type:ty,)*) => {
-        /// One candidate of one agent at one turn. An absent field is `None`. Texts are those of the line, not copies.
+        /// One candidate of one agent at one turn. An absent field is `None`. Texts borrow from the line.
         #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
         pub struct Sample<'a> {
             /// `"type":"sample"`.
@@ -75,7 +75,8 @@ macro_rules! sample_fields {
         }
 
         impl<'a> Sample<'a> {
-            /// The sample in `text`, if all of it is as the stages write it; none where serde_json has to look.
+            /// Parses `text` if it is exactly in the form that the stages write; `None` leaves it to
+            /// serde_json.
             pub(crate) fn in_order(text: &'a str) -> Option<Self> {
                 let (mut cursor, mut sample) = (Cursor(text.strip_prefix(SAMPLE)?), Sample::default());
                 $(
@@ -107,7 +108,7 @@ macro_rules! sample_fields {
                 }
             }
 
-            /// Whether `sample` has the field. A `reward` that is null is there: it says that nothing was scored.
+            /// Returns true if `sample` has the field. A `reward` that is null is there: it says that nothing was scored.
             pub fn is_in(self, sample: &Sample) -> bool {
                 match self {
                     $(Field::$variant => sample.$field.is_some(),)*
@@ -141,9 +142,9 @@ sample_fields! {
     branches Branches: u32,
     /// The sample's name, unique in a stream.
     id Id: Text<'a>,
-    /// `id` of the sample whose action led to this state; null where there is none.
+    /// `id` of the sample whose action led to this state; null at the start.
     parent Parent: Text<'a>,
-    /// Whether this candidate was executed.
+    /// True if this candidate was executed.
     selected Selected: bool,
     /// How the candidates of the turn were sampled; absent means `tree`.
     sampling_mode SamplingMode: SamplingMode,
@@ -161,8 +162,8 @@ sample_fields! {
     prompt_ids PromptIds: Vec<u32>,
     /// The completion's tokens, the stop token included, at least one.
     completion_ids CompletionIds: Vec<u32>,
-    /// Natural-log probability of each of `completion_ids` under log-softmax(logits / temperature), before any
-    /// truncation; as many as `completion_ids`.
+    /// Natural-log probability of each of `completion_ids` under log-softmax(logits / temperature), before
+    /// any truncation; same length as `completion_ids`.
     completion_logprobs CompletionLogprobs: Vec<f32>,
     /// `stop` or `length`.
     finish_reason FinishReason: Text<'a>,
@@ -175,9 +176,9 @@ sample_fields! {
     reward_components RewardComponents: BTreeMap<Text<'a>, f64>,
     /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,
-    /// Whether the environment ended the episode.
+    /// True if the environment ended the episode.
     terminated Terminated: bool,
-    /// Whether the turn limit ended the episode.
+    /// True if the turn limit ended the episode.
     truncated Truncated: bool,
     /// Group id: samples that share it are compared.
     group Group: Text<'a>,
@@ -222,7 +223,7 @@ impl Sample<'_> {
         }
     }
 
-    /// Whether the sample comes from parallel episodes rather than from branches of one state.
+    /// Returns true if the sample comes from parallel episodes rather than from branches of one state.
     pub fn is_parallel(&self) -> bool {
         self.sampling_mode == Some(SamplingMode::Parallel)
     }

@@ -33,7 +33,7 @@ pub(crate) fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether SIGINT or SIGTERM arrived. Poll it in long loops and return
+/// Returns true if SIGINT or SIGTERM arrived. Poll it in long loops and return
 /// [`Failure::interrupted`](crate::failure::Failure::interrupted).
 pub fn interrupted() -> bool {
     received().is_some()
@@ -60,12 +60,13 @@ impl Read for Stdin {
         if WAKE.get().is_some() {
             wait(libc::STDIN_FILENO, None)?;
         }
-        // Larger reads than its own buffer go straight to the file descriptor.
+        // Reads larger than the buffer of `Stdin` go straight to the file descriptor.
         io::stdin().lock().read(buffer)
     }
 }
 
-/// A file that was opened without waiting, such as a FIFO; a read waits for bytes, and ends as that of [`Stdin`].
+/// A file opened without blocking, such as a FIFO. Reads wait for bytes and are interrupted by signals, like
+/// [`Stdin`].
 #[derive(Debug)]
 pub struct InputFile(pub(crate) File);
 

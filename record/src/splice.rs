@@ -11,10 +11,10 @@ use crate::check::Entries;
 use crate::failure::{Failure, Result};
 use crate::finite;
 
-/// What begins a Unicode escape, as in `\u0041`.
+/// The start of a Unicode escape, as in `\u0041`.
 static ESCAPE: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\\u"));
 
-/// Adds keys to lines, and keeps what it takes to look for each: to prepare that takes longer than to search a short line.
+/// Adds keys to lines. The searchers are kept, because building one takes longer than searching a short line.
 #[derive(Debug, Default)]
 pub struct Splicer(Vec<Key>);
 
@@ -90,7 +90,7 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<String> {
 }
 
 impl Key {
-    /// Whether the object in `text` has the key; `escapes` says whether some character of the text is spelled as `\u`.
+    /// Returns true if the object in `text` has the key; `escapes` says whether some character of the text is spelled as `\u`.
     ///
     /// A search for the quoted key settles it for almost every line; only where the text holds it somewhere, or spells
     /// some character as an escape, are the keys read one by one.

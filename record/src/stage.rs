@@ -25,8 +25,8 @@ pub fn run(name: &'static str, body: impl FnOnce() -> Result<()>) -> ExitCode {
 /// frees at once.
 pub fn run_and_exit(name: &'static str, body: impl FnOnce() -> Result<()>) -> ! {
     let code = code(name, body);
-    // SAFETY: the body is over. The writer hands over whole lines and the standard library flushes each; nothing
-    // of our own is left to be done at exit.
+    // SAFETY: the body is over. The writer hands over whole lines and the standard library flushes each, so
+    // nothing of ours is left to do at exit.
     unsafe { libc::_exit(i32::from(code)) }
 }
 
@@ -62,7 +62,8 @@ fn code(name: &'static str, body: impl FnOnce() -> Result<()>) -> u8 {
     }
 }
 
-/// Whether this program came as a package, which has `troupe` beside it and the scripts elsewhere.
+/// Returns true if this program came as a package, with `troupe` in the same folder and the scripts
+/// elsewhere.
 fn is_installed() -> bool {
     std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
 }
@@ -100,8 +101,8 @@ pub fn note(name: &str, message: impl std::fmt::Display) {
         io::stderr().lock().write_all(format!("{name}: {}\n", printable(&message.to_string())).as_bytes());
 }
 
-/// `text` with control characters as escapes (`\u{1b}`), so that a name in a stream cannot steer a terminal, reorder
-/// what is shown or begin a line of its own.
+/// `text` with control characters escaped (`\u{1b}`), so that a name in a stream cannot steer a terminal,
+/// reorder the output or start a new line.
 pub fn printable(text: &str) -> String {
     let steers = |c: char| {
         c.is_control()
@@ -146,7 +147,7 @@ pub fn end_if_dry_run() {
     }
 }
 
-/// The same, where an unusable command line is the caller's to report.
+/// Like [`parse`], but returns a usage error instead of exiting.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -179,8 +180,8 @@ pub fn unwritten(error: &io::Error) -> Failure {
     Failure::io(format!("writing the output: {error}"))
 }
 
-/// Waits until what was written to stderr has been read, if that is a pipe, 5 s at most: a launcher that ends with this process
-/// may never read the rest.
+/// Waits up to 5 s until a piped stderr has been read, because a launcher that ends with this process may
+/// never read the rest.
 pub fn drain_stderr() {
     for _ in 0..250 {
         let mut left: libc::c_int = 0;
@@ -225,7 +226,7 @@ fn usage<A: clap::Parser>(error: &clap::Error) -> Failure {
     let first = paragraphs.next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
     let message = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    // That a value may follow `--` is true and of no use: no argument of ours begins with a dash.
+    // The tip that a value may follow `--` is true but useless: no argument of ours begins with a dash.
     let tips = rendered.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
     let hint = tips.map(str::to_owned).find(|tip| !tip.starts_with("to pass ")).unwrap_or(see);
     Failure::usage(message).hint(hint)

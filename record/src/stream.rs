@@ -61,8 +61,8 @@ impl Stream {
         self
     }
 
-    /// Requires as many samples as the stages before wrote, where they say how many: a filter that drops some leaves a
-    /// stream of valid lines, and its `end`.
+    /// Requires the number of samples that the earlier stages counted. A filter that drops samples leaves
+    /// valid lines and a valid `end`, and only the count reveals it.
     #[must_use]
     pub fn every_sample(mut self) -> Self {
         self.every_sample = true;
@@ -110,10 +110,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Checks a joint action, and that its id is its own.
+    /// Checks a joint action, and that its id is unique.
     ///
     /// # Errors
-    /// 65 when it breaks a rule, or its id was there before.
+    /// 65 if it breaks a rule or its id was already used.
     pub fn joint(&mut self, line: &Line) -> Result<Joint> {
         let joint = Joint::parse(line)?;
         self.name(&joint.id, line)?;
@@ -147,8 +147,8 @@ impl Stream {
         &self.ends
     }
 
-    /// Writes the stage's `end` line and returns the outcome of the stage: its own, then the stream's. Where the reader
-    /// went away or a signal arrived, nothing is written.
+    /// Writes the stage's `end` line and returns the first failure of the stage, else of the stream. Writes
+    /// nothing after a closed pipe or a signal.
     ///
     /// # Errors
     /// `outcome`'s; 65 when the stream was not whole; 74 when the line cannot be written.
@@ -184,7 +184,7 @@ impl Stream {
     /// Checks that the stream is complete.
     ///
     /// # Errors
-    /// 65 saying what is missing, or which stage before did not succeed; never with `allow_incomplete`.
+    /// 65, naming the missing part or the earlier stage that failed; never with `allow_incomplete`.
     pub fn whole(&self) -> Result<()> {
         if self.allow_incomplete { Ok(()) } else { self.verdict() }
     }
@@ -300,14 +300,14 @@ fn missing(cause: &str) -> Failure {
     )
 }
 
-/// Whether `end` speaks for `shard`. One that names no shard, nor was made from any that did, speaks for the stream.
+/// Returns true if `end` speaks for `shard`. One that names no shard, nor was made from any that did, speaks for the stream.
 fn covers(end: &End, shard: Option<&str>) -> bool {
     let mut named = BTreeSet::new();
     shards(end, &mut named);
     named.is_empty() || shard.is_none_or(|shard| named.contains(shard))
 }
 
-/// The shards that `end` speaks for: its own, else those of the `end` lines it was made from.
+/// The shards that `end` speaks for: the shard it names, else the shards of the `end` lines below it.
 fn shards<'a>(end: &'a End, named: &mut BTreeSet<&'a str>) {
     match &end.shard {
         Some(shard) => {

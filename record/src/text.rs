@@ -9,7 +9,7 @@ use std::ops::Deref;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A part of a line, or a text of its own.
+/// A slice of a line, or an owned text.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Text<'a>(Cow<'a, str>);

@@ -1,8 +1,8 @@
-//! Writes lines: copied ones byte for byte, objects of our own without NaN or infinity.
+//! Writes lines: copied lines byte for byte, and new objects without NaN or infinity.
 //!
-//! serde_json silently writes NaN and infinity as `null`; that is worse than no line, so the writer refuses the object.
-//! If the reader of the output closes the pipe, the writer returns [`Failure::closed`], which ends a stage silently with
-//! exit code 0.
+//! serde_json silently writes NaN and infinity as `null`. A wrong line is worse than no line, so the writer
+//! refuses the object. If the reader of the output closes the pipe, the writer returns [`Failure::closed`],
+//! which ends a stage silently with exit code 0.
 
 use std::io::{self, Write};
 

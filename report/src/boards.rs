@@ -23,12 +23,12 @@ pub struct Boards {
     workflow: Option<String>,
     /// Tasks of the stream, in order.
     tasks: Option<Box<dyn Iterator<Item = Task>>>,
-    /// Of those that were looked at, by name.
+    /// Specs of the tasks read so far, by name.
     specs: HashMap<String, Value>,
 }
 
 impl Boards {
-    /// Of a training step, whose tasks are in a file.
+    /// Boards of a training step, whose tasks are in a file.
     pub fn of_step(settings: &Map<String, Value>, tasks: &Path) -> Boards {
         let Some(mut reader) = record::file::regular(tasks).ok().map(|file| Reader::new("tasks", file))
         else {
@@ -39,7 +39,7 @@ impl Boards {
         Boards::new(settings, Box::new(tasks))
     }
 
-    /// Of an evaluation, whose tasks are drawn again.
+    /// Boards of an evaluation, whose tasks are drawn again.
     pub fn of_evaluation(settings: &Map<String, Value>) -> Boards {
         let text = |key| settings.get(key).and_then(Value::as_str).unwrap_or_default();
         let values: Vec<String> = text("settings").split_whitespace().map(str::to_owned).collect();

@@ -1,8 +1,9 @@
-//! `report compare RUN…`: methods side by side over their seeds, with the difference of each to the first, seed by seed.
+//! `report compare RUN…`: compares methods over their seeds, with the difference of each to the first, seed
+//! by seed.
 //!
-//! A seed decides tasks, samples and the start of all methods alike, so methods are compared within seeds: the interval is that of the
-//! mean of the differences (Student's), not of two means. Success is that of the last evaluation which all runs have, so that a run in
-//! progress is not compared with a finished one.
+//! A seed decides tasks, samples and the start of all methods alike, so methods are compared within seeds:
+//! the interval is Student's, for the mean of the differences. Success is taken at the last evaluation that
+//! all runs have, so that a run in progress is not compared with a finished one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +69,7 @@ struct RunSuccess {
     tokens: f64,
 }
 
-/// A method with what is compared of each of its runs.
+/// A method with the compared values of its runs.
 struct Side {
     method: MethodRuns,
     first: Option<MeanOfSeeds>,
@@ -90,7 +91,7 @@ struct Paired {
 /// # Errors
 /// No run directory (2, 65), a broken stream, a run without an evaluation, no evaluation after the same step (65), I/O (74).
 pub fn run(arguments: &Compare) -> Result<()> {
-    // As many episodes as a page keeps of a stream, so that both find it in the cache.
+    // The number of episodes that a page keeps of a stream, so that both use the cache.
     let limits = EpisodeLimits { steps: 1, episodes: 2 };
     let runs = stage::read(&arguments.runs, limits, &[])?;
     let found: Vec<RunSuccess> = runs
@@ -164,7 +165,7 @@ fn side(method: MethodRuns, runs: &[RunDirectory], found: &[RunSuccess], step: u
     }
 }
 
-/// `side` minus `base`, seed by seed; none where they have no seed in common.
+/// `side` minus `base`, seed by seed; `None` without a common seed.
 fn paired(side: &Side, base: &Side) -> Option<Paired> {
     let pairs = side.by_seed.iter().filter_map(|(seed, value)| Some((seed, value - base.by_seed.get(seed)?)));
     let (seeds, differences): (Vec<String>, Vec<f64>) =

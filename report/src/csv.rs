@@ -33,7 +33,6 @@ pub fn table(runs: &[(String, Vec<Metric>)]) -> Result<Vec<u8>> {
     table.into_inner().map_err(Failure::io)
 }
 
-/// A name as a cell.
 pub fn cell(name: &str) -> String {
     let formula = if name.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     format!("{formula}{}", printable(name))

@@ -27,7 +27,7 @@ const LONGEST: usize = 4000;
 pub struct EpisodeLimits {
     /// Steps, spread evenly; the first and the last are among them.
     pub steps: usize,
-    /// Solved episodes of each, and as many unsolved ones.
+    /// Number of solved and of unsolved episodes of each stream.
     pub episodes: usize,
 }
 
@@ -51,11 +51,11 @@ impl EpisodeLimits {
 pub struct EpisodeSet {
     /// The training step.
     pub step: u64,
-    /// Whether the stream is an evaluation's.
+    /// True if the stream is an evaluation's.
     pub held_out: bool,
     /// Episodes of the stream.
     pub total: u64,
-    /// Those that are shown, in the order of the stream: an [`EpisodeTree`] each, as JSON.
+    /// The shown episodes in stream order, each an [`EpisodeTree`] as JSON.
     pub episodes: Vec<Box<RawValue>>,
 }
 
@@ -64,7 +64,6 @@ pub struct EpisodeSet {
 pub struct EpisodeTree {
     /// Its name.
     pub episode: String,
-    /// Its task.
     pub task: String,
     /// Its environment.
     pub env: String,
@@ -74,7 +73,7 @@ pub struct EpisodeTree {
     pub errors: Vec<String>,
     /// One for each turn, node and agent, in the order of the stream.
     pub groups: Vec<Candidates>,
-    /// The board at the end, where there are boards.
+    /// The board at the end, if the environment has boards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub board: Option<String>,
     /// Joint actions, in the order of the stream.
@@ -98,7 +97,7 @@ pub struct ScoredJoint {
 /// The end of an episode.
 #[derive(Debug, Serialize)]
 pub struct Ended {
-    /// Whether the task was solved.
+    /// True if the task was solved.
     pub success: bool,
     stop: String,
     /// Turns that were started.
@@ -156,7 +155,7 @@ struct Candidate {
     prompt: Option<Vec<Message>>,
 }
 
-/// What a run knows of a stream's episodes beside the stream.
+/// A run's knowledge about a stream's episodes that is not in the stream.
 #[derive(Default)]
 pub struct Beside {
     /// What a person would have seen.
@@ -192,7 +191,7 @@ impl EpisodeSampler {
         }
     }
 
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
@@ -380,8 +379,9 @@ fn shortened(text: &str) -> String {
     )
 }
 
-/// Drops episodes, the last of each stream first, until the rest takes at most `budget` bytes as JSON; the first
-/// episode of each stream goes last, and those of later streams first. Returns how many were dropped.
+/// Drops episodes, the last of each stream first, until the rest takes at most `budget` bytes as JSON. The
+/// first episode of each stream goes last, later streams before earlier ones. Returns the number of dropped
+/// episodes.
 pub fn fit(sets: &mut Vec<EpisodeSet>, budget: usize) -> usize {
     let size = |set: &EpisodeSet| set.episodes.iter().map(|tree| tree.get().len()).collect();
     let sizes: Vec<Vec<usize>> = sets.iter().map(size).collect();

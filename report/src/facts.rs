@@ -1,5 +1,6 @@
-//! The numbers of a run that a reader wants first: success before, at its best and now; tokens; what taught; what has to add up; and
-//! advice where nothing is learned. The page, `--watch` and `report compare` show them.
+//! The numbers of a run that a reader wants first: success before, at its best and now; tokens; informative
+//! groups; sums that must agree; and advice if the run learns nothing. The page, `--watch` and `report
+//! compare` show them.
 
 use std::collections::BTreeMap;
 
@@ -40,14 +41,14 @@ pub struct Loop {
     update_seconds: f64,
 }
 
-/// Groups of a whole run: what has to add up, and whether it does.
+/// Groups of a whole run, and the check that their counts add up.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Books {
-    /// Groups that agents, turns and episodes should have made; none where the grouping has no fixed number.
+    /// Groups that agents, turns and episodes should have made; `None` if the grouping has no fixed number.
     expected: Option<f64>,
     /// Steps that say how many.
     steps: usize,
-    /// Of them, those at which seen and dropped do not add up to it.
+    /// Steps at which seen and dropped groups do not add up to the expected ones.
     off: Vec<u64>,
     seen: f64,
     flat: f64,
@@ -71,18 +72,18 @@ pub struct Facts {
     pub training: Option<Success>,
     /// Tokens generated in training.
     pub tokens: f64,
-    /// The share of groups that were not flat; none without groups.
+    /// The share of groups that were not flat; `None` without groups.
     pub taught: Option<f64>,
     /// The largest difference of a log-probability between sampler and trainer, nats.
     pub gap: Option<f64>,
     /// The share of answers that the token limit cut, at the last step, else at the last evaluation.
     pub cut: Option<f64>,
-    /// What to do where nothing is learned; the first is the first to try.
+    /// Advice if the run learns nothing, the first to try first.
     pub advice: Vec<String>,
     /// The loop at the last step.
     #[serde(rename = "loop")]
     pub pipe: Option<Loop>,
-    /// What has to add up.
+    /// Sums that must add up.
     pub books: Option<Books>,
 }
 

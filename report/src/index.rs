@@ -8,7 +8,7 @@ use record::read::{Kind, Line};
 use record::sample::Sample;
 use serde::{Deserialize, Serialize};
 
-/// The episodes of a stream, a column for each fact. Digits are those of base 36, where `z` is 35 or more.
+/// The episodes of a stream, a column for each fact. Digits are in base 36, where `z` means 35 or more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EpisodeIndex {
     /// Their names; empty where they are `STEP.0`, `STEP.1`, …
@@ -42,7 +42,7 @@ struct Entry {
 }
 
 impl Indexer {
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
@@ -101,7 +101,7 @@ impl Indexer {
 }
 
 impl EpisodeIndex {
-    /// Whether the stream of `step` has an episode of this name.
+    /// Returns true if the stream of `step` has an episode of this name.
     pub fn has(&self, step: u64, name: &str) -> bool {
         let of_step = || name.strip_prefix(&format!("{step}."))?.parse::<usize>().ok();
         match self.names.is_empty() {

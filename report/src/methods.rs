@@ -1,7 +1,8 @@
-//! Which runs are seeds of one method, by their `run.json`, and what a method is called: by what it does otherwise than the others.
+//! Groups runs into methods by their `run.json`, and names a method by its differences from the others.
 //!
-//! Runs are one method if every value of `run.json` but `seed` is the same, whatever their folders are called. A path that holds
-//! `seed-N`, N being the run's own seed, counts as the same for all seeds: each seed may begin from a warm-up of its own.
+//! Runs are one method if every value of `run.json` but `seed` is the same, whatever their folders are
+//! called. Paths that hold `seed-N`, where N is the run's seed, count as equal for all seeds, because each
+//! seed may begin from a separate warm-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,7 +98,7 @@ pub fn values(run: &RunDirectory) -> BTreeMap<String, String> {
             continue;
         }
         let (key, value) = (without_seed(name, &seed), without_seed(&text(value), &seed));
-        // The weights of a policy that was warmed up with the run's own seed.
+        // The weights of a policy that was warmed up with the run's seed.
         let value = if key == *name || !key.starts_with("input ") { value } else { String::new() };
         values.insert(key, value);
     }
@@ -128,7 +129,7 @@ fn same(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> boo
     one.len() == other.len() && one.iter().all(|(key, value)| is_same(Some(value), other.get(key)))
 }
 
-/// Whether two values are one: 1e-3 is 0.001.
+/// Returns true if two values are one: 1e-3 is 0.001.
 fn is_same(one: Option<&String>, other: Option<&String>) -> bool {
     let number = |text: Option<&String>| text.and_then(|text| text.parse::<f64>().ok());
     one == other || number(one).is_some_and(|one| number(other) == Some(one))
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(found(&runs), names(&[("lr 1e-3", &[0, 1]), ("lr 1e-4", &[2]), ("lr 2e-4", &[3])]));
         assert_eq!(found(&runs[..2]), names(&[("e, team", &[0, 1])]));
         assert_eq!(found(&runs[..1]), names(&[("monday", &[0])]));
-        // The same seed again is no seed of its own, and a stream without settings is nothing but itself.
+        // A repeated seed is not a new seed, and a stream without settings matches only itself.
         let twice = [run("a", base("1", "1")), run("b", base("1", "1")), run("c.jsonl", json!({}))];
         assert_eq!(found(&twice).len(), 3);
     }

@@ -101,7 +101,7 @@ struct PageSeries {
     color: Color,
     dash: usize,
     thin: bool,
-    /// Which of the page's lists of places.
+    /// Index of the list of places on the page.
     x: usize,
     y: Vec<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -251,7 +251,7 @@ impl Places {
     }
 }
 
-/// Six digits, as many as anybody reads off a curve.
+/// Rounds to six digits, more than can be read off a curve.
 fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }

@@ -58,7 +58,7 @@ pub struct RunDirectory {
     pub name: String,
     /// The settings of `pipeline.sh`, and the build.
     pub settings: Map<String, Value>,
-    /// Defaults of those that have another value; none where the run does not say.
+    /// Defaults of the values that differ from them; `None` if the run does not record them.
     pub defaults: Option<Map<String, Value>>,
     /// The evaluations, then the committed steps.
     pub streams: Vec<Summary>,
@@ -75,7 +75,6 @@ pub struct RunDirectory {
 pub struct Snapshot {
     /// Committed steps.
     pub committed: usize,
-    /// Evaluations.
     pub evaluations: usize,
     /// A step that was begun and is not committed.
     pub begun: Option<u64>,
@@ -87,8 +86,8 @@ impl RunDirectory {
     /// Reads a run directory, or the stream of a file as its only step.
     ///
     /// # Errors
-    /// No run directory (2 where there is nothing at the path, else 65), a broken stream in it (65), an episode that is
-    /// `wanted` and not there (2), I/O (74).
+    /// No run directory (2 if the path does not exist, else 65), a broken stream in it (65), an episode that
+    /// is `wanted` and missing (2), I/O (74).
     pub fn read(
         directory: &Path,
         name: String,
@@ -236,7 +235,7 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
     })
 }
 
-/// The names in a folder that are numbers, with what follows them stripped; nothing where there is no folder.
+/// The numbers among the names in a folder, without `prefix` and `suffix`; empty if there is no folder.
 fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -287,8 +286,8 @@ pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|file| file.is_file()).collect())
 }
 
-/// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. The step of a
-/// stream of its own is what its samples say.
+/// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. For a
+/// stream without a run the samples name the step.
 fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut EpisodeSampler) -> Result<Summary> {
     let (mut stats, mut indexer) = (StreamStats::default(), Indexer::default());
     read(directory, files[0], |line, sample| {

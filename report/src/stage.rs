@@ -16,7 +16,7 @@ use crate::page;
 use crate::run::RunDirectory;
 use crate::tensorboard;
 
-/// Reads the runs and writes what was asked for.
+/// Reads the runs and writes the requested output.
 ///
 /// # Errors
 /// No run directory, no such chart (2, 65), a broken stream (65), I/O (74).
@@ -91,7 +91,7 @@ fn real(run: &Path) -> PathBuf {
     fs::canonicalize(run).unwrap_or_else(|_| run.to_path_buf())
 }
 
-/// Names of the runs: the last parts of their paths, as many as tell them apart.
+/// Names of the runs: the shortest ends of their paths that tell them apart.
 fn names(runs: &[PathBuf]) -> Vec<String> {
     let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
     let last = |path: &Path, parts: usize| -> String {

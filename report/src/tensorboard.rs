@@ -4,8 +4,9 @@
 //! an `Event` protocol buffer. Only the fields of scalars are written: the wall time (1), the step (2), the file's version
 //! (3) and a summary (5) of values (1) with a tag (1) and a number (2).
 //!
-//! The wall time of an event is when its stream was written. The events of one more step come after those of the steps before,
-//! so a file that TensorBoard has open only grows. What TRL logs, too, is there a second time under TRL's name for it.
+//! The wall time of an event is when its stream was written. The events of one more step come after those of
+//! the steps before, so a file that TensorBoard has open only grows. A metric that TRL also logs appears a
+//! second time under TRL's name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,8 +59,8 @@ pub fn events(run: &RunDirectory) -> Vec<u8> {
     bytes
 }
 
-/// The metrics of a training step by TRL's names; `tokens` counts those of each policy so far. The policy is named where
-/// there are several.
+/// The metrics of a training step by TRL's names; `tokens` counts each policy's tokens so far. With several
+/// policies the name includes the policy.
 fn trl(metrics: &[Metric], tokens: &mut BTreeMap<String, f64>) -> Vec<(String, f64)> {
     let policies: BTreeSet<&str> =
         metrics.iter().map(|metric| &*metric.policy).filter(|name| !name.is_empty()).collect();
@@ -112,7 +113,7 @@ fn event(bytes: &mut Vec<u8>, wall: f64, step: u64, tag: &str, number: f64) {
     record(bytes, &event);
 }
 
-/// `train/reward/planner`: TensorBoard draws what has the same first part together.
+/// `train/reward/planner`: TensorBoard groups names by their first part.
 fn tag(metric: &Metric) -> String {
     let parts = [&*metric.split, &metric.name, &metric.environment, &metric.policy, &metric.agent];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("/")
@@ -205,7 +206,7 @@ mod tests {
         }
         assert_eq!(records.len(), 5);
         assert!(records[0].ends_with(b"\x1a\x0dbrain.Event:2"));
-        // Step 300 is the bytes 172 and 2; the number 0.5 ends the event, and TRL's name for it comes after our own.
+        // Step 300 is the bytes 172 and 2; the number 0.5 ends the event, and TRL's name for it comes second.
         assert_eq!(records[1][9..12], [16, 172, 2]);
         assert!(records[1].ends_with(&0.5_f32.to_le_bytes()));
         let named = b"train/rewards/tool/mean";

@@ -1,7 +1,8 @@
-//! Which token said which part of a text, from the vocabulary in a tokenizer.json.
+//! Maps tokens to parts of a text, from the vocabulary in a tokenizer.json.
 //!
-//! Only what the parts of a completion need, byte-level and SentencePiece spellings, and checked against the text: where the parts do not add
-//! up to it there are none. Left out: encoding, which `policy` does.
+//! Covers only the parts of a completion, in byte-level and SentencePiece spellings. The result is checked
+//! against the text; if the parts do not add up to it there is no result. Left out: encoding, which `policy`
+//! does.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,12 @@ pub struct Vocabularies {
 }
 
 impl Vocabularies {
-    /// Of the run in `directory`.
+    /// Vocabularies of the run in `directory`.
     pub fn of(directory: &Path) -> Vocabularies {
         Vocabularies { policies: Some(directory.join("policies")), known: HashMap::new() }
     }
 
-    /// That of a policy, as samples call it; none where its tokenizer is not in the run.
+    /// The vocabulary of a policy by its name in samples; `None` if its tokenizer is not in the run.
     pub fn get(&mut self, policy: &str) -> Option<&Vocabulary> {
         let policies = self.policies.as_deref()?;
         let read = || {
@@ -71,8 +72,8 @@ impl Vocabulary {
         Some(Vocabulary(own.chain(added).collect()))
     }
 
-    /// The characters (as JavaScript counts them) of `text` that each of `ids` said; 0 where a later one finishes a character. `None` where
-    /// the tokens are not those of the text, whose last may be a stop token that is not in it.
+    /// The characters of `text` (as JavaScript counts them) for each of `ids`; 0 if a later token finishes
+    /// the character. `None` if the tokens do not match the text, apart from a final stop token.
     pub fn lengths(&self, text: &str, ids: &[u32]) -> Option<Vec<usize>> {
         let (mut lengths, mut at, mut shown) = (Vec::with_capacity(ids.len()), 0, 0);
         for (place, id) in ids.iter().enumerate() {

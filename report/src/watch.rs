@@ -21,7 +21,7 @@ use crate::run::{RunDirectory, Snapshot};
 
 /// How often the run directory is looked at.
 const EVERY: Duration = Duration::from_secs(1);
-/// Width where the terminal does not tell its own.
+/// Width if the terminal does not report one.
 const WIDTH: usize = 100;
 /// Lines of the curve.
 const CURVE: usize = 5;
@@ -57,7 +57,8 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
                 return write::stdout(text.as_bytes());
             }
             let text: Vec<&str> = text.lines().take(height.saturating_sub(1)).collect();
-            // The first time on an empty screen; then from its top, each line to its end: nothing flickers.
+            // First on an empty screen; then from its top, each line to its end, so that the screen does not
+            // flicker.
             let start = if state.is_none() { "\x1b[2J\x1b[H" } else { "\x1b[H" };
             write::stdout(format!("{start}{}\x1b[K\r\n\x1b[J", text.join("\x1b[K\r\n")).as_bytes())?;
             state = Some(now);
@@ -175,7 +176,7 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
     text
 }
 
-/// What was played in an episode: a line for each agent and turn.
+/// The texts of an episode: a line for each agent and turn.
 fn episode(tree: &Value, line: &mut impl FnMut(usize, String)) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_f64().map_or("–".to_owned(), |value| format!("{value:.3}"));

@@ -1,10 +1,11 @@
 // From logits to a token and its log-probability: the twin of engine/cpu/sampler.rs, bit for bit.
 //
-// The two agree because every f32 operation is spelled out (the exponential is the same polynomial with the same fused
-// steps), sums over 64 logits fold in one order, 64 of those are added in f64 in order of the ids, then those sums, each
-// relative to the largest logit of its 4096 and brought to that of all, and truncation computes with integers, whose sums have no order. No thread walks the vocabulary: of 151,936 tokens it adds
-// 64 sums, then 38, and sampling descends the same three levels. On a GPU only log() in f64, before it is rounded to f32,
-// is not defined to the last bit.
+// The two agree because every f32 operation is spelled out. The exponential is one polynomial with the same
+// fused steps. Sums over 64 logits fold in one order; 64 of these sums are added in f64 in order of the ids,
+// relative to the largest logit of their 4096; then the sums of the 4096 are rescaled to the largest logit of
+// all and added. Truncation computes with integers, where order does not matter. No thread walks the
+// vocabulary: of 151,936 tokens it adds 64 sums, then 38, and sampling descends the same three levels. On a
+// GPU only log() in f64, before it is rounded to f32, is not defined to the last bit.
 //
 // Two kernels: sum_logits reads the logits, with a block for each 4096 of a token's, and sample_rows, with a block a token, has only
 // what it left to look at, unless there is something to truncate.
@@ -133,7 +134,7 @@ __device__ __forceinline__ Cut shortest(const Row& row, u64 wanted, bool countin
   return {last, (u32)((missing + each - 1) / each)};
 }
 
-// Whether a token is left, given how many of its rank come before it.
+// Returns true if a token is left, given how many of its rank come before it.
 __device__ __forceinline__ bool left(u32 own, Cut cut, u32 before) { return own > cut.rank || (own == cut.rank && before < cut.ties); }
 
 // The token under `uniform` / 2^24 of the weight that is left, the tokens in order of their ids.
@@ -194,8 +195,8 @@ __device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u
   return chosen;
 }
 
-// Where `target` falls on a line of `count` weights, `stride` apart in memory: the last one of any weight where rounding
-// leaves a rest. What lies before it is taken off the target.
+// Index of the weight of a line (`count` weights, `stride` apart in memory) on which `target` falls: the last
+// nonzero weight if rounding leaves a rest. Earlier weights are subtracted from the target.
 template <typename T> __device__ __forceinline__ int pick(const T* weights, int count, int stride, double& target) {
   int chosen = 0;
   for (int i = 0; i < count; i++) {

@@ -62,14 +62,15 @@ pub enum SamplingMode {
 /// How tasks are played.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// A policy directory, for one agent or, without AGENT=, for all agents without one of their own. Repeatable; flags that
-    /// name one directory are one policy (a second one: policy init NEW --from DIR). Or an OpenAI-compatible server, which
-    /// plays and is not trained: 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left
-    /// out); its key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
+    /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names.
+    /// Repeatable; flags that name one directory are one policy (a second one: policy init NEW --from DIR).
+    /// Or an OpenAI-compatible server, which plays and is not trained:
+    /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left out); its
+    /// key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
     #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
-    /// The environment's workflow: which agents act, in which order. Default: the environment's first.
+    /// The environment's workflow: the agents that act, and their order. Default: the environment's first.
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
 
@@ -85,20 +86,20 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "tree")]
     pub sampling: SamplingMode,
 
-    /// Which candidate is executed: the best (the lowest branch on a tie), or a random one.
+    /// The candidate to execute: the best (the lowest branch on a tie), or a random one.
     #[arg(long, value_enum, default_value = "best")]
     pub select: Select,
 
-    /// Score what the agents of a stage do together: a candidate's reward is the mean over its joint actions. One `joint`
-    /// line for each.
+    /// Score joint actions of the agents of a stage: a candidate's reward is the mean over its joint actions.
+    /// Each joint action has a `joint` line.
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Joint actions")]
     pub joint: Option<Mode>,
 
-    /// Where an episode goes on. Default: one.
+    /// Joint actions from which an episode continues. Default: one.
     #[arg(long, value_enum, value_name = "WHICH", requires = "joint", help_heading = "Joint actions")]
     pub expand: Option<Expand>,
 
-    /// A node whose joint actions earn more than R in the mean has no children.
+    /// Do not expand nodes whose mean reward exceeds R.
     #[arg(
         long,
         value_name = "R",
@@ -171,24 +172,26 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", DeviceKind::HELP))]
     pub device: String,
 
-    /// Precision of the operands of matrix products; sums are float32. Whether bfloat16 is faster depends on the processor:
-    /// yes on AMD Zen 4, no on Intel Sapphire Rapids. Default: float32; with --device cuda always bfloat16.
+    /// Precision of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
+    /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). Default: float32; with --device cuda always
+    /// bfloat16.
     #[arg(long, value_name = "TYPE",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
 
-    /// Instruction set of all kernels on the CPU, so that another processor gives the same bytes: any two of avx512-bf16,
-    /// avx512 and avx2 do. Default: the fastest.
+    /// Instruction set of all CPU kernels, to get the same bytes on another processor; avx512-bf16, avx512 and
+    /// avx2 agree. Default: the fastest.
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
 
-    /// Read weights from a copy in DIR, a folder on a disk of this machine: the first process here that needs a version copies it,
-    /// the others wait for that. Copies that nobody uses are removed when a newer one of their policy is made.
+    /// Read weights from a copy in DIR, a folder on a local disk. The first process that needs a version
+    /// copies it, and the others wait. Unused copies are removed when a newer copy of their policy is made.
     #[arg(long, value_name = "DIR")]
     pub local: Option<PathBuf>,
 
-    /// Threads that play, each with episodes of its own; on the CPU another one runs its models. Default: the number of processors.
+    /// Threads that play episodes; on the CPU another thread per player runs its models. Default: the number
+    /// of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 
@@ -201,12 +204,12 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "env_command")]
     pub timeout: Option<f64>,
 
-    /// Seconds after which a call of a server is given up.
+    /// Timeout of a server call in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0, help_heading = "Servers")]
     pub server_timeout: f64,
 
-    /// How often a call of a server is repeated that failed in a way that may pass (a lost connection, 408, 409, 429, 5xx), after
-    /// 0.5, 1, 2, … seconds or what the server asks for.
+    /// Retries of a server call after a transient failure (a lost connection, 408, 409, 429, 5xx), with
+    /// pauses of 0.5, 1, 2, … seconds or the server's Retry-After.
     #[arg(long, value_name = "N", default_value_t = 5, help_heading = "Servers", value_parser = value_parser!(u32).range(..=20))]
     pub server_retries: u32,
 
@@ -214,12 +217,12 @@ pub struct Arguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub max_error_rate: f64,
 
-    /// Play the tasks that came, of a stream without a good `end` or without some of its tasks.
+    /// Accept a stream without a good `end` or with tasks missing, and play its tasks.
     #[arg(long)]
     pub allow_incomplete: bool,
 
-    /// Take one part of the input after another, each up to its `end` line: a step each, played by the policies' newest
-    /// versions at that moment, and answered with an `end` line.
+    /// Play one part of the input after another, each up to its `end` line. Each part is a step, uses the
+    /// newest versions of the policies, and is answered with an `end` line.
     #[arg(long)]
     pub resident: bool,
 
@@ -246,7 +249,7 @@ pub struct CommandLine {
     pub format: Format,
 }
 
-/// The version is of no run: the flags of one are refused beside it.
+/// --version takes no other flags.
 fn refuse_with_version(argument: Arg) -> Arg {
     let allowed = ["version", "format"].contains(&argument.get_id().as_str());
     if allowed { argument } else { argument.conflicts_with("version") }
@@ -288,7 +291,7 @@ impl FromStr for Shard {
 pub struct Settings {
     /// The flags as they were given.
     pub flags: Arguments,
-    /// Which policy plays which agent.
+    /// The policy of each agent.
     pub team: Ownership,
     /// How long and how often servers are asked.
     pub patience: Patience,
@@ -298,7 +301,7 @@ pub struct Settings {
     pub metadata: RunMetadata,
     /// How tokens are sampled.
     pub sampling: SamplingParams,
-    /// Which tasks are played.
+    /// The tasks to play.
     pub shard: Shard,
     /// How many of them must teach.
     pub fill: Option<FillConfig>,
@@ -316,7 +319,7 @@ impl Arguments {
     /// Checks the values and fills in the defaults.
     ///
     /// # Errors
-    /// Usage, with the flag and what it takes. A device that is not there: unavailable.
+    /// Usage, with the flag and its valid values. A missing device: unavailable.
     pub fn resolve(self) -> Result<Settings> {
         self.check_greedy()?;
         if !(0.0..=1.0).contains(&self.max_error_rate) {

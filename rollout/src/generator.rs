@@ -39,7 +39,7 @@ pub trait Generator {
     /// The model failed to run.
     fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>>;
 
-    /// Whether nothing is being generated.
+    /// Returns true if nothing is being generated.
     fn is_idle(&self) -> bool;
 
     /// Where the model's time went, asked once at the end. Only the sum over all threads and policies of a model counts.

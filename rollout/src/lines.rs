@@ -28,7 +28,7 @@ pub struct RunMetadata {
     pub shard: String,
     /// Candidates a group.
     pub branches: u32,
-    /// Whether a task is played as `branches` episodes of one branch each (parallel sampling).
+    /// True if a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
     /// JSON of `sampling`.
     pub sampling: Box<RawValue>,
@@ -39,9 +39,9 @@ pub struct RunMetadata {
 pub struct PolicyLabel {
     /// Field `policy`.
     pub name: Arc<str>,
-    /// Field `policy_version`: the version that was loaded. Of a server its model.
+    /// Field `policy_version`: the loaded version, or for a server its model.
     pub version: Arc<str>,
-    /// Whether a server plays it.
+    /// True if a server plays it.
     pub served: bool,
 }
 
@@ -61,7 +61,7 @@ pub struct TaskRef<'a> {
 /// How one episode ended; one whose task was refused has no more than this.
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnd<'a> {
-    /// Which of the parallel episodes it is.
+    /// Index of the parallel episode.
     pub branch: u32,
     /// Turns begun.
     pub turns: u32,

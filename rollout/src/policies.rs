@@ -82,12 +82,12 @@ enum Playing {
 }
 
 impl Policies {
-    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory. Tokenizers, sessions
-    /// and frozen bases in `kept` are used again for versions that have the same, and what is used now stays there. Weights
-    /// are read from copies in the folder `local`, if there is one.
+    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
+    /// `kept` holds tokenizers, sessions and frozen bases across versions; this call adds its entries and
+    /// evicts all others. Weights are read from copies in the folder `local`, if given.
     ///
     /// # Errors
-    /// As [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
+    /// See [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
         owners: &[Owner],
         device: DeviceKind,
@@ -143,7 +143,7 @@ impl Policies {
             });
             (verified, loaded)
         });
-        // Damage says more than what came of reading it.
+        // Damaged weights explain more than the error that they caused.
         verified.map_err(|failure| match local {
             Some(folder) => failure.hint(format!(
                 "what is in {} are copies: remove the damaged one, and it is made again",
@@ -205,8 +205,8 @@ impl Policies {
     }
 }
 
-/// Loads models, each with the policies that are it or its adapters and with its stop tokens; uses what is in `kept` again, and
-/// leaves its own there.
+/// Loads each model with its policies (the model itself or adapters of it) and its stop tokens. Reuses the
+/// entries of `kept` and replaces them with the new ones.
 fn load(
     models: &[(Vec<&Policy>, Vec<u32>)],
     device: DeviceKind,
@@ -306,7 +306,7 @@ fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
 /// Index of the policy that plays `agent`.
 ///
 /// # Errors
-/// Usage: none does.
+/// Usage: no policy plays it.
 pub fn policy_of(team: &Ownership, agent: &str) -> Result<usize> {
     team.of(agent).ok_or_else(|| {
         Failure::usage(format!("no --policy for agent {agent}"))

@@ -19,7 +19,6 @@ const CAPACITY: usize = 256;
 pub struct Prompt {
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// Its messages as JSON.
     pub messages_json: Box<RawValue>,
     /// Its tokens as JSON.
     pub ids_json: Box<RawValue>,

@@ -47,7 +47,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A thread that panicked is reported by its own join; the counters here stay usable.
+        // A thread that panicked is reported by its join; the counters here stay usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,8 +109,8 @@ impl Queue {
         self.lock().in_progress -= 1;
     }
 
-    /// A batch of tasks for a thread with `own` in progress: its even share, up to its limit, which may be none. A
-    /// thread with nothing in progress waits for at least one. `None`: no task will come.
+    /// A batch of tasks for a thread with `own` in progress: its even share, up to its limit; possibly empty.
+    /// A thread with nothing in progress waits for at least one. `None`: no task will come.
     pub fn take(&self, own: usize) -> Option<Vec<QueuedTask>> {
         let mut inner = self.lock();
         loop {

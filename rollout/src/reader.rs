@@ -56,7 +56,7 @@ impl TaskReader {
         self.queue.close();
     }
 
-    /// Whether to go on reading.
+    /// Returns true if to go on reading.
     fn handle(&mut self, line: Line) -> Result<bool> {
         match line.kind {
             Kind::Task => return self.handle_task(&line),

@@ -1,8 +1,9 @@
-//! Where the ONNX Runtime library is, and the process's one environment.
+//! Finds the ONNX Runtime library and holds the process's one environment.
 //!
-//! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every program looks
-//! in `ORT_DYLIB_PATH`, then there, then in the Python packages beside which it is installed. Only that script names the version. For a GPU `fetch-cuda.sh` downloads the same version
-//! with its CUDA provider, a library of its own, and that library's dependencies.
+//! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every
+//! program looks in `ORT_DYLIB_PATH`, then there, then in the Python packages of its installation. Only that
+//! script names the version. For a GPU `fetch-cuda.sh` downloads the same version with its CUDA provider, a
+//! separate library, and the provider's dependencies.
 
 use device::cuda::{Library, open_library};
 use ort::environment::Environment;
@@ -23,7 +24,7 @@ pub fn fetched_version() -> &'static str {
     SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
 }
 
-/// Which build of the library a process uses.
+/// The build of the library that a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {
     /// The CPU build.
@@ -56,10 +57,10 @@ pub fn select(build: Build) -> Build {
     *SELECTED.get_or_init(|| build)
 }
 
-/// The library's path: `ORT_DYLIB_PATH`, else the downloaded one, else that of the Python package.
+/// The library's path: `ORT_DYLIB_PATH`, else the downloaded one, else the one in the Python package.
 ///
 /// # Errors
-/// Exit 69 where neither exists.
+/// Exit 69 if none of them exists.
 pub fn find(build: Build) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let path = PathBuf::from(named);
@@ -69,7 +70,7 @@ pub fn find(build: Build) -> Result<PathBuf> {
         });
     }
     let version = fetched_version();
-    // As the makers name it.
+    // File name in the makers' releases.
     let file = match cfg!(target_os = "macos") {
         true => format!("libonnxruntime.{version}.dylib"),
         false => format!("libonnxruntime.so.{version}"),
@@ -90,10 +91,10 @@ pub fn find(build: Build) -> Result<PathBuf> {
 /// What the CUDA provider links, apart from the driver.
 pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
 
-/// Loads the dependencies of the CUDA provider and checks that it is beside the library.
+/// Loads the dependencies of the CUDA provider and checks that it is in the library's folder.
 ///
 /// # Errors
-/// Exit 69 with the piece that is missing.
+/// Exit 69 with the missing piece.
 pub fn open_cuda() -> Result<()> {
     open_library(Library::Driver)?;
     let path = find(select(Build::Cuda))?;
@@ -168,7 +169,6 @@ pub fn provider(name: &str) -> String {
 /// What a library reports about itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
-    /// Its version.
     pub version: String,
     /// Where it is.
     pub path: String,
@@ -184,7 +184,7 @@ pub fn describe(build: Build) -> Result<Description> {
     let path = find(build)?;
     let (version, mut providers) = read_description(&path)
         .ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))?;
-    // These are libraries of their own, and may be left out.
+    // These are separate libraries and may be left out.
     let is_apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
     providers.retain(|name| !is_apart(name) || path.with_file_name(provider(name)).is_file());
     Ok(Description { version, path: path.display().to_string(), providers })

@@ -1,10 +1,11 @@
 //! Agents that an OpenAI-compatible server plays: `--policy planner=http://HOST:PORT/v1?model=NAME`.
 //!
-//! A frozen partner of any size. It is asked for `POST /chat/completions`, one candidate a call, on threads of its own so that
-//! generation goes on meanwhile. As with OpenAI's clients the key is in OPENAI_API_KEY, and what may pass (a lost
-//! connection, 408, 409, 429, 5xx) is tried again with growing pauses, or after `Retry-After`. Tokens are the server's and unknown
-//! here: the record has its texts and counts. Left out: streaming, tools, log-probabilities, compression, and redirects: a server
-//! that nobody named is never asked.
+//! A frozen partner of any size, called by `POST /chat/completions`, one candidate per call, in separate
+//! threads so that generation goes on meanwhile. The key comes from OPENAI_API_KEY, as with OpenAI's clients.
+//! Transient failures (a lost connection, 408, 409, 429, 5xx) are retried with growing pauses, or after
+//! `Retry-After`. The server's token ids are unknown; the record has texts and counts. Left out: streaming,
+//! tools, log-probabilities, compression, and redirects, because a server that the user did not name must
+//! never be asked.
 
 mod answer;
 mod endpoint;
@@ -38,7 +39,7 @@ pub struct Patience {
     pub timeout: Duration,
     /// Repetitions of a call that failed in a way that may pass.
     pub retries: u32,
-    /// Whether nobody is told that a server cannot be reached yet.
+    /// True if nobody is told that a server cannot be reached yet.
     pub quiet: bool,
 }
 
@@ -56,7 +57,7 @@ struct Call {
     answers: Sender<Answer>,
 }
 
-/// Which candidate of which request came back.
+/// Request id and index of the candidate that came back.
 type Answer = (u64, usize, std::result::Result<Candidate, CallError>);
 
 /// Why there is no candidate.
@@ -77,11 +78,11 @@ pub fn check(text: &str, patience: Patience) -> Result<()> {
 }
 
 impl Server {
-    /// Connects: asks which models there are, unless the URL names one.
+    /// Connects: lists the models, unless the URL names one.
     ///
     /// # Errors
-    /// A URL that leads nowhere or holds a key, or settings that do not exist, or https in a build without it (2); nobody answers,
-    /// or the key is refused (69).
+    /// A URL that leads nowhere or holds a key, or settings that do not exist, or https in a build without it
+    /// (2); no answer, or a refused key (69).
     pub fn open(text: &str, patience: Patience) -> Result<Server> {
         let endpoint = Arc::new(Endpoint::open(text, patience)?);
         let (calls, waiting) = channel();
@@ -151,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing is awaited.
+    /// Returns true if nothing is awaited.
     pub fn is_idle(&self) -> bool {
         self.open.is_empty()
     }

@@ -65,7 +65,7 @@ pub struct Totals {
     pub stats: Stats,
     /// Where the time of the threads went, summed.
     pub times: ThreadTimes,
-    /// Tasks read, those of other shards included.
+    /// Tasks read, including other shards'.
     pub tasks_read: u64,
     /// The `end` lines of the stages before this one.
     pub ends: Vec<End>,
@@ -106,7 +106,7 @@ fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Plays one part of the input, which is all of it unless with `--resident`; `kept` is what stays in memory.
+/// Plays one part of the input, or all of it without `--resident`; `kept` stays in memory between parts.
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
@@ -166,7 +166,7 @@ fn open(
     let branches = settings.episodes.widths.most() as usize;
     let tasks_per_thread = match settings.device {
         DeviceKind::Cpu => ROWS / branches,
-        // All threads share the device's rows; as many again wait, so that it never runs dry.
+        // All threads share the device's rows; the same number waits, so that the device never runs dry.
         _ => 2 * SEQUENCES / (branches * settings.threads),
     };
     let tasks_per_thread = tasks_per_thread.max(2);
@@ -297,10 +297,10 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-/// Whether all tasks that the stages before wrote have come.
+/// Checks that all tasks written by the earlier stages have come.
 ///
 /// # Errors
-/// 65 saying what is missing.
+/// 65, naming the missing part.
 fn whole(totals: &Totals) -> Result<()> {
     if let Some(end) = totals.ends.iter().find_map(End::failed) {
         return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))
@@ -322,10 +322,11 @@ fn whole(totals: &Totals) -> Result<()> {
     }
 }
 
-/// Whether what was played may be trained on.
+/// Checks that the result may be trained on.
 ///
 /// # Errors
-/// The stream of tasks is incomplete (65), a group is unaccounted for or too many episodes could not be scored (1).
+/// The stream of tasks is incomplete (65), a group is unaccounted for or too many episodes could not be
+/// scored (1).
 pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
     if !settings.flags.allow_incomplete {
         whole(totals)?;

@@ -43,7 +43,7 @@ impl EnvironmentStats {
 /// What one agent generated and earned, in one group or more.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// Whether a server played it, and the prompt tokens that this counted.
+    /// True if a server played it, and the prompt tokens that this counted.
     served: bool,
     served_prompt_tokens: u64,
     groups: u64,

@@ -48,7 +48,7 @@ impl Streams {
             Part::Text(agent),
             Part::Number(branch),
         ];
-        // None at the root, so that what is drawn there does not depend on --joint.
+        // Empty at the root, so that draws there do not depend on --joint.
         parts.extend(node.0.iter().map(|&index| Part::Number(u64::from(index))));
         Stream::named(self.seed, &parts)
     }

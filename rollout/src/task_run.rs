@@ -81,7 +81,7 @@ struct PendingLines {
     /// Node, turn, agent, branch; joint actions come after the agents.
     order: (Node, u32, usize, u32),
     lines: Vec<u8>,
-    /// Of a group.
+    /// Statistics of a group.
     stats: Option<AgentStats>,
 }
 
@@ -165,7 +165,7 @@ impl TaskRun {
         if metadata.parallel { metadata.branches } else { 1 }
     }
 
-    /// The agents of its workflow; none when it could not begin.
+    /// The agents of its workflow; empty if it could not begin.
     pub fn agents(&self) -> &[String] {
         self.episodes.first().map_or(&[], Episode::agents)
     }
@@ -175,7 +175,7 @@ impl TaskRun {
         &self.streams
     }
 
-    /// Whether none of its requests is open.
+    /// Returns true if none of its requests is open.
     pub fn is_over(&self) -> bool {
         self.open_requests == 0
     }
@@ -268,7 +268,7 @@ impl TaskRun {
         Ok(())
     }
 
-    /// Whether an episode branches: then it is scored as a whole or not at all.
+    /// Returns true if an episode branches: then it is scored as a whole or not at all.
     fn branches(&self) -> bool {
         self.context.settings.episodes.joint.is_some_and(|joint| joint.expand == Expand::All)
     }
@@ -291,7 +291,7 @@ impl TaskRun {
         TaskRef { metadata: &self.context.settings.metadata, env, task, episode: &self.name }
     }
 
-    /// Whether any of the episodes behind `request` is still going on.
+    /// Returns true if any of the episodes behind `request` is still going on.
     pub fn needs(&self, request: &SharedRequest) -> bool {
         request.parts.iter().any(|&(index, _)| self.episodes[index].stop().is_none())
     }

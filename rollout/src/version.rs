@@ -24,7 +24,7 @@ pub fn print(format: Format) -> Result<()> {
     let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| runtime::describe(Build::Cuda));
     let gpu = cuda::gpus();
     let attention = sdpa_kernel();
-    // Our own products and kernels need two, the provider is linked with the others.
+    // Our products and kernels need two; the provider is linked with the others.
     let libraries: Vec<(String, Result<String>)> = [Library::Nvrtc, Library::CublasLt]
         .into_iter()
         .chain(LINKED)

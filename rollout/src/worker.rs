@@ -1,8 +1,9 @@
-//! A worker thread: a player for each policy, and its own tasks in progress.
+//! A worker thread: a player for each policy, and its tasks in progress.
 //!
-//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are scored, the
-//! next prompt is submitted, and the rows that it frees take the next task. Environments and tokenizers run here, while the
-//! models go on with other groups in threads of their own ([`crate::engine::service`]).
+//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are
+//! scored, the next prompt is submitted, and the rows that it frees take the next task. Environments and
+//! tokenizers run here, while models continue with other groups in separate threads
+//! ([`crate::engine::service`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -71,7 +72,8 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// A worker with one player for each policy. It sends what it finishes to `writer` and adds its time to `times`.
+    /// A worker with one player for each policy. It sends finished tasks to `writer` and adds its time to
+    /// `times`.
     pub fn new(
         context: &'a Arc<RunContext>,
         queue: &'a Queue,
@@ -97,7 +99,7 @@ impl<'a> Worker<'a> {
             for task in tasks {
                 self.begin(task)?;
             }
-            // Take what is there; wait only if nothing is.
+            // Take completed groups; wait only if there are none.
             if !self.advance(false)? {
                 self.advance(true)?;
             }

@@ -25,21 +25,21 @@ pub enum Event {
     Output(Output),
     /// The `end` line of an earlier stage.
     End(Box<End>),
-    /// The input has ended after so many tasks, those of other shards included.
+    /// The input has ended after this many tasks, including other shards'.
     Tasks {
         /// All of them.
         read: u64,
-        /// Those of this shard.
+        /// Tasks of this shard.
         own: u64,
     },
     /// The run cannot go on.
     Failed(Failure),
 }
 
-/// Writes until all senders are gone. Output that comes early is held; the queue bounds how much that can be.
+/// Writes until all senders are gone. Early output is held; the queue bounds its amount.
 ///
 /// # Errors
-/// [`Event::Failed`], a signal, a closed or full output. `totals` hold what came until then.
+/// [`Event::Failed`], a signal, a closed or full output. `totals` hold the counts so far.
 pub fn write_in_order<W: Write>(
     events: &Receiver<Event>,
     queue: &Queue,
@@ -56,7 +56,7 @@ pub fn write_in_order<W: Write>(
         }
         let mut event = events.try_recv().map_err(|_| RecvTimeoutError::Timeout);
         if event.is_err() {
-            // What is finished must not wait for what is not.
+            // Finished tasks must not wait for unfinished ones.
             writer.flush()?;
             event = events.recv_timeout(POLL_TIMEOUT);
         }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(writer.into_inner().expect("a writable buffer"), b"0\n1\n2\n3\n4\n5\n");
     }
 
-    /// Sends on what is written.
+    /// A writer that sends its bytes on.
     struct Sent(Sender<Vec<u8>>);
 
     impl Write for Sent {

@@ -1,4 +1,5 @@
-//! Engines opened at the same moment. A test program of its own, because only the first sessions of a process can race.
+//! Engines opened at the same moment. A separate test program, because only the first sessions of a process
+//! can race.
 
 #[path = "suite/common/runtime.rs"]
 mod runtime;

@@ -1,13 +1,13 @@
-//! Small programs judged a second: a warm sandbox, an input, an output.
+//! Small programs judged per second: a warm sandbox, an input, an output.
 //!
 //! ```text
 //! cargo bench -p sandbox --bench programs
 //! ```
 //!
-//! The rate is on the clock: one worker is one core's worth, because the judge sleeps while a program runs. On a machine
-//! that does other work besides, the processor time tells more: that of the judge, the fork server and the programs
-//! together, setting the fences up and tearing them down included. The yardstick beside it is what one does without a
-//! sandbox: a new `python3 -I -S` for each program.
+//! The rate is wall time. One worker is worth one core, because the judge sleeps while a program runs. On a
+//! busy machine read the processor time instead; it includes the judge, the fork server, the programs, and
+//! setting up and tearing down each sandbox. The baseline is the usual way without a sandbox: a new `python3
+//! -I -S` for each program.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures and may fail")]
 

@@ -22,7 +22,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A new group below a delegated one; `None` where there is none.
+    /// Creates a group below a delegated one; `None` if no group is delegated.
     pub fn create() -> Option<Group> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let parent = delegated(
@@ -34,7 +34,8 @@ impl Group {
         let path = parent.join(format!("troupe-{}-{number}", std::process::id()));
         fs::create_dir(&path).ok()?;
         let group = Group { path };
-        // As one: which of them the kernel would choose says nothing, because pipes and files belong to none.
+        // Kill the whole group: the kernel's choice of one process means nothing, because pipes and files
+        // belong to no process.
         for (file, value) in [("pids.max", TASKS), ("memory.oom.group", "1")] {
             group.write(file, value).ok()?;
         }
@@ -61,7 +62,7 @@ impl Group {
         self.write("memory.max", &(now + bytes).to_string())
     }
 
-    /// Whether its processes were killed because it was full.
+    /// Returns true if its processes were killed because it was full.
     pub fn was_full(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events")).unwrap_or_default();
         events.lines().any(|line| line.strip_prefix("oom_kill ").is_some_and(|count| count != "0"))
@@ -74,7 +75,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What is left of its processes is killed; the kernel takes a moment to take the last one out.
+        // Kill its remaining processes; the kernel takes a moment to remove the last one.
         let _ = self.write("cgroup.kill", "1");
         for _ in 0..50 {
             if fs::remove_dir(&self.path).is_ok() {
@@ -97,8 +98,9 @@ fn forget_the_dead(parent: &Path) {
     }
 }
 
-/// The directory below which this process may make groups with both controllers: the one above its own group, where its user
-/// or its service was given that. `cgroup` and `mounts` are its `/proc/self/cgroup` and `/proc/self/mountinfo`.
+/// The directory in which this process may create groups with both controllers: the parent of its group, if
+/// the service manager delegated it to the user or the service. `cgroup` and `mounts` are `/proc/self/cgroup`
+/// and `/proc/self/mountinfo`.
 fn delegated(cgroup: &str, mounts: &str) -> Option<PathBuf> {
     let own = cgroup.lines().find_map(|line| line.strip_prefix("0::"))?;
     let (root, mount) = mounts.lines().find_map(|line| {
@@ -117,7 +119,7 @@ fn delegated(cgroup: &str, mounts: &str) -> Option<PathBuf> {
     (has("memory") && has("pids") && (own || given())).then_some(above)
 }
 
-/// Whether the service manager has delegated this directory.
+/// Returns true if the service manager has delegated this directory.
 fn marked(path: &Path) -> bool {
     let mut value = [0_u8; 2];
     rustix::fs::getxattr(path, DELEGATED, &mut value).is_ok_and(|length| value[..length] == *b"1")
@@ -130,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shell in a group of its own does with `script`, which may hold 32 MiB: its exit code.
+    /// Runs `script` in a shell in a new group limited to 32 MiB; returns its exit code.
     fn run(script: &str) -> Option<(Option<i32>, bool)> {
         let Some(group) = Group::create() else {
             troupe_tests::skip::not_run("no control group is delegated to this user");

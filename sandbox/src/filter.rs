@@ -1,9 +1,9 @@
-//! The system calls that a program may make: an allow list of what computing needs.
+//! The allow list of system calls for programs.
 //!
-//! Any other call fails with `ENOSYS`, which a C library takes as "this kernel is too old" and Python turns into an
-//! `OSError`. That includes `clone3`, whose flags a filter cannot see; the C library then falls back to `clone`. Not
-//! listed: processes, sockets, tracing, namespaces, mounts, keys, System V shared memory, io_uring and everything about
-//! other users. A call of another architecture kills the process.
+//! Any other call fails with `ENOSYS`, which a C library takes as "this kernel is too old" and Python turns
+//! into an `OSError`. This includes `clone3`, whose flags a filter cannot see; the C library then falls back
+//! to `clone`. Not listed: processes, sockets, tracing, namespaces, mounts, keys, System V shared memory,
+//! io_uring and everything about other users. A call of another architecture kills the process.
 
 use std::collections::BTreeMap;
 
@@ -73,10 +73,10 @@ const NEVER: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_PTRACE
     | libc::CLONE_PARENT) as u64;
 
-/// The filters as the kernel reads them, eight bytes per instruction, in the order in which they are installed.
+/// The filters in the kernel's format, eight bytes per instruction, in the order in which they are installed.
 ///
-/// The first makes every file lock succeed without taking one: a lock on a library file would be held against the host's
-/// own programs, and in a sandbox of one process a lock of its own excludes nobody. The second is the allow list.
+/// The first makes every file lock succeed without taking one. A real lock on a library file would block the
+/// host's programs, and in a sandbox of one process a lock excludes nobody. The second is the allow list.
 ///
 /// # Errors
 /// An architecture that the filter's compiler does not know: unavailable.
@@ -92,7 +92,7 @@ pub fn programs() -> Result<[Vec<u8>; 2]> {
     // Threads only: no processes, no namespaces.
     let thread = libc::CLONE_THREAD as u64;
     allowed.insert(libc::SYS_clone, vec![rule(0, Compare::MaskedEq(NEVER | thread), thread)?]);
-    // A connected pair without a name, as an event loop has to wake itself; what is sent names nobody else.
+    // An event loop needs an unnamed connected pair to wake itself. It cannot reach any other process.
     allowed.insert(libc::SYS_socketpair, vec![rule(0, Compare::Eq, libc::AF_UNIX as u64)?]);
     allowed.insert(libc::SYS_recvfrom, Vec::new());
     let unnamed = SeccompCondition::new(4, Length::Qword, Compare::Eq, 0).map_err(unavailable)?;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use record::failure::{Failure, Result};
 use serde::Deserialize;
 
-/// Run by the user's own Python outside the sandbox. Importing modules maps the shared objects that they need.
+/// Runs in the user's Python outside the sandbox. Importing modules maps the shared objects that they need.
 const QUESTION: &str = r#"
 import importlib, json, os, sys, sysconfig
 for name in "bz2 ctypes decimal hashlib lzma math sqlite3 ssl uuid zlib zoneinfo".split():
@@ -36,7 +36,7 @@ pub struct Interpreter {
     pub executable: PathBuf,
     /// Directories of its standard library, without symbolic links.
     pub libraries: Vec<PathBuf>,
-    /// The same, as the interpreter itself looks for them.
+    /// These paths, as the interpreter searches for them.
     pub landmarks: Vec<PathBuf>,
     /// Files that it maps, for example shared objects.
     pub objects: Vec<PathBuf>,

@@ -6,21 +6,21 @@
 //!
 //! # Covered
 //!
-//! | attempt | what stops it |
+//! | attempt | protection |
 //! |---|---|
-//! | network | a network namespace without interfaces; the system call filter refuses sockets, but for a connected pair of its own |
-//! | files | its own root file system: system libraries, time zones and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
+//! | network | a network namespace without interfaces; the system call filter refuses sockets, except a private connected pair |
+//! | files | a separate root file system: system libraries, time zones and Python, read-only; an empty `/tmp` of limited size, deleted afterwards; no `/proc`, `/sys`, `/home`, `/etc` |
 //! | environment variables | none are set |
-//! | other processes | a PID namespace of its own: no other process can be seen, signalled or traced |
+//! | other processes | a new PID namespace: no other process can be seen, signalled or traced |
 //! | locks on library files | a lock succeeds and excludes nobody |
-//! | privileges | an unprivileged user in its own user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
+//! | privileges | an unprivileged user in a new user namespace, no capabilities, `no_new_privs`, an allow list of system calls |
 //! | processor time | measured over all threads while it runs, killed at the limit; also `RLIMIT_CPU` |
 //! | wall time | killed at the limit; the judge stops waiting even if the worker hangs |
 //! | memory | address space, size of `/tmp`, size of every file; with cgroups v2, all of it together |
-//! | processes | one, with up to sixteen threads beside the main one |
+//! | processes | one, with up to sixteen additional threads |
 //! | output | stdout and stderr are files in memory of limited size |
-//! | what outlives it | the program is process 1 of its namespace: when it ends the kernel kills everything else in it |
-//! | forged verdicts | exit status and time come from the kernel; expected outputs never enter the sandbox and the caller compares; the program holds no descriptor of ours but its own input and output |
+//! | surviving processes | the program is process 1 of its namespace: when it ends the kernel kills everything else in it |
+//! | forged verdicts | exit status and time come from the kernel; expected outputs never enter the sandbox and the caller compares; the program holds no descriptor of ours except its input and output |
 //! | remains of earlier programs | sources, inputs and outputs pass the fork server as descriptors, unread |
 //!
 //! Every run sees the same environment: hash seed 0, UTF-8, no randomized addresses, `random` seeded with 0,
@@ -34,11 +34,12 @@
 //!
 //! # Never without
 //!
-//! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a hint,
-//! and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9 or newer.
-//! Root (who then becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit -H`) of its own that are
-//! lower than the sandbox's apply; one that is too low is named. Where cgroups v2 are delegated (to a user with a service
-//! manager of their own, or a service with `Delegate=yes`), each worker also has a control group.
+//! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a
+//! hint, and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9
+//! or newer. Root (who then becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit
+//! -H`) that are lower than the sandbox's apply; a limit that is too low is named. If cgroups v2 are
+//! delegated (by a user's service manager, or to a service with `Delegate=yes`), each worker also has a
+//! control group.
 
 mod program;
 

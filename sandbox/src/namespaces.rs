@@ -1,11 +1,11 @@
-//! Starts a process in namespaces of its own and strips it of everything it does not need.
+//! Starts a process in new namespaces and strips it of everything it does not need.
 //!
-//! The new process is a copy of this one, which may have many threads. Until it calls `execve` it may only make system
-//! calls: no allocation, no lock, no formatting. Everything it needs is prepared before the fork. If a step fails it
-//! reports the step and the error number over a pipe.
+//! The new process is a copy of this one, which may have many threads. Until it calls `execve` it may only
+//! make system calls: no allocation, no lock, no formatting. Everything it needs is prepared before the fork.
+//! If a step fails it reports the step and the error number over a pipe.
 //!
-//! The started process keeps one capability, `CAP_SYS_ADMIN` over its own user namespace: the fork server needs it to
-//! create a PID and a mount namespace for each program. The programs themselves have none.
+//! The started process keeps one capability, `CAP_SYS_ADMIN` over its user namespace: the fork server needs
+//! it to create a PID and a mount namespace for each program. The programs have no capabilities.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -48,14 +48,14 @@ pub struct Process {
 impl Process {
     /// Kills it, and with it everything in its PID namespace.
     pub fn kill(&self) {
-        // It may be gone already, which is what is wanted.
+        // It may already be gone, which is fine.
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.descriptor.as_fd()), WaitIdOptions::EXITED);
     }
 }
 
-/// Executes `arguments` with `environment` in `root` and in namespaces of its own; root becomes `nobody`. `socket` becomes
-/// descriptor 3, the only one besides 0, 1 and 2, which are `/dev/null`.
+/// Executes `arguments` with `environment` in `root` and in new namespaces; root becomes `nobody`. `socket`
+/// becomes descriptor 3, the only one besides 0, 1 and 2, which are `/dev/null`.
 ///
 /// # Errors
 /// The kernel lacks something, or forbids it to this user: unavailable.
@@ -67,7 +67,7 @@ pub fn spawn(
 ) -> Result<Process> {
     // SAFETY: these calls read two numbers of the calling process and cannot fail.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    // In a container root may not be allowed to become another user; then its own identity is mapped.
+    // In a container root may not be allowed to become another user; then map root to itself.
     if user == 0
         && let Ok(process) = spawn_as(root, arguments, environment, socket, NOBODY, NOBODY, true)?
     {
@@ -195,7 +195,8 @@ impl Child<'_> {
     /// Runs the steps; reports the first that fails, and exits.
     fn run(mut self) -> ! {
         let Err((step, error)) = self.steps();
-        // SAFETY: plain system calls on an own descriptor, an own number and a static text; the last one does not return.
+        // SAFETY: plain system calls on an owned descriptor, a number and a static text; the last one does
+        // not return.
         unsafe {
             libc::syscall(libc::SYS_write, self.report, &raw const error, size_of_val(&error));
             libc::syscall(libc::SYS_write, self.report, step.as_ptr(), step.len());

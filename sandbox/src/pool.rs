@@ -1,4 +1,4 @@
-//! The sandbox as callers see it: as many workers as processors, started on demand, each lent to one program at a time.
+//! The sandbox as callers see it: one worker per processor, started on demand, lent to one program at a time.
 
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -11,7 +11,7 @@ use super::root::Root;
 use super::worker::{Setup, Worker};
 use super::{Execution, Program, Status};
 
-/// How often a program is tried when workers break under it for reasons of their own.
+/// How often a program is tried when workers break for reasons unrelated to it.
 const ATTEMPTS: u32 = 3;
 
 /// Runs programs behind fences.

@@ -13,8 +13,8 @@ pub enum Entry<'a> {
     /// `stdin`, a JSON array, and its value becomes [`Execution::result`]. The names of the module `typing` are
     /// predefined, because the signatures in problem statements use them without an import.
     Call(&'a str),
-    /// The same with what the graders of LiveCodeBench and APPS give besides: names of the standard library, 50,000 calls
-    /// inside each other, and integers of as many digits.
+    /// [`Entry::Call`] as the graders of LiveCodeBench and APPS do it: names of the standard library, 50,000
+    /// nested calls, and integers of up to 50,000 digits.
     Solve(&'a str),
 }
 
@@ -36,7 +36,7 @@ pub struct Limits {
     /// Elapsed time in seconds, for programs that wait. Generous, because a busy machine makes it pass faster:
     /// [`Limits::cpu_seconds`] is the limit that a slow program should hit.
     pub wall_seconds: f64,
-    /// Address space in bytes, beyond that of the bare interpreter. A thread's stack takes 8 MiB of it.
+    /// Address space in bytes, on top of the bare interpreter's. A thread's stack takes 8 MiB of it.
     pub memory_bytes: u64,
     /// Bytes of stdout, and of any file.
     pub output_bytes: u64,
@@ -65,7 +65,6 @@ pub struct Program<'a> {
     pub entry: Entry<'a>,
     /// Its stdin; where a function is called the arguments as a JSON array.
     pub stdin: &'a str,
-    /// What it may use.
     pub limits: Limits,
 }
 
@@ -109,7 +108,7 @@ pub struct Execution {
 }
 
 impl Execution {
-    /// Whether it ended by itself with exit code 0.
+    /// Returns true if it ended by itself with exit code 0.
     pub fn is_success(&self) -> bool {
         self.status == Status::Exited(0)
     }

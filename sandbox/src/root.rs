@@ -24,7 +24,7 @@ pub struct Part {
     pub source: CString,
     /// The path inside, relative to the new root.
     pub target: CString,
-    /// Whether it is a device: device files elsewhere are disabled.
+    /// True if it is a device: device files elsewhere are disabled.
     pub device: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Root {
     pub files: Vec<CString>,
     /// Symbolic links to make: target and path.
     pub links: Vec<(CString, CString)>,
-    /// What is mounted.
+    /// The mounted parts.
     pub parts: Vec<Part>,
 }
 

@@ -66,8 +66,8 @@ for name in ("exit", "quit"):
     setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
 builtins.help = _sitebuiltins._Helper()
 
-# Names that the graders of LiveCodeBench and APPS give to functions, and those of `typing`: solutions and signatures use them
-# without an import. Built-in functions come last.
+# Names that the graders of LiveCodeBench and APPS give to functions, and the names of `typing`: solutions and
+# signatures use them without an import. Built-in functions come last.
 MODULES = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
 STARS = "\n".join(f"from {name} import *" for name in f"{MODULES} typing builtins".split())
 PRELUDE = {}
@@ -125,7 +125,7 @@ def interpreter(request, source):
 
 
 def answer(names, request, arguments, file):
-    """Calls the function that the request names and writes what it returns, as JSON, to the result file."""
+    """Calls the function that the request names and writes its return value, as JSON, to the result file."""
     name, arguments = request["function"], json.loads(arguments)
     if name not in names and "Solution" in names:
         function = getattr(names["Solution"](), name)
@@ -139,7 +139,7 @@ def answer(names, request, arguments, file):
 
 
 def run(request, source, result):
-    """Runs the program to its end; the exit code is that of an interpreter of its own."""
+    """Runs the program to its end; returns the exit code of a separate interpreter."""
     code = 0
     try:
         compiled = compile(source, "program.py", "exec")

@@ -115,12 +115,12 @@ impl Worker {
             .hint("model-written programs are not run on this machine; Linux 5.14 or newer is needed"))
     }
 
-    /// Whether a control group limits it.
+    /// Returns true if a control group limits it.
     pub fn is_grouped(&self) -> bool {
         self.group.is_some()
     }
 
-    /// Whether the kernel has ended it because its control group was full, which is its last program's doing.
+    /// Returns true if the kernel has ended it because its control group was full, which is its last program's doing.
     pub fn was_full(&self) -> bool {
         self.group.as_ref().is_some_and(Group::was_full)
     }
@@ -222,8 +222,8 @@ impl Drop for Worker {
     }
 }
 
-/// Where a hard limit of this process is less than the sandbox's own, the lesser applies; not where programs would then
-/// end differently, or the sandbox could not work.
+/// A hard limit of this process that is lower than the sandbox's applies instead, unless programs would then
+/// end differently or the sandbox could not work.
 ///
 /// # Errors
 /// The first limit that is too low: unavailable.

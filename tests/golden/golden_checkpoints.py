@@ -38,7 +38,7 @@ CHECKPOINTS = {
             original_max_position_embeddings=32,
         ), gradient=0.9,
     ),
-    # Weights stored in 16 bits. What is computed from them is f32, as in Troupe.
+    # Weights stored in 16 bits. The results are computed in f32, as in Troupe.
     "qwen3-4-2-bf16": dict(
         family="qwen3", seed=8, hidden=32, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=48, tied=True,
         rope_theta=1e6, dtype="bfloat16", stops=[STOP, TURN_START], gradient=1.0,
@@ -114,7 +114,8 @@ CHECKPOINTS = {
         rope_theta=1e4, gradient=1.0,
         config=dict(sliding_window=30), rope_scaling=dict(partial_rotary_factor=0.75),
     ),
-    # As Phi-4-mini: LongRoPE's divisors for contexts up to that of pretraining, which is longer than every golden sequence.
+    # Like Phi-4-mini: LongRoPE's divisors for contexts up to the pretraining length, which exceeds every
+    # golden sequence.
     "phi3-2-1-long-rope": dict(
         family="phi3", seed=31, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0, config=dict(original_max_position_embeddings=128),
@@ -143,8 +144,8 @@ CHECKPOINTS = {
             num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
         ),
     ),
-    # The same by mlp_only_layers, then two layers of six experts of which each token takes three; the names of the published
-    # configurations.
+    # Experts by mlp_only_layers, then two layers of six experts of which each token takes three; the names of
+    # the published configurations.
     "qwen3-moe-4-2-dense-first": dict(
         family="qwen3_moe", seed=25, hidden=40, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=24, tied=False,
         rope_theta=1e6, gradient=0.8, old_config=True,

@@ -1,4 +1,4 @@
-"""Makes the goldens in adapters/: random low-rank adapters over the checkpoints beside this script, by PEFT.
+"""Makes the goldens in adapters/: random low-rank adapters over the checkpoints in this folder, by PEFT.
 
 Why: PEFT decides what an adapter's files mean, and autograd what its gradient is. Both factors are random, so that a
 forgotten scale or a swapped factor shows.

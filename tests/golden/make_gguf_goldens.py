@@ -1,10 +1,10 @@
-"""Makes the goldens in gguf/: tiny random models as GGUF files, and what they are as Hugging Face checkpoints.
+"""Makes the goldens in gguf/: tiny random models as GGUF files, and the same models as Hugging Face checkpoints.
 
 Why: the `gguf` package decides what the blocks of a format mean, the trained tokenizers what their texts are cut into. A file
 holds each model as llama.cpp's own converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
 are plus 1, and the experts of a layer are one tensor.
 
-What is left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
+Left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
 
 Run:  python make_gguf_goldens.py      (needs torch, transformers, tokenizers, sentencepiece, gguf; a minute)
 """
@@ -230,7 +230,7 @@ def make(name, entry, number):
         writer.add_expert_feed_forward_length(FFN)
     formats, matrices, expected = entry["formats"].split(), 0, {}
     if "factor" in entry:
-        # As the converter computes them from Llama 3's settings.
+        # Computed by the converter from Llama 3's settings.
         config = transformers.LlamaConfig(
             head_dim=HEAD, hidden_size=HIDDEN, num_attention_heads=heads, max_position_embeddings=512,
             rope_parameters=dict(rope_type="llama3", rope_theta=5e5, factor=entry["factor"], low_freq_factor=1.0,
@@ -273,7 +273,7 @@ def make(name, entry, number):
 
 
 def blocks():
-    """Random blocks of every format with their values. Scales are those of weights; two blocks have extreme ones."""
+    """Random blocks of every format with their values. Scales are typical of weights; two blocks have extreme ones."""
     random, tensors = numpy.random.default_rng(99), {}
     halves = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
               "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}

@@ -1,10 +1,10 @@
-"""Makes the golden files beside this script: tiny random checkpoints and what transformers and PyTorch compute from them.
+"""Makes the golden files in this folder: tiny random checkpoints and the results of transformers and PyTorch on them.
 
 Why: inference and training are written by hand in Rust, so an independent implementation has to say what
 the right numbers are. The checkpoints are random on purpose (every weight, also the norms and the biases):
 a trained or a default-initialized model hides a swapped head or a forgotten norm.
 
-What is left out: nothing here is sampled by Troupe, and no file holds Troupe's own output.
+Nothing here is sampled or computed by Troupe.
 
 Run:  python make_goldens.py [NAME...]  (needs torch, transformers, tokenizers, safetensors; about a minute)
 The outputs are committed; see README.md for every file and field.
@@ -28,8 +28,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 64
 TEMPERATURES = {"logprobs": 1.0, "logprobs_temperature_0.7": 0.7}
 CLIP = 0.2
-# Large on purpose: the gradient is read off as (before - after) / rate, and at a rate of 0.1 what is left of it after f32
-# has rounded the weights would be wrong in the fifth digit.
+# Large on purpose: the gradient is computed as (before - after) / rate. At a rate of 0.1 the rounding of the
+# weights to f32 would spoil its fifth digit.
 LEARNING_RATE = 10.0
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -225,7 +225,7 @@ def training_batch(seed):
     repeated = random_ids(generator, 7)
     # Equal completions, and one that is the beginning of another.
     groups.append((random_ids(generator, 21), [repeated, list(repeated), repeated[:4], repeated + random_ids(generator, 3)]))
-    # Groups of one: nothing is shared with anybody.
+    # Groups of one share nothing.
     groups.append((random_ids(generator, 70), [random_ids(generator, 18)]))
     groups.append((random_ids(generator, 1), [random_ids(generator, 6)]))
     return generator, groups
@@ -253,7 +253,7 @@ def batch_loss(logprobs, recorded, advantages, aggregate, objective):
 
 
 def gradients_of(model, sequences, recorded, advantages, temperature, aggregate="token", objective="clip"):
-    """Loss and gradients by name, each sequence in a forward pass of its own."""
+    """Loss and gradients by name, each sequence in a separate forward pass."""
     model.zero_grad(set_to_none=True)
     logprobs = [logprobs_of(model, prompt, completion, temperature) for prompt, completion in sequences]
     loss = batch_loss(logprobs, recorded, advantages, aggregate, objective)
@@ -269,7 +269,7 @@ def slopes_of(logprobs, recorded, advantages):
 
 
 def gradients_of_slopes(model, sequences, slopes, temperature):
-    """Gradients by name where the slopes by the log-probabilities are given: no rounding decides what is clipped."""
+    """Gradients by name for given slopes by the log-probabilities, so that rounding cannot decide the clipping."""
     model.zero_grad(set_to_none=True)
     for (prompt, completion), slope in zip(sequences, slopes):
         logprobs = logprobs_of(model, prompt, completion, temperature)
@@ -403,7 +403,7 @@ def perturbed(logprobs, generator):
         draw = torch.rand(1, generator=generator).item()
         ratio = {0: 1.25 + 0.5 * draw, 1: 0.5 + 0.25 * draw}.get(kind, 0.85 + 0.3 * draw)
         old = value - math.log(ratio)
-        # A logprob above 0 is not one: a nearly certain token keeps its own value.
+        # A logprob above 0 is rounding: a nearly certain token keeps its value.
         shifts.append(old if old < 0 else value)
     return torch.tensor(shifts, dtype=torch.float32)
 

@@ -4,8 +4,8 @@ Why: chat templates are Jinja programs run by another implementation of Jinja he
 words before byte-level BPE is run by another engine for regular expressions. Both have to agree with transformers to
 the last character.
 
-What is left out: no model's own template or tokenizer. The templates beside the outputs are ours and use what real ones
-use; the tokenizer is trained on the sentences below, with the two patterns that Qwen and Llama 3 cut text by.
+Left out: real models' templates and tokenizers. The templates next to the outputs were written here with the features of real
+ones; the tokenizer is trained on the sentences below, with the two patterns that Qwen and Llama 3 cut text by.
 
 Run:  python make_text_goldens.py       (needs transformers, tokenizers; seconds)
 """

@@ -1,8 +1,8 @@
 //! Support for tests that see Troupe as its user does: programs, pipes, a run directory.
 //!
-//! The programs are built once for all tests of a run (`programs`), ONNX Runtime is fetched by the project's own
-//! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers leave
-//! out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
+//! The programs are built once for all tests of a run (`programs`), ONNX Runtime is fetched by the project's
+//! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers
+//! leave out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
 
 pub mod server;
 pub mod skip;
@@ -36,7 +36,8 @@ pub fn programs() -> &'static Path {
     })
 }
 
-/// `update` for several processes, built once beside the other programs, if there is an MPI to build it with and start it.
+/// `update` for several processes, built once into the folder of the other programs, if MPI is there to build
+/// and start it.
 pub fn update_mpi() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
@@ -71,11 +72,12 @@ pub fn update_mpi() -> Option<&'static Path> {
     built.as_deref()
 }
 
-/// The command that starts so many ranks of what follows it, here on one machine and perhaps as root.
+/// The command that starts `ranks` ranks of the command after it, on one machine and possibly as root.
 pub fn mpirun(ranks: usize) -> String {
     let open = run("mpirun --version").1.contains("Open MPI");
     let own = if open { "--oversubscribe --bind-to none --quiet" } else { "" };
-    // Open MPI removes the folder of all sessions when one ends, perhaps just when another has found it: each test has its own.
+    // Open MPI removes the folder of all sessions when one ends, perhaps just when another has found it, so
+    // each test gets a separate folder.
     format!(
         "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl_vader_single_copy_mechanism=none \
          OMPI_MCA_orte_tmpdir_base=\"$PWD\" mpirun {own} -n {ranks}"

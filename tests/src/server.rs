@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 /// A request: its path, the key it came with, and its body.
 #[derive(Clone, Debug)]
 pub struct Asked {
-    /// Of the URL.
+    /// Path of the URL.
     pub path: String,
     /// The header `Authorization`.
     pub key: String,
-    /// What was sent; null where it is no JSON.
+    /// The request's body; null if it is no JSON.
     pub body: Value,
 }
 
@@ -28,7 +28,7 @@ pub type Behavior = fn(usize, &Value) -> Reply;
 pub enum Reply {
     /// A message of the assistant.
     Text(&'static str),
-    /// The same, as a list of parts.
+    /// Text as a list of parts.
     Parts(&'static str),
     /// A status with headers, each ended by CR LF, and a body.
     Status(u16, &'static str, &'static str),
@@ -42,7 +42,7 @@ pub enum Reply {
 
 /// It answers until the process ends.
 pub struct StandInServer {
-    /// As clients are told: with `/v1`.
+    /// The address for clients, with `/v1`.
     pub url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
 }
@@ -66,7 +66,7 @@ impl StandInServer {
         StandInServer { url, asked }
     }
 
-    /// What was asked of `path`.
+    /// The requests to `path`.
     pub fn asked(&self, path: &str) -> Vec<Asked> {
         self.asked.lock().expect("requests").iter().filter(|asked| asked.path == path).cloned().collect()
     }

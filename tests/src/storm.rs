@@ -9,7 +9,7 @@ pub fn rounds(sample: usize, whole: usize) -> usize {
     if std::env::var("TROUPE_STORMS").is_ok_and(|size| size == "whole") { whole } else { sample }
 }
 
-/// How long a fuzzer goes on; none: its usual number of inputs.
+/// Duration of a fuzzer; `None`: its default number of inputs.
 pub fn fuzz_time() -> Option<Duration> {
     let seconds = std::env::var("TROUPE_FUZZ_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().expect("TROUPE_FUZZ_SECONDS is a number of seconds")))

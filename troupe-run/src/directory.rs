@@ -35,7 +35,7 @@ impl RunFiles {
         Ok(RunFiles { path, policies: Vec::new(), committing: Vec::new() })
     }
 
-    /// The same with the policies that its steps name.
+    /// Adds the policies that its steps name.
     pub fn with_policies(self, mut policies: Vec<String>) -> RunFiles {
         policies.sort();
         policies.dedup();
@@ -91,7 +91,7 @@ impl RunFiles {
         }
     }
 
-    /// The steps that have a folder of their own.
+    /// The steps that have a folder.
     fn steps(&self) -> Result<BTreeSet<u64>> {
         let names = disk::names(&self.path.join("steps"))?;
         let number = |name: &String| name.parse().ok().filter(|step: &u64| format!("{step:06}") == *name);
@@ -106,7 +106,7 @@ impl RunFiles {
         Ok(self.steps()?.into_iter().filter(|step| self.done(*step).is_file()).collect())
     }
 
-    /// Which version of each policy is the newest.
+    /// The newest version of each policy.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -266,7 +266,7 @@ impl RunFiles {
         if versions.is_empty() { Err(broken("it names no policies")) } else { Ok(versions) }
     }
 
-    /// Whether all versions are there with their optimizers' states, which version 0 has none of.
+    /// Returns true if all versions are there with their optimizers' states, which version 0 has none of.
     fn has_states(&self, versions: &Versions) -> bool {
         versions.iter().all(|(name, version)| {
             let folder = self.policy(name).join(folder_of(version));

@@ -132,7 +132,7 @@ fn a_step_that_is_missing_below_one_that_counts_is_said() {
     );
 }
 
-/// A stretch of training: so many steps, states saved so often, killed after so many calls.
+/// A stretch of training: number of steps, how often states are saved, and the call at which it is killed.
 #[derive(Clone, Debug)]
 struct Stretch {
     steps: u64,
@@ -152,7 +152,7 @@ fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
     prop::collection::vec(stretch, 1..8)
 }
 
-/// What is known from outside: steps up to the first count, and no more than those up to the second were trained.
+/// Known from outside: steps up to the first count were trained, steps after the second were not.
 struct Known {
     counts: u64,
     trained: u64,

@@ -124,7 +124,7 @@ pub mod kill {
         LEFT.set(calls);
     }
 
-    /// Whether this call happens.
+    /// Returns true if this call happens.
     pub fn check() -> Result<()> {
         match LEFT.get() {
             Some(0) => Err(Failure::work("killed")),

@@ -51,6 +51,9 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
             .hint(format!("agents: {}", acting.agents.join(" "))));
     }
+    if settings.text("max_tokens").is_empty() {
+        settings.set_text("max_tokens", acting.max_tokens.to_string());
+    }
     Ok(acting)
 }
 
@@ -126,7 +129,7 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
     })
 }
 
-/// Whether this can be the name of a folder.
+/// Returns true if this can be the name of a folder.
 fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')

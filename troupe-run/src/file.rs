@@ -38,7 +38,8 @@ pub struct RunRequest {
     pub resumed_with: Option<BTreeSet<&'static str>>,
 }
 
-/// The flags of a command line, after those of the file that it names, if it names one. What the command line has of them is left out.
+/// The flags of a command line, after the flags of the file that it names, if any. Flags of the command line
+/// override the file's.
 ///
 /// # Errors
 /// A file that cannot be read, or a line that is no flag.
@@ -117,9 +118,6 @@ fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
 }
 
 /// The flags that a run wrote down.
-///
-/// # Errors
-/// As [`merge`].
 pub fn of_run(run: &Path) -> Result<Vec<Given>> {
     let path = run.join("config.toml").display().to_string();
     Ok(parse(&path, &read(&path)?)?.0)
@@ -244,7 +242,7 @@ const ABOUT: &str = "\
 # it again in DIR. Relative paths are as they were given.
 ";
 
-/// A file that gives these flags, the order of which is that of the table of flags.
+/// A file with these flags, in the order of the table of flags.
 pub fn written(lines: &[Given]) -> String {
     let mut text = ABOUT.to_owned();
     let of = |flag: &Flag| -> Vec<&str> {

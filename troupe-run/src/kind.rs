@@ -16,7 +16,8 @@ pub enum PolicyKind {
     Adapters,
 }
 
-/// The kind of a policy directory, or of one in Hugging Face or PEFT format; tiny where there is none, as `policy` will say.
+/// The kind of a policy directory, or of one in Hugging Face or PEFT format; tiny if it does not exist, which
+/// `policy` will report.
 pub fn of(directory: &Path) -> PolicyKind {
     let depth = 8; // a base of a base of itself
     of_at(directory, depth)

@@ -1,4 +1,4 @@
-//! A run that is checked, and not begun: nothing was written.
+//! A run that has been checked but not begun, so nothing is written.
 
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ impl PreparedRun {
     }
 }
 
-/// The path from the root of the file system; of one that goes up, what it leads to.
+/// The absolute path; a path that goes up is resolved.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
     let found = if goes_up {

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_millis(800);
 
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// What is said when a signal stops the run.
+/// The message when a signal stops the run.
 #[derive(Debug)]
 struct StopMessage {
     step: Option<u64>,
@@ -31,12 +31,12 @@ fn said() -> std::sync::MutexGuard<'static, StopMessage> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which step is being trained.
+/// Sets the step being trained.
 pub fn in_step(step: u64) {
     said().step = Some(step);
 }
 
-/// Which run can be resumed.
+/// Sets the run that can be resumed.
 pub fn is_resumable(run: &std::path::Path) {
     said().resumable = Some(run.display().to_string());
 }
@@ -65,7 +65,7 @@ pub fn heed_signals() -> Result<()> {
     Ok(())
 }
 
-/// Whether whoever started this ignores a signal, as `nohup` does.
+/// Returns true if whoever started this ignores a signal, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
     // SAFETY: it writes one action, for which there is room, and changes none.
     unsafe {
@@ -115,7 +115,7 @@ pub fn kill_with_descendants(process: u32) {
 fn end_descendants(process: u32) {
     let mut all = Vec::new();
     loop {
-        // What is stopped starts no more processes: it is over once there are no new ones.
+        // A stopped process starts no more processes, so the search ends when it finds no new ones.
         let found: Vec<u32> = descendants(process).into_iter().filter(|pid| !all.contains(pid)).collect();
         if found.is_empty() {
             break;
@@ -173,7 +173,8 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process has not ended: one that has has no command line, also where nobody has waited for it.
+/// Returns true if a process has not ended. A process that has ended has no command line, even if its parent
+/// has not waited for it.
 fn is_running(process: u32) -> bool {
     match fs::read(format!("/proc/{process}/cmdline")) {
         Ok(line) => !line.is_empty(),
@@ -200,7 +201,7 @@ mod tests {
         assert!(below.len() >= 2, "{below:?}");
         kill_with_descendants(child.id());
         child.wait().unwrap();
-        // Those whose parent is gone are waited for by init, or by nobody.
+        // Orphans are reaped by init, or not at all.
         let asked = Instant::now();
         while below.iter().any(|pid| is_running(*pid)) {
             assert!(asked.elapsed() < Duration::from_secs(60), "{below:?}");

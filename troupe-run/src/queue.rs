@@ -1,5 +1,5 @@
-//! Runs one after another: `seeds` and `[sweep]`. Those that are done are skipped, one that was begun goes on, and one that fails is
-//! named at the end.
+//! Runs one after another: `seeds` and `[sweep]`. Finished runs are skipped, unfinished ones resume, and
+//! failed ones are named at the end.
 
 use std::path::{Path, PathBuf};
 

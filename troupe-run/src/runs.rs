@@ -13,7 +13,7 @@ use crate::file;
 use crate::programs::Programs;
 use crate::settings::Settings;
 
-/// How deep below the folder a run may be: in that of a sweep.
+/// How deep below the folder a run may be: inside a sweep's folder.
 const DEPTH: usize = 3;
 
 /// How far a run is, by its files.
@@ -25,7 +25,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// How far it is; nothing counts in what is no run.
+    /// Progress of a run; zero for a folder that is no run.
     pub fn of(run: &Path) -> Progress {
         let steps = fs::read_dir(run.join("steps")).into_iter().flatten().flatten();
         let committed = steps.filter_map(|entry| {
@@ -35,7 +35,7 @@ impl Progress {
         Progress { run: run.to_path_buf(), last: committed.max() }
     }
 
-    /// Whether it has ended: by its steps or its tokens, and with its last evaluation.
+    /// Returns true if it has ended: by its steps or its tokens, and with its last evaluation.
     pub fn is_done(&self, steps: u64, tokens: Option<u64>, evaluates: bool) -> bool {
         let Some(last) = self.last else { return false };
         let metrics = |step: u64| self.run.join(format!("steps/{step:06}/metrics.jsonl"));
@@ -45,7 +45,7 @@ impl Progress {
     }
 }
 
-/// Whether somebody has the lock of a run.
+/// Returns true if somebody has the lock of a run.
 fn is_running(run: &Path) -> bool {
     File::open(run.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
@@ -56,7 +56,7 @@ fn settings(run: &Path) -> Option<Settings> {
     Settings::new(&file::of_run(run).ok()?).ok()
 }
 
-/// What a folder takes on the disk, in bytes; what has several names counts once.
+/// Size of a folder on the disk, in bytes; hard links count once.
 fn size(folder: &Path, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries

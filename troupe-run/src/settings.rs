@@ -15,11 +15,11 @@ pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update
 pub enum PolicyChoice {
     /// All agents with one.
     Shared,
-    /// Each agent with its own.
+    /// A policy per agent.
     PerRole,
-    /// Each agent with its own adapter of one base.
+    /// An adapter per agent over one base.
     AdapterPerRole,
-    /// As it was handed in: agents, and directories or URLs.
+    /// Given by the user: agents, and directories or URLs.
     Named(Vec<(String, String)>),
 }
 
@@ -56,7 +56,7 @@ pub struct Settings {
     pub kind: PolicyKind,
 }
 
-/// Whether what plays an agent is a server, of which nothing is trained.
+/// Returns true if what plays an agent is a server, of which nothing is trained.
 pub fn is_server(what: &str) -> bool {
     what.starts_with("http://") || what.starts_with("https://")
 }
@@ -89,33 +89,33 @@ impl Settings {
         Ok(settings)
     }
 
-    /// A value as it is written; empty: the program's own.
+    /// A value as text; empty for the program's default.
     pub fn text(&self, name: &str) -> &str {
         debug_assert!(flags::find(name).is_some(), "{name}");
         self.texts.get(name).map_or("", String::as_str)
     }
 
-    /// A whole number; 1 where it is the program's own.
+    /// A whole number; 1 for the program's default.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(1)
     }
 
-    /// Whether a switch is on.
+    /// Returns true if a switch is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.text(name) == "yes"
     }
 
-    /// Whether a flag was given.
+    /// Returns true if a flag was given.
     pub fn is_given(&self, name: &str) -> bool {
         self.given.contains(name)
     }
 
-    /// Says what follows from others.
+    /// Sets a value that follows from others.
     pub fn set_text(&mut self, name: &'static str, value: impl Into<String>) {
         self.texts.insert(name, value.into());
     }
 
-    /// Whether more flags of a stage name this one.
+    /// Returns true if more flags of a stage name this one.
     pub fn has_flag(&self, stage: &str, flag: &str) -> bool {
         self.flags.get(stage).is_some_and(|words| {
             words
@@ -124,7 +124,7 @@ impl Settings {
         })
     }
 
-    /// Whether the tasks are this project's own, which depend on nothing but the step.
+    /// Returns true if the tasks come from this project's environments and depend only on the step.
     pub fn has_own_tasks(&self) -> bool {
         !self.stage.contains_key("tasks") && self.text("env_command").is_empty()
     }
@@ -223,7 +223,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Those that follow the kind of policy.
+    /// Chooses the defaults that follow from the kind of policy.
     fn choose_defaults(&mut self) -> Result<()> {
         self.kind = match &self.policies {
             PolicyChoice::Named(pairs) => {

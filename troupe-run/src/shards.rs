@@ -1,6 +1,7 @@
-//! `troupe-run shards N LAUNCHER THREADS ROLLOUT FLAG...`: `rollout` by N processes, each of which plays every N-th task of stdin and
-//! writes a file of its own. The file has its name once it is whole, so that only what failed, or was killed, is played again, now or
-//! by the next pipeline.sh. stdout has all of them, in order.
+//! `troupe-run shards N LAUNCHER THREADS ROLLOUT FLAG...`: `rollout` by N processes, each of which plays
+//! every N-th task of stdin and writes a separate file. A file gets its name once it is complete, so that
+//! only failed or killed shards are played again, now or by the next pipeline.sh. stdout has all of them, in
+//! order.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -138,7 +139,7 @@ impl ShardedStep<'_> {
         let output = File::create(file).map_err(|error| disk::failed("write", file, &error))?;
         let mut command;
         if self.is_by_slurm {
-            // The shard opens its files where it runs: Slurm breaks long lines of what it passes on.
+            // The shard opens its files on its node, because Slurm breaks long lines that it forwards.
             command = Command::new("srun");
             command.args(["--ntasks=1", "--exact", "--input=none", "--quiet", "bash", "-c"]);
             command.args(["exec \"${@:3}\" <\"$1\" >\"$2\"", "shard"]).arg(&self.tasks).arg(file);
@@ -162,7 +163,7 @@ impl ShardedStep<'_> {
     }
 }
 
-/// Removes what shards left in the folder of a step, but for those of as many as there are now.
+/// Removes leftovers of shards in the folder of a step, except of the current number of shards.
 ///
 /// # Errors
 /// I/O (exit 74).

@@ -13,7 +13,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::processes;
 use crate::programs::{Programs, cannot_start};
 
-/// A pipe of `pipeline.sh`, with the names of what is in it, from left to right.
+/// A pipe of `pipeline.sh`, with the names of its parts from left to right.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipe {
     name: &'static str,
@@ -24,7 +24,7 @@ pub struct Pipe {
 pub const WARM_UP: Pipe = Pipe { name: "warm-up", parts: &["demo", "policy encode", "update"] };
 /// The test tasks, and how they are played.
 pub const EVALUATION: Pipe = Pipe { name: "evaluation", parts: &["tasks", "rollout"] };
-/// The same on stdout.
+/// An evaluation on stdout.
 pub const PRINTED: Pipe = Pipe { name: "printed-evaluation", parts: &["tasks", "rollout"] };
 /// A training step.
 pub const STEP: Pipe = Pipe {
@@ -46,7 +46,7 @@ const SAMPLES_FILE: &str = "tee samples.jsonl";
 const BROKEN_PIPE: u8 = 141;
 
 impl Pipe {
-    /// Whether all of it succeeded.
+    /// Returns true if all of it succeeded.
     ///
     /// # Errors
     /// The leftmost that failed, but for those that only lost their reader.

@@ -1,4 +1,5 @@
-//! `--resident`: stages that stay. The tasks of one step after another go into one pipe, and what comes out says which steps are done.
+//! `--resident`: the tasks of one step after another go into one pipe, and `update`'s output says which steps
+//! are done.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -56,7 +57,7 @@ impl StayingStages {
         })
     }
 
-    /// Passes tasks on. Where the stages are gone, what follows says so.
+    /// Passes tasks on. If the stages are gone, the next read reports it.
     pub fn pass(&mut self, tasks: &[u8]) {
         if let Some(pipe) = &mut self.tasks {
             let _ = pipe.write_all(tasks).and_then(|()| pipe.flush());
@@ -87,7 +88,7 @@ impl StayingStages {
         }
     }
 
-    /// What `update` says; nothing once it has ended, or the shell before it.
+    /// Reads `update`'s output; 0 once it or the shell has ended.
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             let wait = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
@@ -110,7 +111,7 @@ impl StayingStages {
     /// That of the leftmost which failed.
     pub fn end(mut self, place: &Place<'_>, context: &str) -> Result<()> {
         self.tasks = None;
-        // What they still say is no step.
+        // Later output is no step.
         let _ = disk::remove(&self.fifo);
         while self.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
         let status = self.shell.wait();
@@ -130,7 +131,7 @@ impl StayingStages {
     }
 }
 
-/// Makes a named pipe and opens it for reading, also where nobody writes to it yet.
+/// Makes a named pipe and opens it for reading, even without a writer.
 fn open_fifo(path: &std::path::Path) -> std::io::Result<File> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name ends with a zero byte and outlives the call.
@@ -156,7 +157,7 @@ pub fn draw(place: &Place<'_>, step: u64, is_own: bool, file: &std::path::Path) 
         failure.code = code;
         return Err(failure);
     }
-    // The stages would wait for another end, or take what follows it for the next step.
+    // The stages would wait for another end, or take later lines for the next step.
     if !is_own && !ends_once(&fs::read(file).map_err(|error| disk::failed("read", file, &error))?) {
         return Err(Failure::data(format!(
             "step {step}: the stream of tasks does not end with its only `end` line"

@@ -4,7 +4,7 @@
 //! `cargo bench -p update --bench update -- [--preset bench|tiny|small|0.6B] [--dtype float32|bfloat16]
 //! [--threads N] [--rounds N] [--groups N] [--branches K] [--prompt P] [--completion C] [--separate] [--forward]`
 //!
-//! CPU seconds are those of the whole process; a round is one call of `Model::accumulate`.
+//! CPU seconds cover the whole process; a round is one call of `Model::accumulate`.
 
 use gemm::Precision;
 use policy::config::Config;

@@ -18,7 +18,7 @@ extern "C" __global__ void __launch_bounds__(256)
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp >> 2, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
     int first_row = tile * ROWS, last_row = min(first_row + ROWS, rows) - 1;
     int first_node = nodes[first_row], last_node = nodes[last_row];
-    // The nodes of the warpgroup's own rows.
+    // The nodes of this warpgroup's rows.
     int own_first = nodes[min(first_row + half * 64, last_row)], own_last = nodes[min(first_row + half * 64 + 63, last_row)];
     int own[2];
     for (int r = 0; r < 2; r++) own[r] = nodes[min(first_row + row + r * 8, last_row)];
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256)
     int end = last_node / TILE + 1, count = (tokens + TILE - 1) / TILE;
     Tiles tiles(tables, tokens);
 
-    // Whether every node from `first` to `last` sees all of a tile's keys.
+    // True if every node from `first` to `last` sees all of a tile's keys.
     auto all = [&](int b, int first, int last) {
         int t = 2 * b;
         return b * KEYS + KEYS - 1 <= first && t + 1 < count && min(tiles.first[t], tiles.first[t + 1]) > last;
@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(256)
             for (int i = 2 * r; i < KEYS / 2; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
-            // As long as a row has seen nothing its exponents must not cancel to zero.
+            // Until a row has seen a key, its exponents must not cancel to zero.
             float shrink = exp2_approximate((top[r] - largest) * scale2), base = largest <= MASKED ? 0.f : largest * scale2;
             float sum = 0.f;
             top[r] = largest;

@@ -1,7 +1,8 @@
 // Shared by Hopper's attention kernels, for heads of 128: tiles for wgmma and the tree mask.
 //
-// The products are those of FlashAttention-3 (arXiv 2407.08608) by two warpgroups, each with 64 rows of its own. Copies are
-// plain cp.async, all threads take part, and the next tiles are under way while these are used; warps that only copy are left out.
+// The products follow FlashAttention-3 (arXiv 2407.08608): two warpgroups with 64 rows each. Copies are plain
+// cp.async by all threads, and the next tiles are loaded while the current ones are used. Left out: warps
+// that only copy.
 #pragma once
 
 #include "attention_tiles.cuh"
@@ -41,7 +42,7 @@ template <int N> __device__ __forceinline__ void to_operand(u32 (&a)[N / 8][4], 
         for (int i = 0; i < 4; i++) a[c][i] = pack_bf16(sums[8 * c + 2 * i], sums[8 * c + 2 * i + 1]);
 }
 
-// d = 64 rows of `a` from `row` on times the rows of b, which has twice as many as d has values.
+// d = 64 rows of `a` from `row` on times the rows of b; b has 2 N rows.
 template <int ROWS, int N> __device__ __forceinline__ void gemm_ss(float (&d)[N], const bf16* a, int row, const bf16* b) {
 #pragma unroll
     for (int step = 0; step < WIDTH / 16; step++)

@@ -50,8 +50,8 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
     for (int r = 0; r < 2; r++) end[r] = first_key + row + r * 8 < tokens ? ends[first_key + row + r * 8] : 0;
     Tiles known(tables, tokens);
     int last_end = known.last[block], first_end = known.first[block], tiles = (rows + QUERIES - 1) / QUERIES;
-    // The first row that sees a key of the block. Rows ascend, and row i is node i plus however many nodes before it are no
-    // rows: where all are, nothing is searched.
+    // The first row that sees a key of the block. Rows ascend, and row i is node i plus the number of earlier
+    // nodes without a row; if every node has a row, there is no search.
     int low = max(0, first_key - (tokens - rows)), high = min(first_key, rows);
     while (low < high) {
         int middle = (low + high) / 2;

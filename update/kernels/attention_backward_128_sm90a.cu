@@ -30,8 +30,8 @@ extern "C" __global__ void __launch_bounds__(256)
     Tiles known(tables, tokens);
     int block = 2 * blockIdx.x, own = block + half;
     int last_end = max(known.last[block], block + 1 < count ? known.last[block + 1] : 0), first_end = own < count ? known.first[own] : 0;
-    // The first row that sees a key of the block. Rows ascend, and row i is node i plus however many nodes before it are no
-    // rows: where all are, nothing is searched.
+    // The first row that sees a key of the block. Rows ascend, and row i is node i plus the number of earlier
+    // nodes without a row; if every node has a row, there is no search.
     int low = max(0, first_key - (tokens - rows)), high = min(first_key, rows);
     while (low < high) {
         int middle = (low + high) / 2;
@@ -48,12 +48,12 @@ extern "C" __global__ void __launch_bounds__(256)
         copy_values<QUERIES>(tile_nodes + at, nodes, first_row, rows, 1);
         copy_async_commit();
     };
-    // The first and the last node of a tile of rows; the first is out of sight of every key where there is no tile.
+    // The first and the last node of a tile of rows; past the end, the first is out of sight of every key.
     auto first_of = [&](int tile) { return tile * QUERIES < rows ? nodes[tile * QUERIES] : last_end; };
     auto last_of = [&](int tile) { return tile * QUERIES < rows ? nodes[min(tile * QUERIES + QUERIES, rows) - 1] : 0; };
     int tile = low / QUERIES, head = key_head * group;
     int first_node = low < rows ? first_of(tile) : last_end, last_node = last_of(tile);
-    // Those of the next tile are read a tile ahead.
+    // The next tile's nodes are read a tile ahead.
     int next_first = first_of(tile + 1), next_last = last_of(tile + 1);
     if (first_node < last_end) fetch(tile, head, 0);
 

@@ -82,7 +82,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
             for (int n = 0; n < KEYS / 8; n++) largest = fmaxf(largest, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
-            // As long as a row has seen nothing its exponents must not cancel to zero.
+            // Until a row has seen a key, its exponents must not cancel to zero.
             float shrink = exp2_approximate((top[r] - largest) * scale2), base = largest <= MASKED ? 0.f : largest * scale2;
             float sum = 0.f;
             top[r] = largest;

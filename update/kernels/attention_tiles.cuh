@@ -47,8 +47,9 @@ __device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first,
         copy_async_16(to + turn * Row<D>::stride, from + (i64)turn * stride, column < width && first + row + turn < rows);
 }
 
-// What is known of each 64 keys, `count` values a table: the largest and the smallest of their ends (0 counts beyond the last
-// key), and the next 64 whose largest end is larger: whoever is past this largest end sees nothing before that.
+// Facts about each 64 keys, `count` values a table: the largest and the smallest of their ends (0 beyond the
+// last key), and the next 64 whose largest end is larger. A query past this largest end sees no key before
+// that.
 struct Tiles {
     const int *last, *first, *next;
     __device__ __forceinline__ Tiles(const int* tables, int tokens) {

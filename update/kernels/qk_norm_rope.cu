@@ -38,10 +38,10 @@ __device__ __forceinline__ float dot(const Pairs& a, const Pairs& b) {
     return warp_sum(sum);
 }
 
-// Rows of `projection` are `stride` values: `heads` heads of `width`, then values that are only given the bias, in place.
-// Bias and norm lie at offsets of the weights, NO_TENSOR where there is none.
-// out [rows, heads * width]; cosines and sines [positions, width / 2]; nodes: the node of each row.
-// Without `rope` every row is taken for position 0, where the rotation is the identity.
+// Rows of `projection` are `stride` values: `heads` heads of `width`, then values that are only given the
+// bias, in place. Bias and norm lie at offsets of the weights, or are NO_TENSOR. out [rows, heads * width];
+// cosines and sines [positions, width / 2]; nodes: the node of each row. Without `rope` every row is taken
+// for position 0, where the rotation is the identity.
 extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16* weights, u64 bias_at, u64 norm_at,
                                         const float* cosines, const float* sines, const int* positions,
                                         const int* nodes, int rows, int heads, int width, int stride, float epsilon,
@@ -58,7 +58,7 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
         Pairs b = read_pairs(bias + head * width, half, lane);
         for (int t = 0; t < TURNS; t++) {
             int i = t * 64 + lane * 2;
-            // What is kept is rounded, so what is rotated is the rounded sum too: the backward pass reads it again.
+            // The saved sum is rounded, so the rotated one is rounded too: the backward pass reads it again.
             x.first[t] = rounded(x.first[t].x + b.first[t].x, x.first[t].y + b.first[t].y);
             x.second[t] = rounded(x.second[t].x + b.second[t].x, x.second[t].y + b.second[t].y);
             if (i < half) {

@@ -34,7 +34,8 @@ __device__ __forceinline__ void add_products(float4 x, float4 d, float4 w, float
     sums.y += dot(make_float4(d.x * w.x, d.y * w.y, d.z * w.z, d.w * w.w), x);
 }
 
-// What a row's values are multiplied by: 1 / sqrt(mean(x^2) + epsilon), and x's share in its own gradient before that.
+// Factors of a row's values: 1 / sqrt(mean(x^2) + epsilon), and x's share in the row's gradient before that
+// factor.
 struct Back {
     float scale, share;
 };
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     }
 }
 
-// The same for rows of any width: they are read twice, and the parts are summed in global memory.
+// For rows of any width: they are read twice, and the parts are summed in global memory.
 extern "C" __global__ void __launch_bounds__(1024)
     rms_norm_backward_wide(float* d_x, float* partials, const float* d_out, const float* x, const bf16* weight,
                            int rows, int width, float epsilon) {

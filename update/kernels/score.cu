@@ -6,8 +6,8 @@
 
 #define LOWEST (-3.4e38f)
 
-// logits [nodes, stride], of which `vocabulary` count; `scale` is 1 / temperature. Rows starts[n] .. starts[n + 1] are
-// node n's. One pass over the logits: each thread keeps its own maximum and rescales (arXiv 1805.02867).
+// logits [nodes, stride], of which `vocabulary` count; `scale` is 1 / temperature. Rows starts[n] .. starts[n
+// + 1] are node n's. One pass over the logits: each thread keeps a maximum and rescales (arXiv 1805.02867).
 extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* lse, const float* logits, const int* starts,
                        const int* targets, int vocabulary, int stride, float scale) {
     SHARED_ARRAY(float, scratch, 33);

@@ -31,7 +31,7 @@ pub enum Aggregate {
 /// The average over one optimizer batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Mean {
-    /// Which one.
+    /// How tokens are averaged.
     pub aggregate: Aggregate,
     /// Samples of the batch.
     pub samples: usize,

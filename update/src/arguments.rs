@@ -121,7 +121,7 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR", required = true)]
     pub policy: Vec<String>,
 
-    /// What to minimize
+    /// Objective to minimize
     #[arg(long, value_enum, default_value = "clip", help_heading = "Objective")]
     pub objective: Objective,
 
@@ -180,7 +180,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Objective")]
     pub max_tokens: Option<u64>,
 
-    /// Optimizer steps per epoch: minibatches to which tasks are dealt
+    /// Optimizer steps per epoch; tasks are dealt to this many minibatches
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Optimizer")]
     pub minibatches: u64,
@@ -227,9 +227,10 @@ pub struct Arguments {
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub max_tokens_per_batch: u64,
 
-    /// Publish nothing if a recorded log-probability and the trainer's own before the first step differ by more than this,
-    /// nats, or on average by more than a tenth; 0: off [default: 0.01, or 0.5 if weights, --dtype or rollout's dtype have 16
-    /// bits or rollout's is unknown: then one token in a hundred may differ by more, and none by more than ten times]
+    /// Limit of the difference in nats between a recorded log-probability and the trainer's before the first
+    /// step; the mean's limit is a tenth. Beyond it nothing is published; 0: off [default: 0.01, or 0.5 if
+    /// weights, --dtype or rollout's dtype have 16 bits or rollout's is unknown: then one token in a hundred
+    /// may differ by more, and none by more than ten times]
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
@@ -237,29 +238,31 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
-    /// What linear layers compute in: what rollout sampled in. On a CPU bfloat16 may be faster or slower: measure
+    /// Type in which linear layers compute; use rollout's. On a CPU bfloat16 may be faster or slower: measure
     /// [default: float32 on the CPU, bfloat16 on devices, which have no other]
     #[arg(long, value_name = "TYPE", help_heading = "Running",
           value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
     pub dtype: Option<Precision>,
 
-    /// Instruction set of all kernels on the CPU: any two of avx512-bf16, avx512 and avx2 give the same bytes [default: the
+    /// Instruction set of all CPU kernels; avx512-bf16, avx512 and avx2 give the same bytes [default: the
     /// fastest]
     #[arg(long, value_name = "NAME", help_heading = "Running",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
 
-    /// Parts of which the gradient of each optimizer batch is summed, as a tree: a power of two. The bytes of the result depend on
-    /// it, and not on how many processes share them: mpirun -n R update-mpi, with R a power of two up to N
+    /// Sum each optimizer batch's gradient as a tree of N parts, a power of two. The bytes of the result
+    /// depend on N, and not on the number of processes that share the parts: mpirun -n R update-mpi, with R a
+    /// power of two up to N
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
     pub parts: u64,
 
-    /// Train the policies at the same time, each by as many of the processes: mpirun -n R update-mpi, with R a multiple of their
-    /// number. The same bytes as one after another by all of them, which takes less memory: more of them divide a policy's moments
+    /// Train the policies at the same time, each on an equal share of the processes: mpirun -n R update-mpi,
+    /// with R a multiple of their number. Gives the same bytes as training one after another on all
+    /// processes, which takes less memory
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub side_by_side: bool,
 
-    /// With --dry-run: plan the memory of each of so many processes
+    /// With --dry-run: plan the memory of each of R processes
     #[arg(long, value_name = "R", requires = "dry_run", value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Running")]
     pub ranks: Option<u64>,
@@ -304,18 +307,19 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_incomplete: bool,
 
-    /// Train on greedy samples and on those of top-p or top-k sampling, whose recorded log-probabilities are not those
-    /// of the distribution they came from
+    /// Train on greedy samples and on samples of top-p or top-k sampling, whose recorded log-probabilities do
+    /// not match the distribution they came from
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 
-    /// Take one part of the input after another, each up to its `end` line: an update each, answered with an `end` line.
-    /// Weights and moments stay in memory between them; with `--device` the optimizer's state alone, in host memory
+    /// Take one part of the input after another, each up to its `end` line. Each part is an update and is
+    /// answered with an `end` line. Weights and moments stay in memory in between; with `--device` only the
+    /// optimizer's state, in host memory
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub resident: bool,
 
-    /// Save the optimizer's state with every step whose number N divides, and at the end of the input, not with every
-    /// version: only from there can training go on when this process has ended
+    /// Save the optimizer's state every N steps and at the end of the input, instead of with every version.
+    /// Another process can resume only from a saved state
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
           requires = "resident", help_heading = "Running")]
     pub save_every: u64,
@@ -386,7 +390,7 @@ impl Arguments {
         self.check_threads()
     }
 
-    /// Fails where so many processes cannot share the work on so many policies.
+    /// Fails if `ranks` processes cannot share the work on the policies.
     ///
     /// # Errors
     /// Usage (exit 2).

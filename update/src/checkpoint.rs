@@ -38,7 +38,7 @@ pub struct TrainerState {
 /// The optimizer's tensors, if it keeps any, and the trainer's state.
 pub type SavedState = (Option<OptimizerTensors>, TrainerState);
 
-/// The training state saved with a version; none where no update made it.
+/// The training state saved with a version; `None` if no update made the version.
 ///
 /// # Errors
 /// State of other weights, or a trainer's state that cannot be read.
@@ -72,7 +72,7 @@ struct Base {
 
 /// The optimizer's state saved with a version.
 pub struct OptimizerState<'a> {
-    /// Its tensors; none for SGD.
+    /// Its tensors; `None` for SGD.
     tensors: Option<&'a OptimizerTensors>,
     /// The steps it had taken.
     pub steps: u64,
@@ -115,10 +115,7 @@ impl Checkpoint {
         Self::with(policy, config, saved_state(policy)?)
     }
 
-    /// Opens a version's weights beside a training state that is in memory, or none where a learner has it.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::open`].
+    /// Opens a version's weights with a training state from memory, or without one if a learner has it.
     pub fn with(policy: &Policy, config: &Config, saved: Option<SavedState>) -> Result<Checkpoint> {
         let weights = Tensors::of_model(policy.model(), config)?;
         let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;

@@ -1,5 +1,6 @@
-//! What stays of a policy in memory from one update to the next (`--resident`): its learner, and what is still to be done on the
-//! disk. A device's memory is the next rollout's, so there the optimizer's state alone stays, in host memory.
+//! A policy in memory from one update to the next (`--resident`): its learner, and unfinished work on the
+//! disk. A device's memory belongs to the next rollout, so there only the optimizer's state stays, in host
+//! memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,19 +29,18 @@ pub struct Kept {
     pub state: KeptState,
     /// The newest version whose training state is on disk.
     pub saved: Version,
-    /// What is to be saved with the learner's state.
+    /// Work to save with the learner's state.
     pub unsaved: Option<Unsaved>,
     /// Tokens that the model knows.
     pub vocabulary: usize,
     /// Versions that it made superfluous.
     pub older: Option<Older>,
-    /// What it has done of the next update.
+    /// Its work on the next update.
     pub overlap: Overlap,
 }
 
 /// Where the weights and moments of a policy are.
 pub enum KeptState {
-    /// In a learner.
     Learner(Box<dyn Learner>),
     /// The weights in the version's files, the optimizer's state in host memory.
     Checkpoint(Box<Checkpoint>),
@@ -54,7 +54,7 @@ pub struct Older {
     pub from: u64,
     /// How many stay.
     pub keep: usize,
-    /// Which stay whatever their number.
+    /// Versions that stay whatever their number.
     pub pinned: [Version; 2],
 }
 
@@ -78,12 +78,12 @@ pub struct Unsaved {
     pub types: Vec<ElementType>,
     /// The optimizer.
     pub method: Method,
-    /// What is written beside.
+    /// The trainer's state to save with it.
     pub state: TrainerState,
 }
 
 impl Kept {
-    /// Begins the next update with the samples so far, if they are the version's own.
+    /// Begins the next update with the samples so far, if this version made them.
     ///
     /// # Errors
     /// The device's, or an interruption.
@@ -100,7 +100,8 @@ impl Kept {
         }
     }
 
-    /// Waits until the version, published without training state, is on disk; then removes what it made superfluous.
+    /// Waits until the version, published without training state, is on disk; then removes superseded
+    /// versions.
     ///
     /// # Errors
     /// The disk's.

@@ -17,7 +17,7 @@ use crate::weights::Weights;
 
 /// Trees that the CPU's threads share at once.
 pub const TREES_AT_ONCE: usize = 32;
-/// The same of the first of them: what is small begins early ([`crate::overlap`]).
+/// Trees of the first call, which starts early with little work ([`crate::overlap`]).
 const FIRST_TREES_AT_ONCE: usize = 8;
 
 /// A kind of training state, of which each weight has one value.
@@ -31,7 +31,8 @@ pub enum StateKind {
 
 /// A policy in training. A method fails if the device does.
 pub trait Learner {
-    /// Trees per [`Learner::accumulate`] after so many: enough to keep the hardware busy, few enough to notice an interruption.
+    /// Trees of the next [`Learner::accumulate`] after `before` trees: enough to keep the hardware busy, few
+    /// enough to notice an interruption.
     fn trees_at_once(&self, before: usize) -> usize;
 
     /// Sets the gradients to zero.
@@ -40,8 +41,8 @@ pub trait Learner {
     /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>>;
 
-    /// Lets `change` rewrite the gradients, in the order of the layout. They are complete then: nothing is accumulated before
-    /// [`Learner::zero_grad`].
+    /// Lets `change` rewrite the complete gradients, in the order of the layout. Nothing may be accumulated
+    /// after it before [`Learner::zero_grad`].
     fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()>;
 
     /// The global L2 norm of the gradients.
@@ -56,7 +57,7 @@ pub trait Learner {
     /// Time in the passes and in the optimizer since the last call.
     fn take_timing(&mut self) -> Timing;
 
-    /// Peak device memory in use, bytes; nothing on the CPU.
+    /// Peak device memory in use, bytes; `None` on the CPU.
     fn device_bytes(&mut self) -> Option<u64> {
         None
     }
@@ -152,7 +153,7 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
 }
 
 impl CpuLearner {
-    /// Trains these weights on so many threads of each rank, from the optimizer's state if there is one.
+    /// Trains these weights on `threads` threads of each rank, from the optimizer's state if given.
     ///
     /// # Errors
     /// The files'.
@@ -215,12 +216,12 @@ impl Learner for CpuLearner {
 pub struct DeviceLearner<D: Device> {
     model: DeviceModel<D>,
     trained: Trained,
-    /// Whether an adapter's gradients are on the host already.
+    /// True if an adapter's gradients are already on the host.
     downloaded: bool,
     timing: Timing,
 }
 
-/// What is trained on a device, and where its state is.
+/// The trained parameters on a device, and the place of their state.
 enum Trained {
     /// All weights; their state is on the device.
     Full(DeviceOptimizer),
@@ -229,8 +230,8 @@ enum Trained {
 }
 
 impl<D: Device> DeviceLearner<D> {
-    /// Uploads a checkpoint, and the optimizer's state if there is one, to a device that has no memory reserved yet. Of
-    /// full weights no more than a piece is on the host at a time. An adapter's steps run on so many threads.
+    /// Uploads a checkpoint, and the optimizer's state if given, to a device that has no memory reserved yet.
+    /// The host holds only one piece of full weights at a time. An adapter's steps run on `threads` threads.
     ///
     /// # Errors
     /// Unsupported on devices (2), memory (69), the device's, or the files'.
@@ -267,7 +268,7 @@ impl<D: Device> DeviceLearner<D> {
 }
 
 impl<D: Device> Learner for DeviceLearner<D> {
-    /// All: a device cuts its own micro-batches, and looks for an interruption between them.
+    /// All trees: a device cuts micro-batches itself, and looks for an interruption between them.
     fn trees_at_once(&self, _: usize) -> usize {
         usize::MAX
     }

@@ -94,16 +94,17 @@ pub fn write_tokens(
 
 /// How far recorded log-probabilities may be from recomputed ones, nats.
 ///
-/// Rounding leaves a few large differences among many small ones of either sign; another temperature, other weights or
-/// another computation shift all of them. So the mean has a bound of its own, a tenth of that of the largest.
+/// Rounding leaves a few large differences among many small ones of either sign. Another temperature, other
+/// weights or another computation shift all of them. So the mean has a separate bound, a tenth of the largest
+/// difference's.
 ///
-/// With 16 bits the largest says little: it is that of the least likely of thousands of tokens. There one in a hundred may be
-/// [`FAR`] off, and none ten times the bound.
+/// With 16 bits the largest difference says little, because it belongs to the least likely of thousands of
+/// tokens. There one token in a hundred may be [`FAR`] off, and no token ten times the bound.
 #[derive(Clone, Copy, Debug)]
 pub struct GapBounds {
-    /// Of the largest difference, in f32; infinite where all are allowed.
+    /// Bound of the largest difference in f32; infinite to allow any.
     pub most: f64,
-    /// Whether weights and arithmetic on both sides are known to be f32.
+    /// True if weights and arithmetic on both sides are known to be f32.
     pub single: bool,
 }
 

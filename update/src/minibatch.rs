@@ -1,8 +1,9 @@
 //! From samples to minibatches, and from a minibatch to packed trees.
 //!
-//! Tasks are dealt to minibatches like cards, or groups where there are too few tasks, or samples: whose a task is follows from those
-//! before it, so that the first minibatch can begin while later tasks are still played. Within a minibatch samples are ordered by
-//! task and group, because those share prefixes, which a tree computes once. Left out: balancing by samples or tokens.
+//! Tasks are assigned to minibatches round-robin (groups if there are too few tasks, samples if there are too
+//! few groups). Later tasks never change earlier assignments, so the first minibatch can begin while later
+//! tasks are still played. Within a minibatch samples are ordered by task and group, because those share
+//! prefixes, which a tree computes once. Left out: balancing by samples or tokens.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::tree::{Sequence, Tree, pack};
 /// Default of `--max-tokens-per-batch`.
 pub const DEFAULT_TOKENS: u64 = 4096;
 
-/// A tree with at least so many tokens is closed when the task changes.
+/// A tree of at least this many tokens is closed when the task changes.
 const LEAST_TOKENS: usize = 64;
 
 /// The samples of each minibatch of one epoch.
@@ -31,7 +32,7 @@ pub fn minibatches(
     let rows = &samples.rows;
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|&index| (rows[index].task, rows[index].group));
-    // What is dealt is numbered; of each sample, the number of what it belongs to.
+    // Number the items to assign, and give each sample the number of its item.
     let numbered = |differ: &dyn Fn(usize, usize) -> bool| -> Vec<usize> {
         let mut number = 0;
         let numbers = (0..order.len()).map(|at| {
@@ -57,7 +58,7 @@ pub fn minibatches(
     dealt
 }
 
-/// The minibatch of each of `things`: of as many in a row as there are minibatches, each gets one. What comes later changes nothing.
+/// Assigns `things` items to minibatches round-robin, so later items never change earlier assignments.
 fn deal(things: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
     let mut dealt = Vec::with_capacity(things + minibatches);
     while dealt.len() < things {
@@ -75,7 +76,7 @@ fn deal(things: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usiz
 pub struct TreeBatch {
     /// The divisor of the logits.
     pub temperature: f32,
-    /// Trees, none above the token limit unless one sample alone is.
+    /// Trees, each within the token limit unless a single sample exceeds it.
     pub trees: Vec<Tree>,
     /// For each tree the samples in it, in the order of its sequences.
     pub members: Vec<Vec<usize>>,
@@ -90,9 +91,10 @@ impl TreeBatch {
 
 /// Packs samples into trees of at most `limit` unique tokens, temperatures apart.
 ///
-/// A task has its own tree, or several if the limit requires it; small tasks share one. A prefix shared by several tasks,
-/// such as instructions, is computed once per tree: a small cost, for trees that threads can take one by one. The split
-/// depends on the samples only, never on the number of threads, because the order of summation follows it.
+/// A task has a separate tree, or several if the limit requires it; small tasks share one. A prefix shared by
+/// several tasks, such as instructions, is computed once per tree: a small cost, for trees that threads can
+/// take one by one. The split depends on the samples only, never on the number of threads, because the order
+/// of summation follows it.
 pub fn pack_trees(samples: &Samples, order: &[usize], limit: usize) -> Vec<TreeBatch> {
     let mut temperatures: Vec<f32> = Vec::new();
     for &index in order {
@@ -117,11 +119,11 @@ pub fn trees(samples: &Samples, members: &[Vec<usize>]) -> Vec<Tree> {
 /// Tokens that the model computes, for memory to be planned with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Of all samples, shared ones once per task.
+    /// Unique tokens of all samples; shared tokens count once per task.
     pub unique: usize,
-    /// Of any tree by [`pack_trees`], at most.
+    /// Upper bound of the tokens of any tree by [`pack_trees`].
     pub largest_tree: usize,
-    /// Of the longest sequence.
+    /// Tokens of the longest sequence.
     pub longest: usize,
 }
 
@@ -157,8 +159,8 @@ fn added(before: &Sequence, sequence: &Sequence) -> usize {
     computed(sequence).saturating_sub(shared.min(computed(before)))
 }
 
-/// The samples of each tree, of those in `order`. A tree that is not the last depends on what comes before it, and on the first
-/// sample that is not in it.
+/// The samples of each tree, for the samples in `order`. A tree that is not the last depends only on earlier
+/// samples and on the first sample after it.
 pub fn tree_members(samples: &Samples, order: impl Iterator<Item = usize>, limit: usize) -> Vec<Vec<usize>> {
     let mut runs: Vec<Vec<usize>> = Vec::new();
     let mut size = 0;

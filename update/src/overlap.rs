@@ -1,11 +1,12 @@
-//! Overlaps the first minibatch with sampling (`--resident`): forward and backward of its first trees while `rollout` still plays other
-//! tasks, in the time in which this stage would wait.
+//! Overlaps the first minibatch with sampling (`--resident`): forward and backward of its first trees while
+//! `rollout` still plays other tasks, in time that this stage would spend waiting.
 //!
-//! Still on-policy, and the same bytes: what is computed are the chunks of trees that the complete minibatch begins with, in their
-//! order. Whose a task is follows from those before it, and gradients are scaled last. When the stream has ended the
-//! trainer makes its plan of all samples, and drops what was computed if the plan does not begin so, as with samples of a task
-//! that do not lie together, or of shards. Left out: whatever needs more than the samples so far, which is `--kl`, several steps with
-//! `--importance-cap`, parts and ranks; and devices, whose memory is rollout's meanwhile.
+//! Still on-policy, and the same bytes: we compute a prefix of the final minibatch. The minibatch of a task
+//! depends only on earlier tasks, and scaling happens last, so the prefix is known early. When the stream has
+//! ended, the trainer plans from all samples and discards this work if it is not a prefix of that plan, which
+//! happens with shards or with the samples of a task apart. Left out: everything that needs all samples first
+//! (`--kl`, several steps with `--importance-cap`, parts and ranks); and devices, whose memory rollout is
+//! using.
 
 use std::time::Instant;
 
@@ -18,13 +19,13 @@ use crate::minibatch::{self, TreeBatch, tree_members};
 use crate::samples::Samples;
 use crate::trainer::{PieceStats, accumulate};
 
-/// What was computed of a minibatch.
+/// Computed parts of a minibatch.
 #[derive(Default)]
 pub struct Overlap {
     /// The samples of each tree, in order.
     members: Vec<Vec<usize>>,
     temperature: f32,
-    /// Of each chunk of trees.
+    /// Statistics of each chunk of trees.
     stats: Vec<PieceStats>,
     /// Tasks that were complete when this was last looked at.
     tasks: u32,
@@ -35,7 +36,7 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Whether these flags allow it.
+    /// Returns true if these flags allow it.
     pub fn is_allowed(arguments: &Arguments) -> bool {
         let one_step = arguments.minibatches.saturating_mul(arguments.epochs) == 1;
         arguments.resident
@@ -92,14 +93,14 @@ impl Overlap {
         Ok(())
     }
 
-    /// Stops the clock when the last sample arrived: what was computed later overlapped with nothing.
+    /// Stops the clock at the arrival of the last sample: later work overlaps with nothing.
     pub fn end(&mut self, at: Instant) {
         if let Some([started, ended]) = self.last {
             self.seconds -= ended.saturating_duration_since(at.max(started)).as_secs_f64();
         }
     }
 
-    /// Whether a minibatch of these samples, packed so, begins with what was computed.
+    /// Returns true if the computed chunks are a prefix of a minibatch of these samples, packed this way.
     pub fn begins(&self, samples: &Samples, batches: &[TreeBatch]) -> bool {
         !self.stats.is_empty()
             && !samples.is_sharded()
@@ -123,7 +124,7 @@ mod tests {
     fn what_is_computed_after_the_last_sample_is_no_overlap() {
         let start = Instant::now() + Duration::from_secs(10);
         let second = |number| start + Duration::from_secs(number);
-        // Of 5 s in all the last call took 4.
+        // The last call took 4 of 5 s.
         for (arrival, overlapped) in
             [(start - Duration::from_secs(1), 1.0), (second(1), 2.0), (second(9), 5.0)]
         {

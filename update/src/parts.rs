@@ -15,12 +15,11 @@ use crate::tree::Tree;
 pub struct Piece {
     /// Index of the batch.
     pub batch: usize,
-    /// Which of its trees.
     pub trees: Range<usize>,
 }
 
-/// Cuts the trees of all batches, in their order, into parts of about as many tokens: a tree belongs to the part in which its
-/// middle lies. With fewer trees than parts some are empty.
+/// Cuts the trees of all batches, in their order, into parts of about equal tokens; a tree belongs to the
+/// part of its middle. With fewer trees than parts some parts are empty.
 pub fn cut(batches: &[TreeBatch], parts: usize) -> Vec<Vec<Piece>> {
     let total = batches.iter().map(TreeBatch::unique_tokens).sum::<usize>().max(1);
     let mut cut = vec![Vec::new(); parts];
@@ -48,12 +47,12 @@ pub struct TreeSum {
 }
 
 impl TreeSum {
-    /// A sum of so many.
+    /// A sum of `count` gradients.
     pub fn new(count: usize) -> TreeSum {
         TreeSum { count, added: 0, waiting: Vec::new() }
     }
 
-    /// Gradients that are in memory at once, beside the one that is being computed.
+    /// Gradients in memory at once, besides the one being computed.
     pub fn buffers(count: usize) -> usize {
         count.ilog2() as usize
     }
@@ -61,7 +60,7 @@ impl TreeSum {
     /// Adds the next; after the last, whether it was that, `gradient` is the sum.
     pub fn add(&mut self, gradient: &mut [f32]) -> bool {
         let mut free = None;
-        // As many halves are complete as the number of those before ends in ones.
+        // The number of complete halves is the number of trailing ones in the count of earlier gradients.
         for _ in 0..self.added.trailing_ones() {
             if let Some(half) = self.waiting.pop() {
                 add(gradient, &half);
@@ -99,7 +98,7 @@ mod tests {
         assert_eq!(pieces(&batches, 1), [[(0, 0..3), (1, 0..1)]]);
         assert_eq!(pieces(&batches, 2), [vec![(0, 0..2)], vec![(0, 2..3), (1, 0..1)]]);
         assert_eq!(pieces(&batches, 4), [[(0, 0..1)], [(0, 1..2)], [(0, 2..3)], [(1, 0..1)]]);
-        // Fewer trees than parts; trees without tokens; none at all.
+        // Fewer trees than parts; trees without tokens; no trees at all.
         let few = pieces(&[batch(&[7])], 4);
         assert_eq!(few.concat(), [(0, 0..1)]);
         assert_eq!(pieces(&[batch(&[0, 0])], 2).concat(), [(0, 0..2)]);

@@ -23,7 +23,7 @@ use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
 use crate::parts::TreeSum;
 use crate::samples::Samples;
 
-/// Memory of an H200, which is planned for where there is no GPU: 143,771 MiB.
+/// Memory of an H200, the default of a plan without a GPU: 143,771 MiB.
 const H200: u64 = 143_771 << 20;
 /// Size of a CUDA context.
 const CONTEXT: u64 = 500_000_000;
@@ -33,7 +33,7 @@ const CONTEXT: u64 = 500_000_000;
 pub struct MemoryEstimate {
     /// The device as `--device` names it.
     pub device: String,
-    /// Which memory: a GPU's name, or what is planned for instead.
+    /// Name of the memory: a GPU's, or the planned one's.
     pub memory: String,
     /// Bytes available.
     pub memory_bytes: Option<u64>,
@@ -45,7 +45,7 @@ pub struct MemoryEstimate {
     pub host_bytes: Option<u64>,
     /// Tokens of the largest micro-batch.
     pub tokens_at_once: usize,
-    /// Whether the backward pass recomputes layers.
+    /// True if the backward pass recomputes layers.
     pub recompute: bool,
 }
 
@@ -60,7 +60,8 @@ pub struct ModelSpec<'a> {
     pub adapter: Option<&'a LoraAdapter>,
 }
 
-/// The memory request of a call on each of so many processes, or of `--ranks`; `learns` says whether it trains.
+/// The memory request of a call for each of `ranks` processes, or of `--ranks`; `learns` is true if it
+/// trains.
 pub fn request(arguments: &Arguments, samples: &Samples, ranks: usize, learns: bool) -> MemoryRequest {
     let limit = arguments.max_tokens_per_batch as usize;
     let Sizes { unique, largest_tree, longest } = minibatch::sizes(samples, limit);
@@ -83,7 +84,7 @@ pub fn largest_request(arguments: &Arguments, max_positions: usize) -> MemoryReq
     MemoryRequest { tokens, largest: 1, rows: tokens, positions, moments, ranks }
 }
 
-/// Opens the device of `--device` and plans its memory; nothing for the CPU.
+/// Opens the device of `--device` and plans its memory; `None` for the CPU.
 ///
 /// # Errors
 /// It is not available, or the work does not fit (69); unsupported on devices (2).
@@ -129,7 +130,7 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
         // Values and gradient, each also as packed factors.
         (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
     });
-    // Gradients of parts are added on the host: the sums that wait, and all weights' own.
+    // Gradients of parts are added on the host: the waiting sums, and the current gradient of all weights.
     let trained = spec.adapter.map_or(0, |adapter| adapter.layout().len());
     let own = if spec.adapter.is_some() || arguments.parts == 1 { 0 } else { Layout::new(spec.config).len() };
     let sums = if request.moments.is_some() {
@@ -140,7 +141,7 @@ fn host_bytes(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryReques
     (pieces + adapter + sums * size_of::<f32>()) as u64
 }
 
-/// The memory that [`open_device`] would plan, for an H200 where there is no GPU.
+/// The memory that [`open_device`] would plan, for an H200 if there is no GPU.
 ///
 /// # Errors
 /// It does not fit (69); unsupported on devices (2).
@@ -195,7 +196,7 @@ fn on_host(arguments: &Arguments, spec: ModelSpec<'_>, request: &MemoryRequest) 
     let layout = adapter.map_or(&whole, |adapter| adapter.layout());
     let threads = arguments.thread_count();
     let of = |layout: &Layout| (layout.len() * size_of::<f32>()) as u64;
-    // An adapter's values are f32, besides those of its base.
+    // An adapter's values are f32, in addition to the base.
     let base = if adapter.is_some() { of(&whole) } else { 0 };
     let values = of(layout);
     let learns = request.moments.is_some();

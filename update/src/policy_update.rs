@@ -36,8 +36,8 @@ use crate::timing::{Times, Timing};
 use crate::trainer::Trainer;
 use crate::weights::Weights;
 
-/// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and where either has 16 bits. In f32 wider than
-/// that of `--check`, as a long run should not stop for one unlikely token.
+/// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and if either has 16
+/// bits. In f32 it is wider than for `--check`, because a long run should not stop for one unlikely token.
 const TRAINING_GAPS: [f64; 2] = [0.01, 0.5];
 
 /// One policy, its samples, and the version that they were sampled from.
@@ -69,7 +69,7 @@ impl<'a> PolicyUpdate<'a> {
     ) -> Result<PolicyUpdate<'a>> {
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
-        // What is in memory was published by this process.
+        // The version in memory was published by this process.
         if kept.is_none_or(|kept| kept.version != from.version) {
             from.verify()?;
         }
@@ -109,8 +109,9 @@ impl<'a> PolicyUpdate<'a> {
         &self.owned.name
     }
 
-    /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings. Goes on with the
-    /// learner in `kept` if it is of the samples' version, and with `--resident` leaves its own there.
+    /// Trains and publishes, unless an earlier call did; returns the metrics line and the phase timings.
+    /// Continues with the learner in `kept` if it has the samples' version, and with `--resident` leaves the
+    /// new learner there.
     pub fn train(&self, kept: &mut Option<Kept>) -> Result<(String, Times)> {
         let started = Instant::now();
         // Dropped before anything else is loaded.
@@ -189,7 +190,7 @@ impl<'a> PolicyUpdate<'a> {
         // Ranks on devices would each have a slice to keep.
         let stays = self.arguments.resident && (!on_device || self.ranks.count() == 1);
         let change = match (stats.optimizer_steps, continued) {
-            // What is in memory was not read again, so the files are not known to be good.
+            // The weights in memory were not read again, so the files have not been verified.
             (0, true) if loaded => Change::Nothing,
             (0, false) => Change::State,
             _ => Change::All,
@@ -256,8 +257,8 @@ impl<'a> PolicyUpdate<'a> {
         Ok((self.line(&line, Some(&version), report)?, timing.times()))
     }
 
-    /// Whether a version that an earlier call published is all that this one would: with `--resident` it may have left
-    /// without the training state that the next one starts from.
+    /// Returns true if a version that an earlier call published is complete. With `--resident` that call may
+    /// have ended before it saved the training state that the next version starts from.
     fn is_whole(&self, version: &Version) -> Result<bool> {
         if !self.arguments.resident {
             return Ok(true);
@@ -284,7 +285,7 @@ impl<'a> PolicyUpdate<'a> {
         Ok(plan.with_samples(self.arguments, self.samples, self.from.version.to_string()))
     }
 
-    /// Whether weights and arithmetic are f32.
+    /// Returns true if weights and arithmetic are f32.
     fn is_single(&self, checkpoint: &Checkpoint) -> Result<bool> {
         Ok(checkpoint.trained.is_single() && self.arguments.dtype()? == Precision::Float32)
     }
@@ -385,7 +386,7 @@ impl<'a> PolicyUpdate<'a> {
     }
 }
 
-/// The number, or nothing where there is none to report.
+/// The number, or `None` if it is not finite.
 fn finite(value: f64) -> Option<f64> {
     value.is_finite().then_some(value)
 }

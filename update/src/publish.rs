@@ -118,8 +118,9 @@ pub enum Change {
     Nothing,
 }
 
-/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a trainer state, as the
-/// version after `from`, from which it started as `checkpoint`. What has not changed is not written again.
+/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a
+/// trainer state, as the version after `from`, from which it started as `checkpoint`. Unchanged files are not
+/// written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
@@ -159,7 +160,7 @@ pub fn next_version(
     if change == Change::All { publish(from, &next, retention) } else { publish_same(from, &next, retention) }
 }
 
-/// Saves a learner's optimizer state beside its weights, which were published without.
+/// Saves a learner's optimizer state with its weights, which were published without it.
 ///
 /// # Errors
 /// The disk's.
@@ -173,7 +174,7 @@ pub fn save(
     save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
 }
 
-/// A learner's optimizer state in memory, in place of what [`save`] writes; nothing where there is none.
+/// A learner's optimizer state in memory, in place of [`save`]; `None` without a state.
 ///
 /// # Errors
 /// The device's.

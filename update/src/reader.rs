@@ -1,7 +1,7 @@
 //! Reads all of stdin: each policy's samples, and the `end` lines.
 //!
-//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the machine. What is in memory
-//! from the step before may begin earlier ([`crate::overlap`]).
+//! Training starts, and allocates, only after stdin closes: the stages before this one may still use the
+//! machine. A learner in memory from the previous step may begin earlier ([`crate::overlap`]).
 
 use std::cell::Cell;
 use std::io::{self, Cursor, ErrorKind, Read, Write};
@@ -35,11 +35,11 @@ pub struct SampleReader {
     pub passed: u64,
     /// The agents of those, in order of first appearance.
     pub unowned: Vec<String>,
-    /// Whether rollout says that it computed in f32.
+    /// True if rollout says that it computed in f32.
     pub sampled_in_f32: bool,
 }
 
-/// Whether every rollout that these lines come from says that it computed in f32.
+/// Returns true if every rollout that these lines come from says that it computed in f32.
 pub fn sampled_in_f32(ends: &[End]) -> bool {
     let mut dtypes = with_earlier(ends).into_iter().filter_map(|end| end.extra.get("dtype")).peekable();
     dtypes.peek().is_some() && dtypes.all(|dtype| dtype == "float32")
@@ -120,12 +120,12 @@ pub struct Unbounded {
 /// A piece of the input, and when it arrived.
 type Piece = (Instant, io::Result<Vec<u8>>);
 
-/// What has arrived of an [`Unbounded`] input.
+/// The bytes of an [`Unbounded`] input that have arrived.
 #[derive(Default)]
 pub struct Arrival {
     /// When the last piece that was read arrived.
     pub last: Cell<Option<Instant>>,
-    /// Whether there was another by the time that it was read.
+    /// True if another part had arrived when this one was read.
     pub has_more: Cell<bool>,
 }
 

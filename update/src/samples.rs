@@ -1,8 +1,8 @@
 //! One policy's samples in memory: token ids, log-probabilities and advantages, no text.
 //!
-//! Consecutive equal prompts are stored once, so that a group stores its prompt once. Everything that affects the result
-//! enters a digest, by which a repeated call recognizes what it already published. Samples of shards are put in the order
-//! of their episodes, so that the order in which the shards were joined affects nothing.
+//! Consecutive equal prompts are stored once, so that a group stores its prompt once. Everything that affects
+//! the result enters a digest, by which a repeated call recognizes its published version. Samples of shards
+//! are sorted by episode, so that the order in which the shards were joined affects nothing.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ impl Row {
 /// The samples of one policy.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// In stream order, or after [`Samples::sort`] in that of their episodes.
+    /// In stream order, or after [`Samples::sort`] in order of their episodes.
     pub rows: Vec<Row>,
     ids: Vec<u32>,
     logprobs: Vec<f32>,
@@ -64,9 +64,9 @@ pub struct Samples {
     pub step: Option<u64>,
     /// The agents seen, in order of first appearance.
     pub agents: Vec<String>,
-    /// Whether log-probabilities were needed, and so belong to the digest.
+    /// True if log-probabilities were needed, and so belong to the digest.
     recorded: bool,
-    /// Whether a sample comes from one of several shards.
+    /// True if a sample comes from one of several shards.
     sharded: bool,
     /// The largest token id anywhere.
     pub largest_id: u32,
@@ -79,7 +79,7 @@ pub struct Needs {
     pub logprobs: bool,
     /// An advantage; otherwise an absent one is 1.
     pub advantage: bool,
-    /// That the tokens were sampled from the full distribution.
+    /// True if the tokens were sampled from the full distribution.
     pub full_distribution: bool,
 }
 
@@ -194,7 +194,7 @@ impl Samples {
         self.agents = order.into_iter().map(|(_, agent)| before[agent as usize].clone()).collect();
     }
 
-    /// Whether samples come from several shards, so that they may have another order in the end.
+    /// Returns true if samples come from several shards, so that they may have another order in the end.
     pub fn is_sharded(&self) -> bool {
         self.sharded
     }
@@ -233,7 +233,7 @@ impl Samples {
         self.groups.len()
     }
 
-    /// Of each group: whether every advantage in it is 0.
+    /// For each group, true if every advantage in it is 0.
     pub fn flat_groups(&self) -> Vec<bool> {
         let mut flat = vec![true; self.groups.len()];
         for row in &self.rows {
@@ -277,7 +277,7 @@ fn number<K: Eq + Hash>(known: &mut HashMap<K, u32>, key: K) -> u32 {
     *known.entry(key).or_insert(next)
 }
 
-/// The same of a name, which is copied only at its first appearance.
+/// The number of a name, which is copied only at its first appearance.
 fn number_of_name(known: &mut HashMap<String, u32>, name: &str) -> u32 {
     match known.get(name) {
         Some(&number) => number,

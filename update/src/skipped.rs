@@ -1,7 +1,8 @@
-//! A policy with nothing to learn from, on purpose: its step is skipped, and says so.
+//! A policy that has nothing to learn from, on purpose: its step is skipped and reported.
 //!
-//! Where the stages after `rollout` left out every group of a policy, as `advantage --drop-flat` does once all are flat, nothing is
-//! lost and nothing is wrong: the policy keeps its version. A policy whose agents did not act says nothing.
+//! If the stages after `rollout` left out every group of a policy, as `advantage --drop-flat` does once all
+//! are flat, no data is lost and there is no error: the policy keeps its version. A policy whose agents did
+//! not act gets no line.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ impl DroppedGroups {
                         counts["groups"].as_u64().unwrap_or(0);
                 }
             }
-            // Those of rollout were never played to their end.
+            // Groups dropped by rollout were never played to their end.
             for (reason, count) in end.dropped_groups().into_iter().filter(|_| end.stage != "rollout") {
                 *left_out.reasons.entry(reason).or_default() += count;
             }

@@ -15,7 +15,7 @@ pub type Times = BTreeMap<String, Value>;
 pub struct Timing {
     /// Reading checkpoints, and uploading weights and moments.
     pub load: f64,
-    /// Forward passes, also those of a reference and of `--check`.
+    /// Forward passes, including a reference's and `--check`'s.
     pub forward: f64,
     /// Backward passes, with the layers that they recompute.
     pub backward: f64,

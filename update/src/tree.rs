@@ -2,13 +2,13 @@
 //!
 //! Sequences that begin with the same tokens share the nodes of that beginning, so a prompt that K candidates
 //! answer is computed once. Nodes lie depth-first; each node `j` carries the end of its subtree, and key `j`
-//! is visible to query `i` exactly if `j <= i < ends[j]` (the column-wise form of FlashMask,
-//! arXiv 2410.01359). The gradient is that of the separate sequences; only the work is less
-//! (Tree Training, arXiv 2511.00413).
+//! is visible to query `i` exactly if `j <= i < ends[j]` (the column-wise form of FlashMask, arXiv
+//! 2410.01359). The gradient equals the gradient of separate sequences; only the work is less (Tree Training,
+//! arXiv 2511.00413).
 //!
-//! Left out: how samples are chosen for a micro-batch (the caller's business) and anything about losses.
+//! Left out: the choice of samples for a micro-batch (the caller's business) and anything about losses.
 
-/// One sample's tokens: what was read and what was answered.
+/// One sample's tokens: prompt and completion.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
     /// Token ids of the prompt.
@@ -24,7 +24,7 @@ pub struct LossRow {
     pub node: u32,
     /// The token predicted.
     pub target: u32,
-    /// Which of the packed sequences the token belongs to.
+    /// Index of the packed sequence that the token belongs to.
     pub sequence: u32,
     /// The token's index in that sequence's completion.
     pub index: u32,
@@ -50,7 +50,7 @@ impl Tree {
         self.ids.len()
     }
 
-    /// Whether there is nothing to compute.
+    /// Returns true if there is nothing to compute.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -62,7 +62,7 @@ fn token(sequence: &Sequence, depth: usize) -> u32 {
     if depth < prompt { sequence.prompt[depth] } else { sequence.completion[depth - prompt] }
 }
 
-/// Nodes that a sequence needs: every token but the last, which predicts nothing; none without a completion.
+/// Nodes that a sequence needs: every token but the last, which predicts nothing; zero without a completion.
 fn nodes(sequence: &Sequence) -> usize {
     if sequence.completion.is_empty() { 0 } else { sequence.prompt.len() + sequence.completion.len() - 1 }
 }
@@ -88,7 +88,7 @@ fn shared_nodes(a: &Sequence, b: &Sequence) -> usize {
 ///
 /// With `share` every common prefix becomes one path, whatever sample it comes from and wherever prompt and
 /// completion part; the layout then depends on the sequences only as a set. Without it each sequence is a
-/// root of its own, in the order given.
+/// separate root, in the order given.
 ///
 /// The first token of a completion whose prompt is empty has no node that predicts it and gets no row.
 pub fn pack(sequences: &[Sequence], share: bool) -> Tree {

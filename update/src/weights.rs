@@ -148,7 +148,7 @@ pub fn published(mut master: f32, kind: ElementType) -> f32 {
     round(&mut master, kind)
 }
 
-/// The lower half of a master weight, saved beside its published bf16.
+/// The lower half of a master weight, saved to complete its published bf16.
 pub fn lower_half(mut master: f32) -> u16 {
     round(&mut master, ElementType::BF16);
     master.to_bits() as u16
@@ -161,8 +161,8 @@ pub fn join(published: f32, lower: u16) -> f32 {
     f32::from_bits(upper | u32::from(lower))
 }
 
-/// Name and type of the tensor in the optimizer's file that completes a published one to its master weights: the lower
-/// halves of bf16, all of f16; none for f32.
+/// Name and type of the tensor in the optimizer's file that completes a published one to its master weights:
+/// the lower halves of bf16, all of f16; `None` for f32.
 pub fn completion(published: &str, kind: ElementType) -> Option<(String, ElementType)> {
     match kind {
         ElementType::BF16 => Some((format!("lower.{published}"), ElementType::U16)),
@@ -179,7 +179,7 @@ pub struct CheckpointTensors {
 }
 
 impl CheckpointTensors {
-    /// The tensors of a layout among those of a checkpoint.
+    /// Selects the tensors of a layout from a checkpoint's.
     ///
     /// # Errors
     /// One is missing.
@@ -194,7 +194,7 @@ impl CheckpointTensors {
         &self.types
     }
 
-    /// Whether every tensor is f32.
+    /// Returns true if every tensor is f32.
     pub fn is_single(&self) -> bool {
         self.types.iter().all(|&kind| kind == ElementType::F32)
     }
@@ -214,7 +214,8 @@ impl Source for CheckpointTensors {
     }
 }
 
-/// The f32 master weights of a checkpoint: the published values, completed by what was saved of 16-bit ones.
+/// The f32 master weights of a checkpoint: the published values, completed by the saved halves of 16-bit
+/// ones.
 pub struct MasterWeights<'a> {
     published: &'a CheckpointTensors,
     saved: Option<&'a OptimizerTensors>,
@@ -266,7 +267,7 @@ impl Source for MasterWeights<'_> {
 
 /// The tensors of a version's optimizer.
 pub enum OptimizerTensors {
-    /// In `optimizer.safetensors`, beside the version's files.
+    /// In `optimizer.safetensors` of the version.
     Saved {
         /// The mapped file.
         tensors: Tensors,
@@ -333,7 +334,7 @@ impl OptimizerTensors {
     }
 
     fn check(&self, name: &str, entry: &Entry, kind: ElementType) -> Result<()> {
-        // What is in memory was made for these entries.
+        // A state in memory was made for these entries.
         let OptimizerTensors::Saved { tensors, files } = self else { return Ok(()) };
         let found = tensors.tensor(name).ok();
         if found.is_some_and(|view| view.dtype == kind && view.shape == entry.shape) {

@@ -1,6 +1,6 @@
-//! What a training takes of the machine's own memory, counted at the allocator: on a device a few of the largest tensors
-//! however many there are, on the CPU no more than its plan says. The simulator's device memory is mapped, not
-//! allocated, as is what lies in files.
+//! Host memory of a training, counted at the allocator: on a device a few of the largest tensors, whatever
+//! their number, on the CPU no more than its plan says. The simulator's device memory is mapped, not
+//! allocated, and so are files.
 
 #![allow(
     clippy::unwrap_used,
@@ -83,7 +83,7 @@ fn most(work: impl FnOnce()) -> usize {
     MOST.load(Ordering::Relaxed) - before
 }
 
-/// A policy of 12 layers, none of whose tensors has more than a fortieth of its weights.
+/// A policy of 12 layers in which no tensor has more than a fortieth of the weights.
 fn policy(folder: &Path, dtype: &str) -> Policy {
     let config = json!({
         "model_type": "qwen3", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12,
@@ -187,7 +187,7 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
             peak / largest
         );
         assert!(all > 40 * largest);
-        // Masters, what is published of them, and their bytes; a product of the simulator; names and headers.
+        // Masters, their published values and bytes; a product of the simulator; names and headers.
         assert!(peak < 10 * largest, "{dtype}: {peak} bytes beside tensors of up to {largest}");
     }
 }

@@ -86,7 +86,8 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// Sums of floating-point numbers depend on their order; the advantages must not depend on that of the lines.
+/// Sums of floating-point numbers depend on their order; the advantages must not depend on the order of the
+/// lines.
 #[test]
 fn a_shuffled_stream_has_the_same_advantages_to_the_last_bit() {
     let straight = group(0) + &group(1) + END;

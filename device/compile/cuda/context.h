@@ -1,4 +1,4 @@
-// One flow of control with a stack of its own, and the switch between two of them.
+// A flow of control with a separate stack, and the switch between two of them.
 //
 // x86-64 has a hand-written switch (a few nanoseconds: a barrier of 256 threads is 256 switches); elsewhere the
 // C library's ucontext does it, slower. Both compile everywhere they can: -DSIMULATOR_UCONTEXT picks the second.

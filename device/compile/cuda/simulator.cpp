@@ -152,7 +152,7 @@ void* allocate(size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-// Makes the worker's arrays large enough for a block of so many threads. False: no memory.
+// Makes the worker's arrays large enough for a block of `threads` threads. False: no memory.
 bool grow(Worker& worker, int threads) {
   Block& b = worker.block;
   if (!b.shared) {

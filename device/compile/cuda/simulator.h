@@ -54,7 +54,7 @@ struct Site {
   int line;
 };
 
-// What the caller asks for, and what it is told; shared by the workers of one launch. Mirrored in Rust.
+// Request and result of a launch, shared by its workers. Mirrored in Rust.
 struct Launch {
   uint32_t grid[3];
   uint32_t block[3];
@@ -101,7 +101,8 @@ struct Fiber {
   PendingProduct products[MAX_PRODUCTS];
   int product_count = 0;
   uint64_t product_group = 0;
-  // Whether registers are ordered before products, and whether landed copies are before the reads of products.
+  // True if registers are ordered before products, and if copies have landed that are not ordered before the
+  // products' reads.
   bool fenced = false, unfenced_copies = false;
 };
 constexpr int SLOT_BYTES = 32;

@@ -1,4 +1,4 @@
-//! Expands a `.cu` file's own includes into one self-contained text.
+//! Expands a `.cu` file's local includes into one self-contained text.
 //!
 //! NVRTC then needs no include path, the text's hash names its compiled form in the cache, and both compilers read the
 //! same bytes. Only `#include "..."` is expanded (first the folder of the including file, then the project's

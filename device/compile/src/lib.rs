@@ -4,12 +4,12 @@
 //! compile_kernels::declare("kernels");
 //! ```
 //!
-//! reads every `kernels/*.cu`, writes `$OUT_DIR/kernels.rs` with one `device::Kernel` per kernel (its source for
-//! NVRTC, its parameters, its entry in the simulator), and compiles the same text with this machine's C++ compiler into
-//! the crate. Both compilers see the same text: a `.cu` file with its own includes expanded. The conventions of the
-//! kernels' language are in `cuda/device.cuh`.
+//! reads every `kernels/*.cu`, writes `$OUT_DIR/kernels.rs` with one `device::Kernel` per kernel (its source
+//! for NVRTC, its parameters, its entry in the simulator), and compiles the same text with this machine's C++
+//! compiler into the crate. Both compilers see the same text: a `.cu` file with its local includes expanded.
+//! The conventions of the kernels' language are in `cuda/device.cuh`.
 //!
-//! A C++17 compiler (`c++`, or what `CXX` names) is needed to build Troupe. No part of CUDA is.
+//! A C++17 compiler (`c++`, or `CXX`) is needed to build Troupe. No part of CUDA is.
 
 // What a build script prints is what Cargo reads.
 #![allow(clippy::print_stdout)]
@@ -29,7 +29,7 @@ pub fn include_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
 }
 
-/// The simulator's own sources in [`include_directory`].
+/// The simulator's sources in [`include_directory`].
 pub const SIMULATOR: [&str; 2] = ["simulator.cpp", "simulator_wgmma.cpp"];
 
 /// Flags of the C++ compiler, for the simulator and for kernels: no contraction of `a * b + c` (a result must not depend
@@ -59,7 +59,7 @@ fn compiler() -> cc::Build {
     build
 }
 
-/// Compiles the simulator's own code into the crate whose build script calls this.
+/// Compiles the simulator's code into the crate whose build script calls this.
 pub fn simulator() {
     let directory = include_directory();
     for name in ["simulator.h", "context.h"].iter().chain(&SIMULATOR) {

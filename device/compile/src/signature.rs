@@ -1,4 +1,4 @@
-//! Which kernels a source declares, and with what parameters.
+//! Finds the kernels that a source declares, and their parameters.
 //!
 //! A kernel is `extern "C" __global__ void [__launch_bounds__(...)] name(parameters)`. Parameters are pointers to or
 //! values of a few scalar types; launches are checked against them, so a wrong argument is an error, not a corrupted
@@ -20,11 +20,10 @@ const SCALARS: [(&str, &str); 9] = [
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name.
     pub name: String,
     /// The variant of `device::Scalar` that is its type, or that it points to.
     pub scalar: &'static str,
-    /// Whether it is a pointer.
+    /// True if it is a pointer.
     pub pointer: bool,
 }
 

@@ -1,9 +1,9 @@
-//! The algorithms of matrix products that were measured on this card: a file for each card, driver and cuBLASLt.
+//! The measured algorithms of matrix products on this card: a file for each card, driver and cuBLASLt.
 //!
-//! cuBLASLt guesses which of its algorithms is the fastest, and is often wrong by some percent. Each shape is measured once, and
-//! what was found is kept, so that later runs compute the same bits. Shapes that are alike share a choice; one that the first
-//! choice cannot compute adds its own. The file holds a line for each; who measures a shape that another process has just
-//! measured takes the other's choice. It may be deleted.
+//! cuBLASLt guesses its fastest algorithm and is often wrong by a few percent. Each shape is measured once,
+//! and the result is kept, so that later runs compute the same bits. Similar shapes share a choice; a shape
+//! that the first choice cannot compute adds another. The file has a line for each choice. If two processes
+//! measure a shape at once, the later one takes the earlier one's choice. The file may be deleted.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,21 +14,21 @@ use super::library;
 /// Names the file, or is `off`: then cuBLASLt's first proposal is taken, and nothing is measured.
 pub(super) const VARIABLE: &str = "TROUPE_PRODUCT_CHOICES";
 
-/// cuBLASLt's own form of an algorithm, which one version of it may store and read again.
+/// cuBLASLt's opaque form of an algorithm, which the same version of cuBLASLt can store and load.
 pub(super) type Algorithm = [u64; 8];
 
 /// The choices of a card.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
-    /// None where there is no place for it: then choices last as long as the process.
+    /// `None` without a place for it; choices then last as long as the process.
     file: Option<PathBuf>,
     known: HashMap<String, Vec<Algorithm>>,
-    /// Whether shapes are measured.
+    /// True if shapes are measured.
     pub measures: bool,
 }
 
 impl Choices {
-    /// What is known of a card with this driver (as CUDA numbers it) and this cuBLASLt.
+    /// The known choices for a card with this driver (in CUDA's numbering) and this cuBLASLt.
     pub fn of(card: &str, driver: i32, cublaslt: usize) -> Choices {
         let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let name =
@@ -46,12 +46,12 @@ impl Choices {
         Choices { file, known, measures: true }
     }
 
-    /// What was measured for a shape, the choice that counts first.
+    /// The measured choices for a shape, the valid one first.
     pub fn of_shape(&self, shape: &str) -> &[Algorithm] {
         self.known.get(shape).map_or(&[], Vec::as_slice)
     }
 
-    /// Keeps what was measured for a shape, behind what others have kept meanwhile.
+    /// Keeps the measured choice for a shape, after the choices that others have kept meanwhile.
     pub fn keep(&mut self, shape: &str, algorithm: Algorithm) {
         if let Some(file) = &self.file
             && append(file, &line(shape, &algorithm)).is_ok()
@@ -71,7 +71,7 @@ fn line(shape: &str, algorithm: &Algorithm) -> String {
     format!("{shape} {}\n", words.join(" "))
 }
 
-/// A line at a time, by one write each: those of two processes do not mix.
+/// Writes a line by a single write, so that lines of two processes do not mix.
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;

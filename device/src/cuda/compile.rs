@@ -37,7 +37,7 @@ pub struct Usage {
     pub shared: u32,
 }
 
-/// The name of the architecture to compile for: the exact one with all its features where there is such.
+/// The name of the architecture to compile for: the exact one with all its features, if NVRTC knows it.
 pub fn architecture(major: i32, minor: i32) -> String {
     let exact = if major >= 9 { "a" } else { "" };
     format!("sm_{major}{minor}{exact}")
@@ -46,7 +46,7 @@ pub fn architecture(major: i32, minor: i32) -> String {
 /// The version of the NVRTC that would be used.
 ///
 /// # Errors
-/// 69 where there is none.
+/// 69 without NVRTC.
 pub fn version() -> Result<(i32, i32)> {
     library::open(Library::Nvrtc)?;
     let (mut major, mut minor) = (0, 0);
@@ -150,7 +150,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, destroyed once; what it cannot free is lost to nobody but this process.
+        // SAFETY: made by `new`, destroyed once; a failure only leaks memory of this process.
         let _ = unsafe { result::destroy_program(self.0) };
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Layout {
     pub rows: u64,
     pub columns: u64,
     pub stride: i64,
-    /// Whether the GEMM takes its transpose.
+    /// True if the GEMM takes its transpose.
     pub transposed: bool,
     /// Alignment of the address in bytes, at most 256.
     pub alignment: u32,
@@ -38,14 +38,14 @@ pub(crate) struct Key {
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
-    /// What the product is added to: laid out as `out`, at an alignment of its own.
+    /// The addend of the product: laid out as `out`, with separate alignment.
     pub addend: Option<Layout>,
     /// See [`Gemm::choice`].
     pub choice: Option<usize>,
 }
 
-/// The shape's name among the [`Choices`]. Extents are rounded up to four steps an octave: what is as good as the same shape has
-/// the same choice.
+/// The shape's name among the [`Choices`]. Extents are rounded up to four steps per octave, so that nearly
+/// equal shapes share a choice.
 impl fmt::Display for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Key { first, second, out, addend, .. } = self;
@@ -140,10 +140,10 @@ impl CublasLt {
         unsafe { self.plans[&key].run(self.handle, gemm, 1.0, workspace, stream) }.map_err(failure)
     }
 
-    /// Chooses a plan's algorithm: the one asked for, what was measured before, or the fastest.
+    /// Chooses a plan's algorithm: the requested one, the measured one, or the fastest.
     ///
     /// # Safety
-    /// As [`CublasLt::run`].
+    /// See [`CublasLt::run`].
     unsafe fn choose(
         &mut self,
         plan: &mut MatmulPlan,

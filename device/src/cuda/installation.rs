@@ -1,7 +1,7 @@
 //! The CUDA installation of this machine: a description, and whether its versions are compatible.
 //!
-//! A driver runs code by compilers and libraries of its own or an earlier major version. Newer ones fail late and with
-//! unclear errors, so they are rejected up front.
+//! A driver runs code by compilers and libraries of the same or an earlier major version. Newer ones fail
+//! late and with unclear errors, so they are rejected up front.
 
 use cudarc::driver::{DriverError, result};
 use record::failure::{Failure, Result};
@@ -30,7 +30,7 @@ pub fn installation() -> String {
 /// A description of the driver and its GPUs.
 ///
 /// # Errors
-/// 69 where there is no driver, or it does not start.
+/// 69 without a driver, or if it does not start.
 pub fn gpus() -> Result<String> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {
@@ -78,7 +78,7 @@ pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
 /// Checks that the open driver supports the versions of NVRTC and cuBLASLt.
 ///
 /// # Errors
-/// 69 where one of them is missing, or newer than the driver.
+/// 69 if one of them is missing, or newer than the driver.
 pub(super) fn check_versions(number: u32) -> Result<()> {
     let driver = driver_version()
         .map_err(|error| Failure::unavailable(format!("cuda:{number}: its driver: {}", words(error))))?;

@@ -1,4 +1,4 @@
-//! Finds and loads NVIDIA's libraries; nothing of CUDA is linked.
+//! Finds and loads NVIDIA's libraries. No part of CUDA is linked.
 //!
 //! A library is searched in `CUDA_PATH`, in the folders of `fetch-cuda.sh`, by the system's loader, and in the `nvidia-*`
 //! packages of the Python on `PATH`. It is opened by its full path before `cudarc` opens it by name, which then finds it
@@ -97,7 +97,6 @@ impl Library {
 /// Where a library was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// In this folder.
     Folder(PathBuf),
     /// By the system's loader.
     System,
@@ -196,7 +195,8 @@ fn python_folders() -> &'static [PathBuf] {
     })
 }
 
-/// `sys.path` of the Python beside this program, in whose environment it was installed, or of the one on `PATH`; a line each. Not by `Command::output`, which panics where the pipe cannot be read.
+/// `sys.path` of the Python in the environment of this program, or of the one on `PATH`, one path per line.
+/// Does not use `Command::output`, which panics if the pipe cannot be read.
 fn python_path() -> std::io::Result<String> {
     let mut python = record::stage::python();
     python.args(["-c", "import sys; print('\\n'.join(sys.path))"]);
@@ -209,7 +209,7 @@ fn python_path() -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Folders in a folder, in order of their names; none where it cannot be read.
+/// Folders in a folder, sorted by name; empty if it cannot be read.
 fn subfolders(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(folder)
         .map(|entries| {

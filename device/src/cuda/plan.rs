@@ -13,7 +13,7 @@ use crate::gemm::{Gemm, Operand};
 
 type Outcome<T> = std::result::Result<T, result::CublasError>;
 
-/// Runs of an algorithm that are timed, of which the shortest counts, after one that loads what it needs.
+/// Timed runs of an algorithm, of which the shortest counts, after one untimed run that loads the code.
 const TIMED: usize = 3;
 
 /// cuBLASLt's descriptors of a GEMM, and the algorithm that computes it.
@@ -77,7 +77,7 @@ impl MatmulPlan {
         Ok(plan)
     }
 
-    /// The algorithms that cuBLASLt proposes, the best by its own estimate first: up to `most` of them.
+    /// At most `most` algorithms that cuBLASLt proposes, best first by its estimate.
     pub fn proposals(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -85,7 +85,7 @@ impl MatmulPlan {
     ) -> Outcome<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [a, b, c] = [self.layouts[0], self.layouts[1], self.layouts[2]];
         let mut count = 0;
-        // SAFETY: all is alive, and there is room for so many results, which are plain numbers.
+        // SAFETY: all is alive, and there is room for `most` results, which are plain numbers.
         let proposed = unsafe {
             let mut proposed = vec![std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); most];
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -166,12 +166,11 @@ impl MatmulPlan {
         }
     }
 
-    /// The time of the plan's algorithm on the device, with these operands. What the product is added to stays as it is: the
-    /// product is multiplied by the smallest normal number, so that what is added vanishes in it, or in the product when that
-    /// is added later.
+    /// The time of the plan's algorithm on the device, with these operands. The addend stays unchanged: the
+    /// product is multiplied by the smallest normal number, so that it vanishes in the sum.
     ///
     /// # Safety
-    /// As [`MatmulPlan::run`].
+    /// See [`MatmulPlan::run`].
     pub unsafe fn time(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -185,7 +184,7 @@ impl MatmulPlan {
         let watch = Stopwatch::new(stream).map_err(driver)?;
         let mut best = f32::INFINITY;
         for turn in 0..=TIMED {
-            // What was read before must not lie in the cache, as it does not when the product is needed.
+            // Clear the cache, because it is cold when the product is needed.
             watch.clear(workspace).map_err(driver)?;
             watch.start().map_err(driver)?;
             // SAFETY: the caller's promise.

@@ -51,7 +51,7 @@ impl Drop for Stopwatch {
     }
 }
 
-/// Whether work in the stream is being captured.
+/// Returns true if work in the stream is being captured.
 pub(super) fn is_capturing(stream: cudaStream_t) -> bool {
     // SAFETY: the stream is alive.
     let status = unsafe { result::stream::is_capturing(stream.cast()) };

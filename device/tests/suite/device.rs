@@ -71,7 +71,7 @@ fn products_take_every_layout_and_round_once() {
         device.gemm(&Gemm::new(left, right, Operand::new(&rounded, n), [m, n, k]).adding(add)).unwrap();
         let (mut got, mut short) = (vec![0f32; m * n], vec![bf16::ZERO; m * n]);
         device.download(wide.all(), &mut got).unwrap();
-        // An addend of its own is read where it lies, and left as it is.
+        // A separate addend is read in place and left unchanged.
         let (apart, sum) = (device.allocate::<f32>(m * n).unwrap(), device.allocate::<f32>(m * n).unwrap());
         device.upload(&vec![if add { 2f32 } else { 0.0 }; m * n], apart.all()).unwrap();
         let product = Gemm::new(left, right, Operand::new(&sum, n), [m, n, k]);

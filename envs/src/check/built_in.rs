@@ -1,5 +1,5 @@
-//! The contract of a built-in environment: streams of tasks, styles of answers, and the library's own promises about
-//! states.
+//! The contract of a built-in environment: streams of tasks, styles of answers, and the library's promises
+//! about states.
 
 use std::collections::HashSet;
 

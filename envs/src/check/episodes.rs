@@ -72,7 +72,7 @@ pub fn play(
     Ok(())
 }
 
-/// By agent, the least and the most that a turn earned it: the team's reward and its own.
+/// The range of the team's and the local reward of a turn, by agent: (least, most).
 type Earned = BTreeMap<String, (f64, f64)>;
 
 struct Total {
@@ -80,7 +80,7 @@ struct Total {
     success: bool,
 }
 
-/// Plays until the end or the turn limit; the team reward is that of the last stage of each turn.
+/// Plays until the end or the turn limit. The team reward of a turn is its last stage's.
 fn collect(
     state: &mut dyn State,
     ledger: &mut Ledger,

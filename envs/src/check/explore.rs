@@ -17,8 +17,8 @@ use crate::environment::{Outcome, State};
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
-/// One turn from a situation: the team reward, that and the own one of each agent of its last stage, whether it solved the
-/// task, and the next situation; none if the episode is over.
+/// Outcome of one turn from a situation: the team reward, team and local reward of each agent of the last
+/// stage, whether the task is solved, and the next situation (`None` at the end of the episode).
 struct TurnOutcome {
     team: f64,
     both: Vec<f64>,
@@ -26,7 +26,7 @@ struct TurnOutcome {
     next: Option<String>,
 }
 
-/// Every turn that was tried in each situation, the oracle's first, where there is one.
+/// Every turn that was tried in each situation. The oracle's comes first, if there is an oracle.
 type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
@@ -257,8 +257,8 @@ fn stage(
     Ok(together)
 }
 
-/// Whether a joint action does the same the other way round: to the team and each agent with `outcome`, to the state `after`
-/// it, and to each agent beside the others.
+/// Returns true if a joint action has the same effect in reverse order: on the team and each agent
+/// (`outcome`), on the state `after` it, and on each agent given the others' actions.
 fn has_no_order(
     state: &dyn State,
     actions: &[(&str, &str)],
@@ -269,7 +269,7 @@ fn has_no_order(
     let mut reversed = state.clone_state();
     let other = reversed.apply_together(&backward)?;
     let mut same = other == *outcome && reversed.to_json() == after.to_json();
-    // Of two, each has one other, in whatever order.
+    // With two agents the others are one agent, so their order cannot matter.
     for (agent, text) in actions.iter().filter(|_| actions.len() > 2) {
         let beside = |actions: &[(&str, &str)]| {
             let others: Vec<(&str, &str)> =

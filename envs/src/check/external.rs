@@ -1,9 +1,10 @@
 //! The contract of an external program, as far as its responses show it.
 //!
-//! The rules are those of built-in environments where they can be observed: the response is a pure function of the line, in
-//! any order and any process; a state survives a round trip; every text has an outcome; rewards lie in their range; a success
-//! ends the episode; an empty action does not succeed; train and test share no instance. Where the program supports
-//! `probe`, its oracle is compared with every test action, as a built-in one is.
+//! The rules of built-in environments apply as far as they can be observed: the response is a pure function
+//! of the line, in any order and any process; a state survives a round trip; every text has an outcome;
+//! rewards lie in their range; a success ends the episode; an empty action does not succeed; train and test
+//! share no instance. Where the program supports `probe`, its oracle is compared with every test action, as a
+//! built-in one is.
 //!
 //! Left out: whether the same seed makes the same tasks; the program's tasks come on stdin.
 
@@ -258,7 +259,7 @@ impl Checker {
         Ok(())
     }
 
-    /// The same line has the same answer: twice in a row, and from a process that was asked other things.
+    /// A line must get one answer: twice in a row, and from a process that was asked other things.
     fn same(&self, line: &str, ledger: &mut Ledger) -> Result<String> {
         let (_, first) = self.external.processes().exchange(line, NUMBER)?;
         let (_, again) = self.external.processes().exchange(line, NUMBER)?;

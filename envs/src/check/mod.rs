@@ -1,4 +1,4 @@
-//! `envs check`: tests the contract of an environment on its own tasks.
+//! `envs check`: tests the contract of an environment on its tasks.
 //!
 //! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
 //! [`episodes`] plays many at random; [`built_in`] compares streams of tasks and styles of actions; [`external`] does
@@ -29,7 +29,7 @@ pub struct Effort {
     pub tasks: u64,
     /// Episodes played at random.
     pub episodes: u64,
-    /// Seed of what is drawn.
+    /// Seed of all random draws.
     pub seed: u64,
     /// Values given with `--set`.
     pub settings: Settings,
@@ -45,7 +45,7 @@ pub(crate) struct Target<'a> {
     workflows: Vec<Option<String>>,
     /// Most situations explored on one task.
     max_situations: usize,
-    /// Whether cloning a state is the environment's own code, which can be wrong.
+    /// True if the environment implements cloning of states itself and may get it wrong.
     own_clones: bool,
     fidelity: Box<Fidelity<'a>>,
 }
@@ -76,12 +76,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// Counts one try of `rule`; `case` tells what was seen if it does not `hold`.
+    /// Counts one try of `rule`; `case` describes the failure if it does not `hold`.
     pub(crate) fn rule(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
         self.record(rule, false, holds, case);
     }
 
-    /// The same for a rule that no environment has to keep.
+    /// [`Ledger::rule`] for advice that an environment may ignore.
     pub(crate) fn advice(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
         self.record(rule, true, holds, case);
     }

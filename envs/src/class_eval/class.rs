@@ -1,4 +1,4 @@
-//! Class skeletons: which methods are to be written, and the class with what was written.
+//! Class skeletons: the missing methods, and the class with the agents' methods filled in.
 
 use crate::problems::functions::{defined, indentation, lines};
 

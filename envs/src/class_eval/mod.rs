@@ -61,7 +61,7 @@ impl Default for Rules {
     }
 }
 
-/// The fields of a `spec` beside the rules; others are kept and ignored.
+/// The fields of a `spec` without the rules; other fields are kept and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The skeleton.
@@ -78,7 +78,7 @@ pub struct Spec {
 
 impl Spec {
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
         match class::missing(&self.problem).len() {
             0 => Err("problem: no class with a method to be written"),
@@ -107,7 +107,7 @@ impl Class {
         self.missing.iter().map(String::as_str).filter(is_written).collect()
     }
 
-    /// Share of the tests that the class passes with what was written.
+    /// Share of the tests that the class passes with the agents' methods.
     fn tests(&self, texts: &[&str]) -> Result<f64> {
         let class = class::merged(&self.spec.problem, texts, self.rules.gates.earned());
         let source = format!("{class}\n\n{}\n{RUN_TESTS}", self.spec.test);

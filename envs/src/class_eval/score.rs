@@ -1,4 +1,4 @@
-//! What the choice of methods is worth: all of them, each once, as many by each agent.
+//! Scores the choice of methods: all of them, each once, shared equally.
 //!
 //! With V methods, s_i different ones written by agent i of N, S their sum, and c the share of V that anybody wrote:
 //!
@@ -10,8 +10,8 @@
 //!
 //! An agent without a method: -2 in all. c below 0.35, or S above 2V + 2: -1 in all.
 //!
-//! From V = 7 on the parabola exceeds 2 between V and 2V: what is written twice pays. That is the published rule; `capped`
-//! holds the part at 2.
+//! From V = 7 on the parabola exceeds 2 between V and 2V, so writing methods twice pays. The published rule
+//! does the same; `capped` limits the part to 2.
 
 /// Points by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -12,7 +12,6 @@ use crate::problems::spell;
 /// Longest expression, in signs.
 const LONGEST: usize = 40;
 
-/// A prompt.
 pub fn prompt(statement: &str, agent: &str, program: Option<&str>, last: Option<&Disagreement>) -> String {
     let mut text = format!("{agent} {statement}");
     if let Some(body) = program.and_then(expression::body) {

@@ -6,7 +6,7 @@
 //! appendix A.1). A whole number that is expected with a point (`2.0`) was computed with fractions: it is met within
 //! 1e-9, or one part in 1e9, but never more than 1e-6.
 //!
-//! Left out: problems with several right answers, which need a checker of their own.
+//! Left out: problems with several right answers, which need a special checker.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use super::spec::Style;
 
-/// Whether `got` is the output `expected` of a problem of this style.
+/// Returns true if `got` is the output `expected` of a problem of this style.
 pub fn same(style: Style, expected: &str, got: &str) -> bool {
     match style {
         Style::Stdin => same_text(expected, got),
@@ -23,7 +23,7 @@ pub fn same(style: Style, expected: &str, got: &str) -> bool {
     }
 }
 
-/// Whether `got` is the output `expected`, both printed.
+/// Returns true if `got` is the output `expected`, both printed.
 fn same_text(expected: &str, got: &str) -> bool {
     let (mut expected, mut got) = (expected.split_whitespace(), got.split_whitespace());
     loop {
@@ -41,13 +41,13 @@ fn same_word(expected: &str, got: &str) -> bool {
     expected == got || !(plain(expected) && plain(got)) && same_number(expected, got)
 }
 
-/// Whether `got` is the value `expected`, both JSON.
+/// Returns true if `got` is the value `expected`, both JSON.
 fn same_value(expected: &str, got: &str) -> bool {
     // The comparison has to see numbers as they are written.
     is_json(expected) && is_json(got) && same_json(expected.trim(), got.trim())
 }
 
-/// Whether `text` is a JSON value of bounded depth, with integers of any length.
+/// Returns true if `text` is a JSON value of bounded depth, with integers of any length.
 pub fn is_json(text: &str) -> bool {
     // The parser bounds the depth, and the range of numbers.
     let mut short = String::with_capacity(text.len());
@@ -246,7 +246,8 @@ mod tests {
                     } else if !rounded {
                         prop_assert!(passes, "{} {}", expected, got);
                     } else {
-                        // A rounded notation passes where its digits are those of the number, whatever a float makes of them.
+                        // A rounded notation passes if it spells the number's digits, even if a float could
+                        // not hold them.
                         prop_assert_eq!(passes, exact(got.trim_matches(['[', ']'])) == Some(i128::from(right)), "{} {}", expected, got);
                     }
                 }

@@ -7,12 +7,12 @@
 //!
 //! Every task needs brackets: copying its words as they stand is a wrong program.
 //!
-//! Expressions consist of numbers, `x`, three operations and brackets. They are evaluated right here and not in the sandbox,
-//! by [`evaluate`], which does nothing else. They mean what they mean in Python.
+//! Expressions consist of numbers, `x`, three operations and brackets. They are evaluated right here and not
+//! in the sandbox, by [`evaluate`], which does nothing else. They have Python's meaning.
 
 use record::philox::Draws;
 
-/// A task: what is done to x, in order. Each operation is `+`, `-` or `*` and a digit from 2 on.
+/// A task: the operations on x, in order. Each operation is `+`, `-` or `*` and a digit from 2 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain(Vec<(char, i64)>);
 
@@ -169,7 +169,7 @@ mod tests {
             (" x * * 2", None),
             ("", None),
             (" y", None),
-            // A sign is a word of its own.
+            // A sign is a separate word.
             (" -5", None),
         ] {
             assert_eq!(evaluate(text, 4), value, "{text}");

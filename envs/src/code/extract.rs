@@ -1,7 +1,7 @@
-//! Test cases in answers, read as a person would read them.
+//! Finds test cases in answers, as a person would read them.
 //!
-//! A test case is what stands under the headings "Test Input" and "Test Output", in fences or not. The last pair counts;
-//! the decoration of the headings does not.
+//! A test case is the text under the headings "Test Input" and "Test Output", in fences or not. The last pair
+//! counts, and the decoration of the headings does not matter.
 
 use crate::problems::fences::{self, Fence, LONGEST};
 
@@ -18,7 +18,7 @@ pub fn test_case(text: &str) -> Option<(String, String)> {
         let end = headings.get(place + 1).map_or(text.len(), |next| next.begin);
         let inside = fences.iter().find(|fence| (heading.end..end).contains(&fence.begin));
         let content = match inside {
-            // Something on the heading's own line comes before a fence that belongs to later words.
+            // Text on the heading's line wins over a fence that belongs to later words.
             Some(fence) if text[heading.end..fence.begin].trim().is_empty() => fence.content.clone(),
             _ => first_paragraph(&text[heading.end..end]),
         };
@@ -48,7 +48,7 @@ fn headings(text: &str, fences: &[Fence]) -> Vec<Heading> {
     found
 }
 
-/// Whether `line` begins with a heading: whether of an output, and how long it is.
+/// Returns true if `line` begins with a heading: whether of an output, and how long it is.
 fn heading(line: &str) -> Option<(bool, usize)> {
     let decoration = |sign: char| {
         matches!(sign, '#' | '*' | '_' | '-' | '>' | ' ') || sign.is_ascii_digit() || sign == '.'

@@ -12,7 +12,7 @@ use super::state::Disagreement;
 /// Longest piece of an input, an output or a program that a prompt shows, in characters.
 const LONGEST: usize = 2000;
 
-/// A prompt for `agent`; `alone` where there is no tester.
+/// A prompt for `agent`; `alone` if the team has no tester.
 pub fn prompt(
     problem: &CodeProblem,
     reasoning: Reasoning,
@@ -39,8 +39,9 @@ pub fn prompt(
     text
 }
 
-/// What is to be answered and the task. What all tasks have in common comes first, so that it is computed once. An example
-/// shows the form where it has to be learned; of a function a small model would only vary the example.
+/// The request and the task. The text that all tasks share comes first, so that it is computed once. An
+/// example shows the form if it has to be learned; for functions there is none, because a small model would
+/// only vary it.
 fn brief_task(problem: &CodeProblem, tester: bool) -> String {
     let name = problem.function.as_deref().unwrap_or("solve");
     let mut text = match (tester, problem.style) {
@@ -212,7 +213,7 @@ mod tests {
                         |program, last| prompt(&problem(style), reasoning, agent, alone, program, last);
                     let fresh = text(None, None);
                     let _ = write!(all, "=== {what}, {how}: {who}\n{fresh}\n");
-                    // What is said of the past comes after the task and does not depend on it.
+                    // Remarks about the past come after the task and do not depend on it.
                     for (when, program, last) in
                         histories.iter().filter(|_| (style, reasoning) == (Style::Stdin, Reasoning::Brief))
                     {

@@ -22,7 +22,7 @@ use crate::streams::{self, first_word, split_of};
 
 /// One in this many tasks is for testing.
 const TEST_SHARE: u64 = 16;
-/// The same of tasks on lists, of which there are fewer.
+/// Share of test tasks on lists, of which there are fewer.
 const TEST_SHARE_OF_LISTS: u64 = 8;
 /// Draws after which the settings are found to allow no task.
 const ATTEMPTS: u32 = 20_000;
@@ -64,7 +64,7 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     if !(0..10).all(|x| (-LARGEST_SMALL..=LARGEST_SMALL).contains(&chain.answer(x))) {
         return None;
     }
-    // What is said from left to right and copied as an expression is wrong, or the task would be to copy.
+    // Copying the words from left to right as an expression must be wrong, or the task would be to copy.
     let copied = format!(" {}", chain.words());
     let differs = |x: &i64| expression::evaluate(&copied, i128::from(*x)) != Some(chain.answer(*x).into());
     let mut best: Vec<i64> = inputs.iter().copied().filter(differs).collect();
@@ -101,7 +101,7 @@ fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<D
     };
     let hidden = inputs.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&inputs);
     let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, hidden)?;
-    // The same task with other inputs is the same task.
+    // Other inputs do not make another task.
     problem.name = format!("{:016x}", first_word(chain.words().as_bytes()));
     let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
     (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE))

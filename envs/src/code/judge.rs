@@ -16,7 +16,7 @@ const MAX_TIMEOUTS: usize = 2;
 /// What a program does with an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What it printed or returned, if it ended well.
+    /// Its output or return value, if it ended well.
     pub output: Option<String>,
     /// Why there is no output.
     pub fault: String,
@@ -39,7 +39,7 @@ impl TestResults {
         self.passed as f64 / self.total.max(1) as f64
     }
 
-    /// Whether all were passed.
+    /// Returns true if all were passed.
     pub fn all(&self) -> bool {
         self.passed == self.total
     }
@@ -57,7 +57,7 @@ pub fn run(instance: &Instance, source: &str, input: &str) -> Result<Run> {
     execute(instance, source, input, entry)
 }
 
-/// Whether `source` is a program; none of it is run.
+/// Returns true if `source` compiles; it is not run.
 ///
 /// # Errors
 /// The sandbox fails.
@@ -111,12 +111,12 @@ fn read(execution: &Execution, entry: Entry<'_>) -> Run {
     Run { output: None, fault, late: matches!(execution.status, Status::CpuTime | Status::WallTime) }
 }
 
-/// Whether `run` gave the output `expected`.
+/// Returns true if `run` gave the output `expected`.
 pub fn gives(instance: &Instance, run: &Run, expected: &str) -> bool {
     run.output.as_ref().is_some_and(|got| same(instance.problem.style, expected, got))
 }
 
-/// Whether `source` passes `test`.
+/// Returns true if `source` passes `test`.
 ///
 /// # Errors
 /// The sandbox fails.
@@ -149,13 +149,13 @@ pub struct Quality {
     pub valid: bool,
     /// It gives the output that the case expects.
     pub agrees: bool,
-    /// Share of the wrong programs that the case finds out; 1 where none is known. 0 for a case that does not agree or was
-    /// copied from the statement.
+    /// Share of the known wrong programs that the case detects; 1 if none are known. 0 for a case that does
+    /// not agree or was copied from the statement.
     pub finds: f64,
 }
 
 impl Quality {
-    /// Of a case that cannot be read or judged.
+    /// Quality of a case that cannot be read or judged.
     pub const NOTHING: Quality = Quality { valid: false, agrees: false, finds: 0.0 };
 }
 

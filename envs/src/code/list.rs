@@ -1,7 +1,7 @@
 //! Small tasks on a list of whole numbers: a few steps and a result, in words, as a Python program, and as a function in
 //! Rust that knows the answer without running any program.
 //!
-//! Left out: names of things and stories around them; the words say what is to be done and nothing else.
+//! Left out: stories; the words describe the steps and nothing else.
 
 use record::philox::Draws;
 use serde_json::{Value, json};

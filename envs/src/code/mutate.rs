@@ -1,8 +1,8 @@
 //! Mutants: a program with one sign changed, as a stand-in for mistakes that people make.
 //!
-//! Texts in quotation marks and comments are left alone. Whether a mutant is wrong at all is for tests to say.
+//! Texts in quotation marks and comments are left alone. Only tests can tell if a mutant is wrong.
 
-/// Signs and words, and what they are changed to; longer ones first, so that `<=` is not taken for `<`.
+/// Signs and words with their replacements; longer ones first, so that `<=` is not read as `<`.
 const CHANGES: &[(&str, &str)] = &[
     ("<=", "<"),
     (">=", ">"),

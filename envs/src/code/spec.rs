@@ -108,9 +108,7 @@ pub struct CodeProblem {
 /// A task: a problem and the rules.
 #[derive(Clone, Debug)]
 pub struct Instance {
-    /// The problem.
     pub problem: CodeProblem,
-    /// The rules.
     pub rules: Rules,
 }
 
@@ -136,7 +134,6 @@ pub struct Rules {
 /// What tasks are drawn from, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSettings {
-    /// The rules.
     pub rules: Rules,
     /// Golden tests, at most.
     pub tests: usize,
@@ -181,7 +178,7 @@ impl Instance {
 }
 
 impl CodeProblem {
-    /// What is wrong with it, if anything.
+    /// Checks the problem.
     ///
     /// # Errors
     /// A sentence that names the field.

@@ -36,7 +36,7 @@ use crate::workflow::Workflow;
 /// Tests whose inputs the program has to take without failing, for the component `smoke`.
 const SMOKE: usize = 2;
 
-/// A case on which the program did not do what was expected.
+/// A case on which the program gave an unexpected result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disagreement {
     /// The case.
@@ -96,7 +96,7 @@ impl Episode<Instance> {
         Ok(best.0)
     }
 
-    /// Takes the coder's answer; what it earns.
+    /// Applies the coder's answer and returns its reward.
     fn code(&mut self, text: &str) -> Result<Outcome> {
         let asked = match &self.problem.problem.function {
             Some(name) => fences::Wanted::Function(name),
@@ -124,8 +124,8 @@ impl Episode<Instance> {
         Ok(outcome(team, &[("compiles", 1.0, f64::from(compiles)), ("smoke", 1.0, f64::from(smoke)), golden]))
     }
 
-    /// Takes the tester's answer; what it earns. Almost all of it is for telling programs apart, which an example copied
-    /// from the statement does not do.
+    /// Applies the tester's answer and returns its reward. Almost all of the reward is for telling programs
+    /// apart, which an example copied from the statement cannot do.
     fn test(&mut self, text: &str) -> Result<Outcome> {
         let case = if self.is_compact() {
             compact::test_case(text)

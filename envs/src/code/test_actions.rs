@@ -1,6 +1,6 @@
-//! Answers that `envs check` tries: the solution and wrong programs, right and wrong cases, programs that fail in other
-//! ways or pretend, and text that cannot be read. Left out: programs that use up their time. Trying them in every situation
-//! would take hours; the sandbox's own tests have them.
+//! Answers that `envs check` tries: the solution and wrong programs, right and wrong cases, programs that
+//! fail in other ways or pretend, and text that cannot be read. Left out: programs that use up their time.
+//! Trying them in every situation would take hours; the sandbox's tests have them.
 
 use serde_json::json;
 

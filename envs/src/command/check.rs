@@ -14,16 +14,17 @@ use record::read::{Kind, Reader};
 use record::stage::printable;
 use record::write;
 
-/// Tests the contract of an environment on its own tasks and prints a table; exits 1 if a rule is broken.
+/// Tests the contract of an environment on its tasks and prints a table; exits 1 if a rule is broken.
 ///
 /// Tasks are the same for the same seed; the test split is fixed and disjoint from train; states survive
 /// cloning and JSON; the oracle solves every task; in every situation that can be reached no action scores
 /// above the oracle's, and no path collects more; a joint action has no order and says what each agent earned;
 /// running out of turns is no success; rewards stay in their range; answers are read as a reader expects.
 ///
-/// With --env-command the environment is a program that answers as `envs step` does, and its tasks come on stdin, those of
-/// both splits. Tried there: the same line has the same answer, in any order and any process; a state survives
-/// JSON; every text has an outcome; and, where the program answers `probe`, all of the above rules that need an oracle.
+/// With --env-command the environment is a program that answers as `envs step` does, and its tasks of both
+/// splits come on stdin. Tried there: the same line has the same answer, in any order and any process; a
+/// state survives JSON; every text has an outcome; and, where the program answers `probe`, all of the above
+/// rules that need an oracle.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -39,7 +40,7 @@ pub struct Check {
     /// Check this program instead, with the tasks on stdin.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
     env_command: Option<String>,
-    /// The workflow that the program plays. Default: its own.
+    /// The workflow that the program plays [default: the program's choice].
     #[arg(long, value_name = "NAME", requires = "env_command")]
     workflow: Option<String>,
     /// Seconds after which a silent program is replaced.

@@ -29,7 +29,7 @@ pub struct Demo {
     /// Share of each kind of demonstrator, summing to 1 [default: the environment's, see `envs list`].
     #[arg(long, value_name = "KIND=SHARE,…")]
     mix: Option<String>,
-    /// Whose agents are demonstrated [default: the environment's first].
+    /// The workflow to demonstrate [default: the environment's first].
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
     /// States demonstrated for each task.
@@ -79,7 +79,7 @@ impl Demo {
     }
 }
 
-/// Reads `kind=share,…`; the environment's own mix where none is given.
+/// Reads `kind=share,…`; the environment's default mix without it.
 fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String, f64)>> {
     let known = environment.demonstrators();
     if known.is_empty() {

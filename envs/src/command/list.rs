@@ -84,7 +84,7 @@ impl List {
             .collect()
     }
 
-    /// The `spec` of a task under the settings, none without settings.
+    /// The `spec` of a task under the settings, or `None` without settings.
     fn spec(&self, environment: &dyn Environment) -> Result<Option<serde_json::Value>> {
         if self.settings.is_empty() {
             return Ok(None);

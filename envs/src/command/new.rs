@@ -1,4 +1,4 @@
-//! `envs new`: a program in Python to make an environment of one's own from, which passes `envs check` as it is.
+//! `envs new`: writes an environment in Python to start from, which passes `envs check` unchanged.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -10,7 +10,7 @@ use record::stage::note;
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
 const PROTOCOL: &str = include_str!("../../../examples/step_protocol.py");
 
-/// Modules of Python's standard library: a program called like one would be what its own `import` finds.
+/// Modules of Python's standard library. A program of the same name would shadow the module in its imports.
 const PYTHON: &str = "\
     abc aifc annotationlib antigravity argparse array ast asynchat asyncio asyncore atexit audioop \
     base64 bdb binascii bisect builtins bz2 calendar cgi cgitb chunk cmath cmd code codecs codeop \
@@ -32,7 +32,7 @@ const PYTHON: &str = "\
     zlib zoneinfo \
     step_protocol";
 
-/// Writes an environment in Python to start from: NAME.py, and step_protocol.py beside it.
+/// Writes an environment in Python to start from: NAME.py, and step_protocol.py in the same folder.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:

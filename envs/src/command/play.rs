@@ -25,13 +25,13 @@ Examples:
 pub struct Play {
     #[command(flatten)]
     choice: Choice,
-    /// Which side of the division.
+    /// The split to draw from.
     #[arg(long, value_enum, default_value = "train")]
     split: Split,
-    /// Which task of the split, from 0.
+    /// Index of the task in the split, from 0.
     #[arg(long, default_value_t = 0, value_name = "N")]
     task: u64,
-    /// Whose agents play [default: the environment's first].
+    /// The workflow to play [default: the environment's first].
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
     /// The agent that you are; the oracle answers for the others [default: all of them].
@@ -124,7 +124,7 @@ fn read_line(reader: &mut Reader<impl Read>) -> Result<Option<String>> {
     Ok(reader.next_bytes()?.map(|line| String::from_utf8_lossy(&line).into_owned()))
 }
 
-/// Applies the actions of a stage and prints what they earned; whether the episode is over.
+/// Applies the actions of a stage and prints their rewards; returns true if the episode is over.
 fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
     let outcome = match answers {
         [(agent, text)] => {
@@ -149,7 +149,7 @@ fn step(state: &mut dyn State, answers: &[(&str, String)]) -> Result<bool> {
     Ok(outcome.terminated)
 }
 
-/// An action and what it earned.
+/// An action and its reward.
 fn summary(text: &str, outcome: &Outcome) -> String {
     let components: Vec<String> =
         outcome.components.iter().map(|(name, value)| format!("{name} {value:.3}")).collect();

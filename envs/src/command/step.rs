@@ -7,10 +7,11 @@ use record::write::Writer;
 
 /// Answers each request line on stdin with one line on stdout.
 ///
-/// A request with `task` (and optionally `workflow`) resets: the answer has state, observations, agents, order and turns.
-/// One with `state`, `agent` and `action` is answered with state, rewards, reward_components, terminated, success and
-/// observations; one with `state` and `actions`, texts by agent, applies them together. `request` is echoed. An invalid
-/// request is answered with `error`. The same line always gets the same answer.
+/// A request with `task` (and optionally `workflow`) resets: the answer has state, observations, agents,
+/// order and turns. One with `state`, `agent` and `action` is answered with state, rewards,
+/// reward_components, terminated, success and observations; one with `state` and `actions`, texts by agent,
+/// applies them together. `request` is echoed. An invalid request is answered with `error`. Equal lines
+/// always get equal answers.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:

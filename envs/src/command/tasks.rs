@@ -27,7 +27,7 @@ pub struct Tasks {
     choice: Choice,
     #[command(flatten)]
     program: Program,
-    /// Which side of the division.
+    /// The split to draw from.
     #[arg(long, value_enum, default_value = "train")]
     split: Split,
     /// Number of tasks.

@@ -12,11 +12,11 @@ use super::judge::Report;
 pub enum Feedback {
     /// Only that there is another turn.
     Plain,
-    /// Whether every shown assertion holds.
+    /// True if every shown assertion holds.
     Passed,
-    /// Whether each level was passed.
+    /// True if each level was passed.
     LevelPassed,
-    /// What was found at each level.
+    /// The findings at each level.
     #[default]
     LevelFeedback,
 }

@@ -3,14 +3,14 @@
 
 use crate::problems::functions::defined;
 
-/// Whether a value is returned, as far as the word says it.
+/// Returns true if a value is returned, as far as the word says it.
 pub fn returns(function: &str) -> bool {
     function
         .match_indices("return")
         .any(|(at, word)| function[at + word.len()..].starts_with(char::is_whitespace))
 }
 
-/// Whether `aux` is called.
+/// Returns true if `aux` is called.
 pub fn calls_aux(function: &str) -> bool {
     function.match_indices("aux").any(|(at, word)| {
         let (before, after) = (&function[..at], &function[at + word.len()..]);
@@ -19,7 +19,8 @@ pub fn calls_aux(function: &str) -> bool {
     })
 }
 
-/// Whether a function only hands on what `aux` gives: nothing but `return …aux…`, or `x = aux(…)` and `return x`.
+/// Returns true if a function only returns the result of `aux`: nothing but `return …aux…`, or `x = aux(…)`
+/// and `return x`.
 pub fn is_wrapper(function: &str) -> bool {
     let mut quote: Option<&str> = None;
     let mut lines = Vec::new();
@@ -47,7 +48,8 @@ pub fn is_wrapper(function: &str) -> bool {
     }
 }
 
-/// Whether a line calls `aux` and drops the value. As published, only a call with one blank and one letter is seen.
+/// Returns true if a line calls `aux` and drops the value. The published rule only sees calls with one blank
+/// and one letter, and so does this one.
 pub fn ignores_aux(function: &str) -> bool {
     function.lines().any(|line| {
         let rest = line.trim().strip_prefix("aux").map(|rest| rest.chars().collect::<Vec<char>>());

@@ -1,4 +1,4 @@
-//! What a helper and a main function are worth together, in levels.
+//! Scores a helper and a main function together, in levels.
 //!
 //! | level | what counts | points |
 //! |---|---|---|
@@ -10,9 +10,10 @@
 //! Whether main needs the helper is tried ([`super::need`]). The published rule reads the text instead and asks for one assertion
 //! that holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped.
 //!
-//! A model's functions never see what is expected. An assertion is taken apart once, without them, into calls and a check;
-//! the calls run with the functions, one process an assertion; the check runs without them, on the values that came
-//! back as text. Left out: values whose text is no Python literal, which are wrong.
+//! A model's functions never see the expected values. An assertion is taken apart once, without them, into
+//! calls and a check; the calls run with the functions, one process an assertion; the check runs without
+//! them, on the values that came back as text. Left out: values whose text is no Python literal, which are
+//! wrong.
 
 use record::failure::Result;
 use sandbox::{Entry, Execution, Limits, Program, Status};
@@ -67,7 +68,7 @@ for values, check in json.load(sys.stdin):
 print(json.dumps(verdicts))
 ";
 
-/// What was found out about two answers.
+/// Findings about two answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// The helper is there.
@@ -125,7 +126,7 @@ impl Report {
     }
 }
 
-/// What is asked of the two functions.
+/// The task of the two functions.
 pub struct Question<'a> {
     /// The text of the problem; its imports are part of the program.
     pub prompt: &'a str,

@@ -57,7 +57,7 @@ impl Default for Rules {
     }
 }
 
-/// The fields of a `spec` beside the rules; others are kept and ignored.
+/// The fields of a `spec` without the rules; other fields are kept and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// Imports, signature and description.
@@ -73,7 +73,7 @@ pub struct Spec {
 
 impl Spec {
     /// # Errors
-    /// What is wrong with it.
+    /// The fault.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
         let name = self.entry_point.as_str();
         let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';

@@ -1,8 +1,10 @@
-//! Ends all that a process has started, also what has left its process group and what outlived its own parent.
+//! Ends every process that a process has started, including those that left its process group or outlived
+//! their parent.
 //!
-//! Every process that we start has a mark in its environment, which all that it starts inherit; the processes of this machine
-//! are searched for it, and for children of those found. A process that clears its environment and whose parent has ended
-//! is not found. Left out: namespaces and cgroups, which not every machine grants.
+//! Every process that we start has a mark in its environment, which its descendants inherit. We search the
+//! processes of this machine for the mark, and for children of those found. A process that clears its
+//! environment after its parent has ended is not found. Left out: namespaces and cgroups, which not every
+//! machine grants.
 
 use std::collections::HashSet;
 use std::fs;
@@ -10,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The environment variable that holds the mark.
 pub const MARK: &str = "TROUPE_STARTED_BY";
-/// A process that starts others faster than they are ended is given up after so many rounds.
+/// Gives up after this many rounds on a process that starts others faster than they can be ended.
 const ROUNDS: usize = 16;
 
 /// A mark that no other process has, now or before.
@@ -37,8 +39,8 @@ pub fn kill(mark: &str) {
     }
 }
 
-/// Processes with this entry in their environment, and those below them. What has ended is not listed: it has no
-/// environment.
+/// Processes with this entry in their environment, and their descendants. Ended processes are not listed,
+/// because they have no environment.
 fn marked(entry: &[u8]) -> HashSet<i32> {
     let mut found = HashSet::new();
     let mut others = Vec::new();

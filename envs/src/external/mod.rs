@@ -33,7 +33,7 @@ pub struct External {
     command: String,
     processes: Arc<Processes>,
     probing: Arc<Probing>,
-    /// Whether rewards out of their range are refused.
+    /// True if rewards out of their range are refused.
     strict: bool,
 }
 
@@ -49,7 +49,7 @@ impl External {
         }
     }
 
-    /// The same for `envs check`, which lets rewards out of their range pass, to report them.
+    /// [`External::new`] for `envs check`, which accepts rewards out of range in order to report them.
     pub fn lenient(command: &str, timeout: Duration) -> External {
         External { strict: false, ..External::new(command, timeout) }
     }
@@ -135,7 +135,7 @@ impl Environment for External {
     }
 }
 
-/// Whether the program supports `probe`, and the first failure of one.
+/// True if the program supports `probe`, and the first failure of one.
 #[derive(Default)]
 struct Probing(Mutex<(bool, Option<Failure>)>);
 
@@ -156,7 +156,7 @@ struct ResetResponse {
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
-    /// Whether it supports `actions`.
+    /// True if it supports `actions`.
     #[serde(default)]
     together: bool,
     #[serde(default = "unit")]
@@ -197,12 +197,12 @@ struct StepResponse {
 /// The response to a request with `state`, `agent` and `probe`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ProbeResponse {
-    /// Test actions; none where the episode is over.
+    /// Test actions; empty after the end of the episode.
     #[serde(default)]
     pub probes: Vec<String>,
     /// An action that no other outscores.
     pub oracle: Option<String>,
-    /// Whether the task is solved here, found by other means than the last action's.
+    /// True if the task is solved here, found by other means than the last action's.
     pub solved: bool,
 }
 
@@ -387,7 +387,7 @@ impl Checks for ExternalState {
         first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
     }
 
-    /// The program's own, or else the words of the observation; then malformed ones.
+    /// The program's test actions, or else the words of the observation; then malformed ones.
     fn test_actions(&self, agent: &str) -> Vec<String> {
         let mut texts = match self.enabled_probe(agent) {
             Some(response) => response.probes,

@@ -1,8 +1,8 @@
 //! A program that answers one line of JSON for each line it is sent.
 //!
-//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the request is sent
-//! once more: requests are pure, so a retry changes nothing. Processes are kept for the next request; there are as many
-//! as there are concurrent requests.
+//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the
+//! request is sent once more: requests are pure, so a retry changes nothing. Processes are kept for later
+//! requests, one for each concurrent request.
 //!
 //! What a process has started ends with it ([`super::descendants`]), and what it says on stderr is passed on ([`super::errors`]). Left out: a sandbox. The program is the user's own, run
 //! as `sh -c` would run it.
@@ -159,7 +159,7 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
 /// A process with its pipes, which never block.
 struct Running {
     process: Child,
-    /// By which what it starts is found.
+    /// Mark in the environment that identifies its descendants.
     mark: String,
     /// None once it is closed.
     input: Option<ChildStdin>,
@@ -175,7 +175,7 @@ struct Running {
 impl Running {
     fn start(command: &str, told: &Told) -> io::Result<Running> {
         let mark = descendants::mark();
-        // A process group of its own, so that what a shell starts can be killed with it.
+        // A new process group, so that the children of a shell can be killed with it.
         let mut process = Command::new("sh")
             .arg("-c")
             .arg(command)
@@ -214,7 +214,7 @@ impl Running {
         })
     }
 
-    /// Sends what is `unsent` and reads a line; none where the process has closed a pipe.
+    /// Sends `unsent` and reads a line; `None` if the process has closed a pipe.
     fn line(&mut self, mut unsent: &[u8], timeout: Duration) -> std::result::Result<Option<String>, String> {
         let deadline = Instant::now() + timeout;
         let mut searched = 0;
@@ -266,8 +266,8 @@ impl Running {
         unsafe { libc::poll(entries.as_mut_ptr(), 3, left.as_millis().max(1) as libc::c_int) };
     }
 
-    /// Closes its stdin, waits a moment for it to exit, and kills what is left of its process group and of what else it has
-    /// started. Its status, if it exited by itself.
+    /// Closes its stdin, waits a moment for it to exit, then kills its process group and its descendants.
+    /// Returns its status if it exited by itself.
     fn end(&mut self) -> Option<ExitStatus> {
         self.input = None;
         if std::mem::replace(&mut self.ended, true) {
@@ -281,8 +281,8 @@ impl Running {
         let exited = self.has_exited();
         self.errors.pass_on();
         if let Ok(group) = i32::try_from(self.process.id()) {
-            // SAFETY: kill only sends a signal; the group is the child's own, and as the child is not reaped yet, its
-            // id belongs to nobody else.
+            // SAFETY: kill only sends a signal. The group belongs to the child, and its id cannot be reused
+            // before the child is reaped.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         descendants::kill(&self.mark);
@@ -308,7 +308,7 @@ impl Running {
     }
 }
 
-/// Whether a read or a write has to be tried again.
+/// Returns true if a read or a write has to be tried again.
 fn waits(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

@@ -79,7 +79,7 @@ pub fn read_route_moves(text: &str, position: Position, most: u32) -> Option<Par
     read_moves(moves, most)
 }
 
-/// Ends a prompt: ` route d3 c3 planner`, or ` planner` where nobody proposes.
+/// Ends a prompt: ` route d3 c3 planner`, or ` planner` without a proposal.
 pub fn end_prompt(mut text: String, word: &str, proposal: Option<&str>, agent: &str) -> String {
     if let Some(proposal) = proposal {
         text.extend([" ", word, proposal]);

@@ -39,7 +39,7 @@ impl ActionSpace {
         }
     }
 
-    /// As a `spec` holds it: nothing where it is the default.
+    /// The value for a `spec`; `None` for the default.
     pub(crate) fn to_spec(self, encoding: Encoding) -> Option<ActionSpace> {
         Some(self).filter(|space| *space != ActionSpace::default_of(encoding))
     }
@@ -60,7 +60,6 @@ pub enum ActionFormat {
     Prose,
     /// The cells of a route.
     Route,
-    /// Moves.
     Moves,
     /// The cells of a route, and then the moves that follow it.
     RouteMoves,

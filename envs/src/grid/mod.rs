@@ -18,7 +18,6 @@ pub use format::{ActionFormat, ActionSpace};
 
 /// One of the four steps, in the order of the letters U, D, L, R.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs, reason = "the names say it")]
 pub enum Move {
     Up,
     Down,
@@ -47,7 +46,6 @@ impl Move {
 pub struct Position {
     /// Row, first in reading order.
     pub row: u8,
-    /// Column.
     pub column: u8,
 }
 
@@ -64,7 +62,7 @@ impl Position {
         Some(Position { row, column })
     }
 
-    /// The position one step away, also outside of any board; none left of column a or above row 0.
+    /// The position one step away, possibly outside of the board; `None` left of column a or above row 0.
     pub fn step(self, step: Move) -> Option<Position> {
         let Position { row, column } = self;
         Some(match step {
@@ -148,8 +146,9 @@ impl<S> Parsed<S> {
     }
 }
 
-/// An agent's own reward in the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), in [0, 1]:
-/// `.1 format + .1 legal + .8 main`. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+/// An agent's local reward in the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), in [0, 1]: `.1
+/// format + .1 legal + .8 main`. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in
+/// binary.
 pub(crate) fn local_reward(format: bool, legal: bool, main: f64) -> f64 {
     (f64::from(format) + f64::from(legal) + 8.0 * main) / 10.0
 }

@@ -18,7 +18,7 @@ pub fn write_answer(moves: &[Move]) -> String {
     format!("#### {}", write_moves(moves))
 }
 
-/// Who the agent is and what it decides: `things` on a `board`. `proposal` is `None` where there is no tool.
+/// Introduces the agent and its decision: `things` on a `board`. `proposal` is `None` without a tool.
 pub fn role(agent: &str, proposal: Option<&str>, things: &str, board: &str, advice: &str) -> String {
     match (agent, proposal) {
         ("tool", _) => format!("You are the tool: propose the {things} of this turn. {advice} "),

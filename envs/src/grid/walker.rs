@@ -10,12 +10,13 @@ use crate::environment::ExtractionCase;
 /// A position on no board.
 pub const OUTSIDE: Position = Position { row: 25, column: 25 };
 
-/// The moves of a demonstrator in a turn, at least one: `lazy` makes one move and stops, `random` one to `most`, any other
-/// kind as many as it can. `choices` are the moves that the kind may make in a situation, each with the situation after it
-/// (none after an illegal move, which drops the rest), and none where the world is solved.
+/// The moves of a demonstrator in a turn, at least one: `lazy` makes one move and stops, `random` one to
+/// `most`, every other kind up to its limit. `choices` lists the moves that the kind may make in a situation,
+/// each with the next situation (`None` after an illegal move, which drops the rest); it is empty once the
+/// world is solved.
 ///
-/// A majority of lazy actions makes the warmed-up policy weak in a way that reinforcement can fix: greedy decoding averages
-/// out rare mistakes, but not a majority habit.
+/// A majority of lazy actions makes the warmed-up policy weak in a way that reinforcement can fix: greedy
+/// decoding averages out rare mistakes, but not a majority habit.
 pub fn demonstrate<S: Copy>(
     kind: &str,
     most: u32,

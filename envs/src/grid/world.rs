@@ -28,7 +28,7 @@ use crate::spec::{self, checked};
 use crate::streams;
 use crate::workflow::Workflow;
 
-/// What every `spec` holds beside the board.
+/// The fields that every `spec` has, without the board.
 #[derive(Clone, Debug)]
 pub struct Episode {
     pub encoding: Encoding,
@@ -73,7 +73,7 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     const SETTINGS: &'static [Setting];
     /// Kinds of demonstrators with their default shares.
     const DEMONSTRATORS: &'static [(&'static str, f64)];
-    /// Whether somebody walks, so that there is a workflow `route-moves`.
+    /// True if somebody walks, so that there is a workflow `route-moves`.
     const WALKS: bool;
     /// Draws after which settings are found to allow no task.
     const ATTEMPTS: u32;
@@ -133,7 +133,7 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
 
     /// The first turn of a shortest solution.
     fn best(&self, situation: &Self::Situation) -> Vec<Self::Step>;
-    /// Whether the world is solved, found by other means than in [`GridWorld::play`].
+    /// Returns true if the world is solved, found by other means than in [`GridWorld::play`].
     fn is_solved(&self, situation: &Self::Situation) -> bool;
     fn test_actions(
         &self,
@@ -149,7 +149,7 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     fn demonstrate(&self, kind: &str, situation: &Self::Situation, draws: &mut Draws) -> Vec<Self::Step>;
 }
 
-/// Draws situations without end; none where there are none.
+/// Draws situations without end, or `None` if there are no more.
 pub type Situations<'a, W> = dyn FnMut(&mut Draws) -> Option<<W as GridWorld>::Situation> + 'a;
 
 /// A grid world as an environment.
@@ -290,7 +290,7 @@ struct GridState<W: GridWorld> {
     world: Arc<W>,
     workflow: Arc<Workflow>,
     situation: W::Situation,
-    /// As the planner is shown it; `None` also for a proposal that could not be parsed.
+    /// The proposal as shown to the planner; `None` also if it could not be parsed.
     proposal: Option<Arc<str>>,
 }
 

@@ -8,7 +8,7 @@
 //! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked
 //! in the sandbox.
 //!
-//! Left out: problems with a checker of their own, and solutions in other languages than Python 3.
+//! Left out: problems with a special checker, and solutions in other languages than Python 3.
 
 use std::collections::HashSet;
 
@@ -238,7 +238,7 @@ fn draft(
     problem.check().map(|()| problem).map_err(|_| "tests that cannot be read")
 }
 
-/// `problem` with the first of `solutions` that passes, and those of the `wrong` programs that one test finds out.
+/// `problem` with the first of `solutions` that passes, and the `wrong` programs that a single test detects.
 fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> Result<Problem, Refusal> {
     if solutions.is_empty() {
         return Err("no solution in Python".into());
@@ -271,7 +271,7 @@ fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> R
     Ok(finished(&problem))
 }
 
-/// A problem with the `spec` of a task; the rules are those of whoever draws it.
+/// A problem with the `spec` of a task; the caller adds the rules.
 fn finished(problem: &CodeProblem) -> Problem {
     let mut spec = write(problem);
     if let Value::Object(fields) = &mut spec {

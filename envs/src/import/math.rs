@@ -1,7 +1,7 @@
 //! Layouts of mathematical data sets.
 //!
-//! The reference answer is a field of the record; where there is only a worked solution, it is the solution's last
-//! `\boxed{}` or what follows its last `####`. Proofs and answers in prose are left out and counted.
+//! The reference answer is a field of the record. A record with only a worked solution gives the solution's
+//! last `\boxed{}` or the text after its last `####`. Proofs and answers in prose are left out and counted.
 
 use serde_json::{Value, json};
 

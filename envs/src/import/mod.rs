@@ -1,6 +1,6 @@
 //! Records of public data sets as tasks: the layouts behind `envs import`.
 //!
-//! A layout is a row of [`LAYOUTS`]: how its records are recognized, and what they become. A problem's name and split
+//! A layout is a row of [`LAYOUTS`]: how its records are recognized and converted. A problem's name and split
 //! are decided by a hash of its text alone, so that it has one name and one split wherever it comes from.
 //!
 //! Left out: downloading, and formats other than JSON and JSON Lines (readers of Parquet are larger than all of this crate's
@@ -42,7 +42,7 @@ pub struct Layout {
     pub environment: &'static str,
     /// The data sets that use it, and the fields that it is recognized by.
     pub summary: &'static str,
-    /// Whether a record has it.
+    /// True if a record has it.
     pub recognizes: fn(&Fields) -> bool,
     /// The problem of a record, or why there is none.
     pub convert: fn(&Fields) -> std::result::Result<Problem, Refusal>,
@@ -122,7 +122,7 @@ fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
     })
 }
 
-/// The same, if it is text that is not blank.
+/// The first field of `names` that is text and not blank.
 fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
     field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
 }

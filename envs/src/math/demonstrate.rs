@@ -1,9 +1,10 @@
 //! Imperfect experts for word problems, to warm up a tiny policy.
 //!
-//! Each answer comes from one demonstrator, drawn by the mix: `opt` solves the story, `short` forgets its last step, `slip`
-//! is one off from some step on, `random` answers anything. In a later turn a reasoner or judge adopts what one of the
-//! others said with probability `follow`; a tool always writes a chain of its own. Most forget: a majority habit survives
-//! greedy decoding and can be corrected by reinforcement, rare mistakes average out.
+//! Each answer comes from one demonstrator, drawn by the mix: `opt` solves the story, `short` forgets its
+//! last step, `slip` is one off from some step on, `random` answers anything. In a later turn a reasoner or
+//! judge adopts what one of the others wrote with probability `follow`; a tool always writes a new chain.
+//! Most forget: a majority habit survives greedy decoding and can be corrected by reinforcement, rare
+//! mistakes average out.
 //!
 //! In prose they write what a brief prompt asks for. A pretrained model rarely needs that: it is for one that finds no answer.
 
@@ -21,7 +22,7 @@ pub const KINDS: &[(&str, f64)] = &[("opt", 0.35), ("short", 0.45), ("slip", 0.1
 pub fn answer(kind: &str, role: Role, encoding: Encoding, chain: &Chain, draws: &mut Draws) -> String {
     let mut chain = chain.clone();
     match kind {
-        // Of a story of one step that leaves what it begins with.
+        // For a story of one step this is the starting number.
         "short" => {
             chain.steps.pop();
         }

@@ -7,8 +7,8 @@
 //!   reasoner is right.
 //! - `single`: a reasoner who answers once.
 //! - `turns`: a reasoner who sees its last solution, until it gives the same answer twice.
-//! - `ensemble`: as many reasoners and tools in parallel as the task's `spec` says, then a judge, who sees them all; the
-//!   episode ends when the judge adopts one of their answers.
+//! - `ensemble`: the numbers of reasoners and tools in the task's `spec`, in parallel, then a judge, who sees
+//!   them all; the episode ends when the judge adopts one of their answers.
 //!
 //! Files:
 //! - [`answer`]: parses answers, finds them in solutions, compares them;

@@ -102,7 +102,7 @@ pub struct Spec {
     pub reasoners: u32,
     /// Tools of an ensemble.
     pub tools: u32,
-    /// Elapsed seconds of a tool's program; `None`: the sandbox's own limit.
+    /// Elapsed seconds of a tool's program; `None`: the sandbox's default limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall: Option<f64>,
     #[serde(skip_serializing_if = "Reasoning::is_default")]
@@ -223,7 +223,7 @@ impl MathProblem {
         Ok(MathProblem { spec, answer, chain })
     }
 
-    /// Whether `said` is the answer, worked out as far as the reference.
+    /// Returns true if `said` is the answer, worked out as far as the reference.
     pub fn is_answered_by(&self, said: &str) -> bool {
         let question = Question { problem: &self.spec.problem, reference: &self.spec.answer };
         Answer::read(said).is_some_and(|answer| {

@@ -1,8 +1,9 @@
-//! A math episode: what everyone said last, and what answers earn.
+//! A math episode: the last message of each agent, and the rewards of answers.
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge earns
-//! (solver, checker) `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component without evidence counts 0.
-//! It is earned each turn, so that returns pay for waiting; with `--set reward=success` agents earn nothing but the team's.
+//! (solver, checker) `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component
+//! without evidence counts 0. Agents earn this each turn, so returns pay for waiting; with `--set
+//! reward=success` there are no local rewards.
 //!
 //! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
 //! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
@@ -66,7 +67,7 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentMessage {
-    /// As others are shown it.
+    /// The text shown to others.
     pub shown: String,
     /// Its answer as written, if there is one.
     pub answer: Option<String>,
@@ -82,7 +83,7 @@ pub struct Answers {
     said: Vec<Option<AgentMessage>>,
 }
 
-/// What a tool's program gives: whether it ran to its end, without an error; the end of what it printed, otherwise the
+/// Runs a tool's program. Returns true if it ended without an error, and the end of its output, or else the
 /// last line of the error.
 ///
 /// # Errors
@@ -104,7 +105,8 @@ fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
 fn printed(output: &str, reference: &Answer) -> Option<String> {
     let line = output.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     let is_answer = match (Answer::read(line)?, reference) {
-        // One word can be an answer where one is asked for; several are a message, and `None` and `inf` no number.
+        // A single word can be an answer if the problem asks for one. Several words are a message, and `None`
+        // and `inf` are no numbers.
         (Answer::Word(_), Answer::Word(_)) => line.chars().all(char::is_alphabetic),
         (Answer::Word(_), _) => false,
         _ => true,
@@ -112,7 +114,7 @@ fn printed(output: &str, reference: &Answer) -> Option<String> {
     is_answer.then(|| line.to_owned())
 }
 
-/// Whether two answers mean the same.
+/// Returns true if two answers mean the same.
 fn same(left: &str, right: &str) -> bool {
     matches!((Answer::read(left), Answer::read(right)), (Some(left), Some(right)) if left.same(&right))
 }
@@ -143,7 +145,7 @@ impl Episode<MathProblem> {
         }
     }
 
-    /// What `text` of `agent` says, and what it earns the agent.
+    /// Reads `text` of `agent` and returns its message and reward.
     fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Outcome)> {
         let is_tool = Role::of(agent) == Role::Tool;
         let (ran, shown, answer) = match (self.problem.spec.encoding, is_tool) {
@@ -186,7 +188,7 @@ impl Episode<MathProblem> {
         Ok((AgentMessage { shown, answer, stands: false }, outcome))
     }
 
-    /// Whether an answer of `agent` ends the episode by itself.
+    /// Returns true if an answer of `agent` ends the episode by itself.
     fn stands(&self, agent: &str, answer: &str) -> bool {
         match self.workflow.name() {
             "single" => true,
@@ -345,7 +347,7 @@ impl Problem for MathProblem {
         actions: &[(&str, &str)],
         credited: Option<&str>,
     ) -> Result<Outcome> {
-        // All are read before any is taken: what was said last must not meet half of what is said now.
+        // Read all messages before applying any, so that no agent meets a mixture of old and new ones.
         let (mut messages, mut parts) = (Vec::new(), Vec::new());
         for (agent, text) in actions {
             let (mut message, mut earned) = episode.read(agent, text)?;

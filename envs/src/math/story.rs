@@ -1,8 +1,9 @@
 //! Generated word problems of arithmetic: a quantity, and what happens to it step by step.
 //!
-//! A story is a chain of whole numbers and the four operations, evaluated from left to right as on a pocket calculator.
-//! Every running total is a whole number from 0 to a limit, and divisions come out even. The number of steps is its
-//! level. The same chain is told in few words for tiny policies and in sentences for pretrained ones.
+//! A story is a chain of whole numbers and the four operations, evaluated from left to right as on a pocket
+//! calculator. Every running total is a whole number from 0 to a limit, and divisions come out even. The
+//! number of steps is its level. A chain is told in few words for tiny policies and in sentences for
+//! pretrained ones.
 //!
 //! Left out: problems that take more than arithmetic; those come from files.
 
@@ -26,7 +27,6 @@ const OPERATIONS: [Operation; 4] =
     [Operation::Add, Operation::Subtract, Operation::Multiply, Operation::Divide];
 
 impl Operation {
-    /// Its sign.
     pub fn sign(self) -> &'static str {
         self.words().0
     }
@@ -85,7 +85,7 @@ impl Chain {
         Chain::draw_of(&OPERATIONS, steps, largest, operand, draws)
     }
 
-    /// The same of a sum or a difference.
+    /// Draws a sum or a difference.
     pub fn draw_sum(largest: u32, operand: u32, draws: &mut Draws) -> Chain {
         Chain::draw_of(&OPERATIONS[..2], 1, largest, operand, draws)
     }
@@ -155,7 +155,7 @@ impl Chain {
         Some(Chain { start: *start, steps: operations.into_iter().zip(operands.iter().copied()).collect() })
     }
 
-    /// A short story: `has 7 gets 5 loses 3`. Which of several words is used is drawn.
+    /// A short story: `has 7 gets 5 loses 3`. Synonyms are drawn at random.
     pub fn tell_shortly(&self, draws: &mut Draws) -> String {
         let mut text = format!("has{}", spell(&self.start.to_string()));
         for (operation, operand) in &self.steps {
@@ -182,7 +182,7 @@ impl Chain {
         question.replace("{n}", &self.start.to_string()).replace("{k}", &operand.to_string())
     }
 
-    /// A story in sentences. Who it is about and what they count is drawn.
+    /// A story in sentences, with a random person and random things to count.
     pub fn tell(&self, draws: &mut Draws) -> String {
         const NAMES: [&str; 8] = ["Ada", "Bruno", "Chidi", "Dara", "Elif", "Farid", "Greta", "Hana"];
         const THINGS: [&str; 8] =

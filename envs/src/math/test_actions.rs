@@ -95,8 +95,8 @@ mod tests {
         ("equation", "\\boxed{x = 42}"),
     ];
 
-    /// Others are shown a solution as it was written, so two that mean the same lead to different states: what they earn
-    /// is compared.
+    /// Solutions are shown as they were written, so two that mean the same lead to different states; only
+    /// their rewards are compared.
     #[test]
     fn solutions_in_every_style_earn_what_their_answer_earns() {
         let spec =

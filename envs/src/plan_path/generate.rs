@@ -1,9 +1,9 @@
-//! Which Plan-Path tasks there are: drawing instances, dividing them into train and test, and their names.
+//! Draws Plan-Path tasks, divides them into train and test, and names them.
 //!
-//! A board with its goal belongs to `test` when a hash of it is divisible by 16. The hash is that of the least
-//! of its eight mirror images and rotations, and the start has no part in it, so no board seen in training
-//! comes back in the test split, neither transformed nor with another start. Nor does one backwards: where the board with the
-//! start as its goal is for testing, the task is in neither split.
+//! A board with its goal belongs to `test` if a hash of it is divisible by 16. The hash is taken over the
+//! least of its eight mirror images and rotations, without the start, so no board seen in training comes back
+//! in the test split, transformed or with another start. Reversed boards are excluded too: if the board with
+//! the start as its goal is a test board, the task is in neither split.
 
 use record::philox::Draws;
 use serde_json::Value;
@@ -17,7 +17,8 @@ use crate::streams;
 /// One in this many boards is for testing.
 const TEST_SHARE: u64 = 16;
 
-/// One draw: the `spec` and what names it; none if its start would have to lie out of the bounds, or in the other split.
+/// One draw: the `spec` and the hash for its name; `None` if its start would be out of bounds or in the other
+/// split.
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
     let size = rules.spec.size as u16;
     let position = |cell: u16| Position { row: (cell / size) as u8, column: (cell % size) as u8 };
@@ -79,12 +80,12 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
     })
 }
 
-/// Which split a board with its goal belongs to, whatever the start.
+/// The split of a board with its goal, whatever the start.
 pub fn split_of(map: &Map) -> Split {
     split_of_board(map, map.position(map.goal()))
 }
 
-/// Which split the board belongs to with this goal in place of its own.
+/// The split of the board with `goal` in place of its goal.
 fn split_of_board(map: &Map, goal: Position) -> Split {
     let last = map.size() as u8 - 1;
     let image = |position: Position, symmetry: u8| {
@@ -111,7 +112,7 @@ fn split_of_board(map: &Map, goal: Position) -> Split {
     streams::split_of(&bytes, TEST_SHARE)
 }
 
-/// The name of an instance: a hash of what it consists of, without the rules.
+/// The name of an instance: a hash of its content without the rules.
 fn identity(map: &Map, start: Position) -> u64 {
     let mut bytes = Vec::with_capacity(3 * map.walls().len() + 8);
     let goal = map.position(map.goal());

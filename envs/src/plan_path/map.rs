@@ -66,12 +66,11 @@ impl Map {
         &self.walls
     }
 
-    /// The goal.
     pub fn goal(&self) -> Cell {
         self.goal
     }
 
-    /// Whether a place lies on the board.
+    /// Returns true if a place lies on the board.
     pub fn holds(&self, place: Position) -> bool {
         usize::from(place.row) < self.size && usize::from(place.column) < self.size
     }
@@ -110,7 +109,8 @@ impl Map {
         (0..self.distances.len()).filter(|cell| self.distances[*cell] != UNREACHABLE).map(|cell| cell as Cell)
     }
 
-    /// The first of the steps U, D, L, R that comes nearer to the goal; none at the goal or out of its reach.
+    /// The first of the steps U, D, L, R that comes nearer to the goal; `None` at the goal or if it cannot be
+    /// reached.
     pub fn nearer(&self, cell: Cell) -> Option<Move> {
         let distance = self.distance(cell);
         Move::ALL.into_iter().find(|step| self.distance(self.neighbor(cell, *step)) < distance)

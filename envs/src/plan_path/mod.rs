@@ -43,7 +43,7 @@ pub enum DrawMode {
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Of every task, but for the board.
+    /// Everything that all tasks share, so all but the board.
     spec: RawSpec,
     /// Share of cells that are walls.
     density: f64,
@@ -54,8 +54,8 @@ pub struct Rules {
     farthest: u32,
 }
 
-/// A task, which can be rebuilt from it alone. The settings that it was drawn with (`density` and what follows) no longer
-/// matter and may be left out of a task written by hand.
+/// A complete task. The settings that it was drawn with (`density` and below) no longer matter and may be
+/// left out of a task written by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSpec {
@@ -340,7 +340,7 @@ impl GridWorld for Instance {
         };
         let walk = rules::walk(map, situation.cell, &action.steps);
         let end = map.distance(walk.end);
-        // What follows the goal is ignored, cells out of reach included.
+        // Text after the goal is ignored, including cells out of reach.
         let legal = (action.connected || end == 0) && !walk.blocked;
         let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
         let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };
@@ -400,7 +400,7 @@ impl GridWorld for Instance {
                 "manhattan" => u16::from(place.apart(goal)),
                 _ => map.distance(map.cell(place)),
             };
-            // A step leaves neither distance as it is: what is no farther is nearer.
+            // A step always changes both distances, so not farther means nearer.
             let takes = |next: Position| far(next) <= far(*position);
             let on_board = |step| Some((step, position.step(step).filter(|next| map.holds(*next))?));
             let steps = Move::ALL.into_iter().filter_map(on_board).filter(|(_, next)| takes(*next));

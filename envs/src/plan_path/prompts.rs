@@ -10,8 +10,8 @@
 //! walls a0 b2 e2 b3 goal c1 at e3 planner                   =>  d3 c3 c2 moves L L U     (workflow `route-moves`)
 //! ```
 //!
-//! What stays the same comes first, so that turns, agents and demonstrations on one board share a prefix. There is no
-//! history: the situation is all there is to know.
+//! Constant parts come first, so that turns, agents and demonstrations on one board share a prefix. There is
+//! no history: the situation is all there is to know.
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.
@@ -101,7 +101,7 @@ fn glyph(map: &Map, position: Position) -> char {
     }
 }
 
-/// A prompt. `proposal` is `None` where there is no tool.
+/// A prompt. `proposal` is `None` without a tool.
 pub fn prompt(instance: &Instance, position: Position, proposal: Option<&str>, agent: &str) -> String {
     let (preamble, episode) = (&instance.preamble, &instance.episode);
     if episode.is_compact() {

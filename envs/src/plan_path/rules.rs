@@ -1,4 +1,4 @@
-//! What moves do on a board, and what they earn.
+//! Effects of moves on a board, and their rewards.
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), fixed where it pays for
 //! dawdling. There the team earns 1 at the goal and otherwise `max(0, (d[t-1] - d[t]) / d[0])`, so that going
@@ -11,7 +11,8 @@
 //! - Agreement with the oracle is the number of moves, from the first on, that each come nearer: a move that only
 //!   repairs the one before it is no agreement.
 //!
-//! An agent's own reward is `.1 format + .1 legal + .8 agreement`. A malformed action earns 0 in everything.
+//! An agent's local reward is `.1 format + .1 legal + .8 agreement`. A malformed action earns 0 in
+//! everything.
 
 use super::map::{Cell, Map, Move, UNREACHABLE};
 use crate::environment::Outcome;
@@ -30,7 +31,7 @@ pub struct Walk {
     pub agreeing: u32,
 }
 
-/// Makes moves until the first illegal one, or until the goal: what follows it is ignored.
+/// Makes moves until the first illegal one, or until the goal; later moves are ignored.
 pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
     let distance = map.distance(start);
     let mut walk = Walk { end: start, least: distance, blocked: false, agreeing: 0 };
@@ -116,7 +117,7 @@ mod tests {
         text.chars().map(|letter| Move::from_letter(letter).unwrap()).collect()
     }
 
-    /// Where moves end, and what they earn: team, legal, agreement and local.
+    /// End of the moves, and their rewards: team, legal, agreement and local.
     fn earned(start: &str, first: u16, best: u16, text: &str) -> (String, f64, bool, f64, f64) {
         let map = map();
         let start = map.cell(place(start));
@@ -141,7 +142,7 @@ mod tests {
         assert_earned(earned("e3", 4, 4, "LLU"), ("c2", 0.75, true, 1.0, 1.0));
         assert_earned(earned("e3", 4, 4, "LUU"), ("d1", 0.75, true, 1.0, 1.0));
         assert_earned(earned("e3", 4, 4, "L"), ("d3", 0.25, true, third, 0.2 + 0.8 * third));
-        // Into the edge: nothing moves, and the rest is dropped.
+        // Into the edge: the walker stays, and the rest is dropped.
         assert_earned(earned("e3", 4, 4, "RLL"), ("e3", 0.0, false, 0.0, 0.1));
         assert_earned(earned("e3", 4, 4, "LRL"), ("d3", 0.25, true, third, 0.2 + 0.8 * third));
         assert_earned(earned("e3", 4, 4, "DU"), ("e3", 0.0, true, 0.0, 0.2));

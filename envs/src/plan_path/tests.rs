@@ -73,7 +73,7 @@ fn a_task_carries_its_settings() {
     ] {
         let spec = task(settings).unwrap();
         for (key, value) in expected.as_object().unwrap() {
-            // What is null here is left out there.
+            // A null here is an absent key there.
             assert_eq!(spec.get(key).unwrap_or(&Value::Null), value, "{key} of {settings:?}");
         }
     }
@@ -203,7 +203,7 @@ fn a_cell_is_a_wall_with_the_probability_asked_for() {
     assert!(found > 20, "{found} boards have a way");
 }
 
-/// A task with start and goal exchanged is the same way backwards: none of the other split.
+/// A task with start and goal exchanged is the same path backwards, so it must not be in the other split.
 #[test]
 fn no_test_task_is_trained_on_backwards() {
     let rules = rules(&["size=4"]);
@@ -220,7 +220,7 @@ fn no_test_task_is_trained_on_backwards() {
     assert_eq!(test.intersection(&train).count(), 0);
 }
 
-/// All boards with one wall and a certain goal that are for testing, found by a program of its own in another language.
+/// All test boards with one wall and a certain goal, found by an independent program in another language.
 #[test]
 fn the_test_split_stays_what_it_is() {
     for (size, goal, expected) in [

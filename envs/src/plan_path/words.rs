@@ -17,7 +17,7 @@ pub fn write(moves: &[Move]) -> String {
     moves.iter().map(word).collect::<Vec<&str>>().join(", ")
 }
 
-/// Reads 1 to `most` moves: those of a list, or the words for moves on the first line that has any.
+/// Reads 1 to `most` moves: a list, or the words for moves on the first line that has any.
 pub fn read(text: &str, most: u32) -> Option<Parsed> {
     prose::read_moves(text, most).or_else(|| {
         let moves = text.lines().find_map(of_line)?;
@@ -38,7 +38,7 @@ fn of_line(line: &str) -> Option<Option<Vec<Move>>> {
     (!moves.is_empty()).then_some((!counted).then_some(moves))
 }
 
-/// Whether a word is a number above one.
+/// Returns true if a word is a number above one.
 fn is_number(word: &str) -> bool {
     let digits = !word.is_empty() && word.bytes().all(|digit| digit.is_ascii_digit());
     digits && word != "1" || NUMBERS.iter().any(|number| number.eq_ignore_ascii_case(word))

@@ -1,8 +1,9 @@
 //! Programs in answers, read as a person would read them.
 //!
-//! The last program that does what is asked counts, and a fence that is marked as Python before one that is not; with it the blocks
-//! before it that define what it uses. Words around it do no harm, nor does a fence that is never closed, nor an example of
-//! its use after it. What stands between `<think>` and `</think>` is not the answer.
+//! The last program that does the task counts, and a fence that is marked as Python before one that is not;
+//! with it the earlier blocks that define the names it uses. Words around it do no harm, nor does a fence
+//! that is never closed, nor an example of its use after it. Text between `<think>` and `</think>` is not the
+//! answer.
 
 use super::functions::{defined, definitions, is_import, mentions};
 
@@ -61,7 +62,7 @@ pub fn program(text: &str, asked: Wanted<'_>) -> Option<String> {
     (!program.trim().is_empty() && program.len() <= LONGEST).then_some(program)
 }
 
-/// A block, after those of the same language before it that define what it uses and does not define itself.
+/// A block, after the earlier blocks of its language that define the names it uses and does not define.
 fn with_used(main: &Fence, fences: &[Fence]) -> String {
     let mut program = main.content.clone();
     let before = fences.iter().filter(|fence| fence.begin < main.begin && fence.language == main.language);
@@ -77,7 +78,7 @@ fn with_used(main: &Fence, fences: &[Fence]) -> String {
     program
 }
 
-/// `text` after what was thought aloud.
+/// `text` after the model's thoughts.
 pub fn answer(text: &str) -> &str {
     text.rsplit_once("</think>").map_or(text, |(_, answer)| answer)
 }
@@ -115,7 +116,7 @@ pub fn fences(text: &str) -> Vec<Fence> {
     found
 }
 
-/// A fence and what follows it on the line.
+/// A fence and the rest of its line.
 fn marker(line: &str) -> Option<(&str, &str)> {
     let sign = line.chars().next().filter(|sign| matches!(sign, '`' | '~'))?;
     let length = line.len() - line.trim_start_matches(sign).len();
@@ -176,7 +177,7 @@ mod tests {
             (&["n = int(input())\nprint(n)", "assert True"], Wanted::Input, &["n = int(input())\nprint(n)"]),
             (&[helper, "print(g(int(input())))"], Wanted::Input, &[helper, "print(g(int(input())))"]),
             (&[helper, "print(g(42))"], Wanted::Anything, &[helper, "print(g(42))"]),
-            // Nothing does what is asked: the last.
+            // No block does the task: take the last.
             (&["x = 1", "y = 2"], function, &["y = 2"]),
         ] {
             let text: String = blocks.iter().map(|source| block(source)).collect();

@@ -1,9 +1,9 @@
 //! Problems from files: task lines, as `envs import` writes them, and the small sets that come with the program.
 //!
-//! The rules of a task (encoding, turns, limits) are those of the settings, whatever its line says. A problem is known by
-//! its text, so that it has one name and one split wherever it comes from: the split that its line names, otherwise one
-//! by a hash of its text. Test problems come in the file's order; train problems in orders that the seed decides,
-//! each once before any comes again.
+//! The rules of a task (encoding, turns, limits) come from the settings, whatever its line says. A problem is
+//! known by its text, so that it has one name and one split wherever it comes from: the split that its line
+//! names, otherwise one by a hash of its text. Test problems come in the file's order; train problems in
+//! orders that the seed decides, each once before any comes again.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -20,7 +20,7 @@ use super::Problem;
 use crate::environment::{Selection, Split, Tasks};
 use crate::streams;
 
-/// The name that selects the problems of our own.
+/// The name that selects the shipped problems.
 const SHIPPED: &str = "shipped";
 /// Bytes of a file of problems.
 const LARGEST: u64 = 1 << 30;
@@ -81,7 +81,7 @@ fn task<P: Problem>(rules: &P::Rules, raw: &Value, identity: u64, split: Split) 
     Ok(streams::task(P::NAME, split, &name, spec))
 }
 
-/// The problems of our own.
+/// The shipped problems.
 fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
     let parse = |line| {
         let mut raw: Value = serde_json::from_str(line).map_err(Failure::work)?;

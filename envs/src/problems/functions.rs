@@ -1,8 +1,9 @@
-//! Python functions in answers, read by their lines: a `def` line and what is indented below it, and what it uses beside itself.
+//! Python functions in answers, read by their lines: a `def` line, the lines indented below it, and the
+//! definitions it uses.
 
 use super::fences;
 
-/// The function called `name` in `text`: its indentation, and its lines without those of fences; the first of this name.
+/// The first function called `name` in `text`: its indentation, and its lines without fences.
 pub fn lines<'a>(text: &'a str, name: &str) -> Option<(usize, Vec<&'a str>)> {
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("```"));
     let first = lines.find(|line| defined(line) == Some(name))?;
@@ -13,7 +14,7 @@ pub fn lines<'a>(text: &'a str, name: &str) -> Option<(usize, Vec<&'a str>)> {
     Some((indent, found))
 }
 
-/// The same as a text that begins with `def`.
+/// The function's text, which begins with `def`.
 pub fn function(text: &str, name: &str) -> Option<String> {
     Some(lines(text, name)?.1.join("\n").trim().to_owned())
 }
@@ -26,8 +27,8 @@ pub fn defined(line: &str) -> Option<&str> {
     (!name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_')).then_some(name)
 }
 
-/// What stands beside the function called `name` in `text` and is used by it: functions, classes, constants and imports, and what
-/// those use, in their order; but not what defines `partner`, which somebody else writes.
+/// Definitions in `text` that the function `name` uses, directly or not: functions, classes, constants and
+/// imports, in their order; but not the definition of `partner`, which another agent writes.
 pub fn used(text: &str, name: &str, partner: &str) -> String {
     let Some(function) = function(text, name) else { return String::new() };
     let segments = segments(text, name);
@@ -55,7 +56,8 @@ pub fn lambda<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The statements of the block that defines `name`, with what is indented below them and the brackets that close them.
+/// The statements of the block that defines `name`, each with the lines indented below it and its closing
+/// brackets.
 fn segments(text: &str, name: &str) -> Vec<String> {
     let fences = fences::fences(text);
     let defines = |source: &str| source.lines().any(|line| defined(line) == Some(name));
@@ -96,7 +98,7 @@ pub fn definitions(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether a program imports this name.
+/// Returns true if a program imports this name.
 pub fn is_import(source: &str, wanted: &str) -> bool {
     let imports = source.lines().filter(|line| line.starts_with("import ") || line.starts_with("from "));
     imports.into_iter().any(|line| mentions(line, wanted))
@@ -108,7 +110,7 @@ fn name(text: &str) -> &str {
     &text[..end]
 }
 
-/// Whether a program has this name in it.
+/// Returns true if a program has this name in it.
 pub fn mentions(source: &str, wanted: &str) -> bool {
     source.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == wanted)
 }

@@ -1,12 +1,13 @@
-//! The skeleton of environments that score what all agents said in a turn as one: one reward for the team, as in MAGRPO
-//! (arXiv 2508.04652), and none for an agent alone.
+//! Shared code of environments that score the texts of all agents in a turn as one: one reward for the team,
+//! as in MAGRPO (arXiv 2508.04652), and none for an agent alone.
 //!
-//! A [`JointTask`] grades texts and writes prompts; turns, states and the end of an episode are written here. A turn ends, and
-//! pays, when the last stage of the workflow has spoken. An episode lasts all its turns, also after a perfect one: returns
-//! add up turns, and an early end would pay for being slow. Its success is that of the last turn.
+//! A [`JointTask`] grades texts and writes prompts; turns, states and the end of an episode are handled here.
+//! A turn ends and pays when the last stage of the workflow has acted. An episode lasts all its turns, even
+//! after a perfect one: returns add up turns, and an early end would pay for being slow. The last turn
+//! decides about success.
 //!
-//! Who sees what: in `team` and `single` an agent sees what it said itself, in `pipeline` also what was said before it in
-//! the same turn, in `discussion` everything, from the second turn on.
+//! Visibility: in `team` and `single` an agent sees its earlier texts, in `pipeline` also the earlier texts
+//! of the same turn, in `discussion` everything, from the second turn on.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -23,7 +24,8 @@ use crate::environment::{ExtractionCase, Outcome, Split};
 use crate::settings::{Setting, Settings};
 use crate::workflow::Workflow;
 
-/// A task whose answer is the texts of all agents; constants and functions without a comment are those of [`Problem`].
+/// A task whose answer is the texts of all agents. For constants and functions without a comment see
+/// [`Problem`].
 pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const SUMMARY: &'static str;
@@ -53,15 +55,15 @@ pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     fn turns(&self, workflow: &Workflow) -> u32;
     fn reward_range(&self) -> (f64, f64);
 
-    /// What `agent` is asked, with what it is shown of the turns before.
+    /// The prompt of `agent`, with the visible part of earlier turns.
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String;
-    /// What `texts`, by agent of `workflow`, are worth together; empty: nothing was said.
+    /// Grades `texts`, one for each agent of `workflow`; an empty text means that the agent wrote nothing.
     ///
     /// # Errors
     /// No sandbox to run a program in: unavailable.
     fn grade(&self, workflow: &Workflow, texts: &[&str]) -> Result<Grade>;
 
-    /// A text of `agent` that earns most, with the best of the others; `None`: none is known.
+    /// A text of `agent` that earns most with the best texts of the others, if one is known.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String>;
     fn test_actions(&self, workflow: &Workflow, agent: &str) -> Vec<String>;
     fn extraction_cases() -> Vec<ExtractionCase> {
@@ -82,7 +84,7 @@ pub struct Grade {
     pub components: Vec<(&'static str, f64)>,
     /// The task counts as solved.
     pub success: bool,
-    /// What each agent is told of it in the next turn; none: nothing.
+    /// Feedback for each agent in the next turn; empty without feedback.
     pub feedback: Vec<String>,
 }
 
@@ -91,7 +93,7 @@ pub struct Grade {
 pub struct Shown<'a> {
     /// Turns that have ended.
     pub turn: u32,
-    /// What was said, with the position of who said it.
+    /// Earlier texts, each with the position of its agent.
     pub texts: Vec<(usize, &'a str)>,
     /// What the agent is told of the last turn, if anything.
     pub feedback: Option<&'a str>,
@@ -206,7 +208,7 @@ impl<J: JointTask> Problem for Together<J> {
         let workflow = Arc::clone(&episode.workflow);
         for (agent, text) in actions {
             if let Some(position) = workflow.position(agent) {
-                // What is longer than any answer should be is none.
+                // A text longer than any sensible answer counts as empty.
                 let text = if text.len() > fences::LONGEST { "" } else { text };
                 episode.situation.texts[position] = Some(text.to_owned());
             }

@@ -1,11 +1,11 @@
-//! The skeleton of environments whose task is a problem: drawn without end or read from a file, and answered in turns by
-//! agents who see what was said last.
+//! Shared code of environments whose task is a problem: drawn without end or read from a file, and answered
+//! in turns by agents who see the last messages.
 //!
 //! `math` and `code` implement [`Problem`]; workflows, tasks, episodes, state JSON and demonstrations are written here.
 //! [`mod@file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
 //! environments that score what all agents said in a turn as one, [`gates`] what such a score asks for.
 //!
-//! Left out: grid worlds, which have a skeleton of their own ([`crate::grid`]).
+//! Left out: grid worlds ([`crate::grid`]).
 
 pub mod fences;
 pub mod file;
@@ -46,13 +46,13 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const SETTINGS: &'static [Setting];
     /// Kinds of demonstrators with their default shares.
     const DEMONSTRATORS: &'static [(&'static str, f64)];
-    /// Problems of our own: a `spec` without rules on each line.
+    /// The shipped problems: a `spec` without rules on each line.
     const SHIPPED: &'static str;
     /// Tokens of a completion at most, where it is no prose.
     const MAX_TOKENS: u32;
     /// Whether an agent's success can depend on what the others of its stage do.
     const JOINT: bool;
-    /// `--set data` where none is given; `None`: tasks are generated.
+    /// Default of `--set data`; `None`: tasks are generated.
     const DATA: Option<&'static str> = None;
 
     /// Tokens of a completion in prose at most: room for an answer that explains itself, as untrained chat models do.
@@ -116,7 +116,7 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     -> Result<Outcome>;
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
-    /// Whether the problem is solved, found by other means than in [`Problem::play`].
+    /// Returns true if the problem is solved, found by other means than in [`Problem::play`].
     fn is_solved(episode: &Episode<Self>) -> bool;
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String>;
     fn extraction_cases() -> Vec<ExtractionCase>;
@@ -269,7 +269,7 @@ fn demonstrate<P: Problem>(
     Ok(samples)
 }
 
-/// Is shown a situation, an agent and what it says there.
+/// Callback for a situation, an agent and its text.
 type Recorder<'a, P> = &'a mut dyn FnMut(&Episode<P>, &str, &str);
 
 /// A situation in an episode.
@@ -299,8 +299,8 @@ impl<P: Problem> Episode<P> {
         P::play(self, actions, credited)
     }
 
-    /// Plays a turn of demonstrators; whether the episode is over. A turn that is recorded ends with what its last stage
-    /// says: nothing follows from it.
+    /// Plays a turn of demonstrators; returns true if the episode is over. A recorded turn ends with its last
+    /// stage, because nothing follows from that stage.
     fn demonstrated_turn(
         &mut self,
         demonstration: &Demonstration,

@@ -1,12 +1,13 @@
-//! Which Sokoban tasks there are: drawing levels, dividing them into train and test, and their names.
+//! Draws Sokoban tasks, divides them into train and test, and names them.
 //!
 //! A level is drawn by reverse play: random walls and goals, and then a start among all situations from which
-//! pulling boxes off their goals leads away, each number of moves from `nearest` to `farthest` as likely as any
-//! other that exists. So every level can be solved, and its shortest solution is known. No box starts on a goal.
+//! pulling boxes off their goals leads away, each number of moves from `nearest` to `farthest` as likely as
+//! any other that exists. So every level can be solved, and its shortest solution is known. No box starts on
+//! a goal.
 //!
-//! A level with its goals belongs to `test` when a hash of it is divisible by 8. The hash is that of the least of
-//! its eight mirror images and rotations, and boxes and player have no part in it, so no level seen in training
-//! comes back in the test split, neither transformed nor with another start.
+//! A level with its goals belongs to `test` if a hash of it is divisible by 8. The hash is taken over the
+//! least of its eight mirror images and rotations, without boxes and player, so no level seen in training
+//! comes back in the test split, transformed or with another start.
 
 use record::philox::Draws;
 use serde_json::Value;
@@ -21,7 +22,8 @@ use crate::streams;
 /// One in this many levels is for testing.
 const TEST_SHARE: u64 = 8;
 
-/// One draw: the `spec` and what names it; none in the other split, or without a start within the bounds.
+/// One draw: the `spec` and the hash for its name; `None` in the other split, or without a start within the
+/// bounds.
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
     let (walls, goals) = board(rules, draws);
     if split_of(rules.spec.size, &walls, &goals) != split {
@@ -71,7 +73,7 @@ pub(super) fn start(rules: &Rules, level: &Level, draws: &mut Draws) -> Option<S
     draws.choose(&starts).copied()
 }
 
-/// Which split a level with its goals belongs to, whatever boxes and player.
+/// The split of a level with its goals, whatever boxes and player.
 pub fn split_of(size: usize, walls: &[Position], goals: &[Position]) -> Split {
     let last = size as u8 - 1;
     let images = |positions: &[Position], symmetry: u8| {

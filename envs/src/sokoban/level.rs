@@ -2,8 +2,8 @@
 //!
 //! A level is small enough to be solved whole: a breadth-first search goes backwards from every solved
 //! situation, over moves and over pulls instead of pushes, and finds the distance of each situation that can
-//! still be solved. What it does not reach is a deadlock. The table is built once for each level and shared by
-//! all states on it; [`LARGEST_TABLE`] bounds what is accepted.
+//! still be solved. A situation that it does not reach is a deadlock. The table is built once for each level
+//! and shared by all states on it; [`LARGEST_TABLE`] bounds its size.
 
 use crate::grid::{Move, Position};
 
@@ -30,7 +30,8 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// A situation; none if two boxes share a cell or the player stands on one, or with too many boxes.
+    /// A situation; `None` if two boxes share a cell, the player stands on a box, or there are too many
+    /// boxes.
     pub fn new(player: Cell, boxes: &[Cell]) -> Option<Situation> {
         let mut sorted = [NOWHERE; MOST_BOXES];
         sorted.get_mut(..boxes.len())?.copy_from_slice(boxes);
@@ -75,12 +76,12 @@ fn choose(all: usize, some: usize) -> usize {
     (0..some).fold(1, |product, step| product.saturating_mul(all.saturating_sub(step)) / (step + 1))
 }
 
-/// Situations of a level with so many free cells and boxes.
+/// Number of situations of a level with `free` free cells and `boxes` boxes.
 pub fn table_size(free: usize, boxes: usize) -> usize {
     choose(free, boxes).saturating_mul(free)
 }
 
-/// Whether the solver takes a level with so many free cells and boxes.
+/// Returns true if the solver accepts a level with `free` free cells and `boxes` boxes.
 pub fn fits(free: usize, boxes: usize) -> bool {
     table_size(free, boxes) <= LARGEST_TABLE
 }
@@ -166,7 +167,7 @@ impl Level {
         cells.iter().map(|cell| self.position(*cell)).collect()
     }
 
-    /// The situation after a move; none if it is illegal: into a wall, or against a box that cannot move.
+    /// The situation after a move; `None` if it is illegal: into a wall, or against a box that cannot move.
     pub fn step(&self, situation: &Situation, step: Move) -> Option<Situation> {
         let next = self.neighbors[usize::from(situation.player)][step as usize];
         if next == NOWHERE {
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn places_off_the_level_are_no_cells() {
         let level = level(6, &["b2"], &["e1"]);
-        // Of a level six rows high, row 0 column 7 is stored where row 1 column 1 is.
+        // In a level six rows high, row 0 column 7 is stored at the place of row 1 column 1.
         for (row, column) in [(0, 0), (2, 1), (6, 0), (6, 6), (5, 6), (0, 7), (7, 0), (25, 25)] {
             assert_eq!(level.cell(Position { row, column }), None, "row {row}, column {column}");
         }

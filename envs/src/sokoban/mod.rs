@@ -32,7 +32,7 @@ pub(crate) static SOKOBAN: Grid<Instance> = Grid::new();
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Of every task, but for the level.
+    /// Everything that all tasks share, so all but the level.
     spec: RawSpec,
     boxes: usize,
     /// Share of cells inside the rim that are walls.
@@ -65,9 +65,7 @@ struct RawSpec {
 /// A task with everything that stays the same during its episodes.
 #[derive(Debug)]
 pub struct Instance {
-    /// The level.
     pub level: Level,
-    /// The situation at the start.
     pub start: Situation,
     /// Moves of a shortest solution.
     pub first: u16,

@@ -10,7 +10,7 @@
 //! walls b2 d4 goal d3 box c3 at b4 planner                   =>  b3 c3 moves U R   (`route-moves`)
 //! ```
 //!
-//! What stays the same comes first. There is no history: the situation is all there is to know.
+//! Constant parts come first. There is no history: the situation is all there is to know.
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.
@@ -62,7 +62,7 @@ pub fn preamble(level: &Level, encoding: Encoding, moves: u32, turns: u32) -> St
     )
 }
 
-/// A prompt. `proposal` is `None` where there is no tool.
+/// A prompt. `proposal` is `None` without a tool.
 pub fn prompt(instance: &Instance, situation: &Situation, proposal: Option<&str>, agent: &str) -> String {
     let Instance { level, preamble, episode, .. } = instance;
     if episode.is_compact() {

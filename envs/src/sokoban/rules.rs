@@ -1,20 +1,21 @@
-//! What moves do in Sokoban, and what a turn earns.
+//! Effects of moves in Sokoban, and the rewards of a turn.
 //!
-//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if every box is on a
-//! goal and otherwise the share of boxes that are; the planner `.1 format + .1 legal + .8 no deadlock`, the tool
-//! `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal were executed. As
-//! printed it pays for dawdling: a box once on its goal is paid every turn, the last one included in a solution
-//! ends that, and a player that walks back and forth is never in a deadlock. Here, with `d` the exact number of
-//! moves that a situation is away from being solved:
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if every box
+//! is on a goal and otherwise the share of boxes that are; the planner `.1 format + .1 legal + .8 no
+//! deadlock`, the tool `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal
+//! were executed. The printed rule pays for dawdling: a box once on its goal is paid every turn, the last one
+//! included in a solution ends that, and a player that walks back and forth is never in a deadlock. Here,
+//! with `d` the exact number of moves that a situation is away from being solved:
 //!
-//! - The potential is `-d`. Improvement is `d` before less `d` after, over what a turn can do, not below 0; none
-//!   in a deadlock.
+//! - The potential is `-d`. Improvement is `d` before less `d` after, over what a turn can do, not below 0,
+//!   and 0 in a deadlock.
 //! - Without deadlock the planner earns half of the .8, and the other half as far as the potential improves.
 //!   A deadlock ends the episode.
-//! - The team earns 1 if the level is solved. Before that, a share `1/B` of B boxes is paid each time that `d` has
-//!   fallen by a further `1/B` of what it was at the start, once, and what the shortest solution leaves for its last
-//!   turn only on arrival. A box parked on a goal where it blocks the others is no progress in this, and no path
-//!   collects more than a shortest one. With one box it is the table's own: 1 if solved, otherwise 0.
+//! - The team earns 1 if the level is solved. Before that, a share `1/B` of B boxes is paid each time that
+//!   `d` has fallen by a further `1/B` of its start value, once, and what the shortest solution leaves for
+//!   its last turn only on arrival. A box parked on a goal where it blocks the others is no progress in this,
+//!   and no path collects more than a shortest one. With one box this is the table's rule: 1 if solved,
+//!   otherwise 0.
 //!
 //! How many boxes are on goals is logged as a component all the same. A malformed action earns 0 in everything.
 
@@ -22,8 +23,8 @@ use super::level::{DEAD, Level, Situation};
 use crate::environment::Outcome;
 use crate::grid::{Move, local_reward};
 
-/// Makes moves until the first illegal one, or until the level is solved: what follows it is ignored.
-/// Answers where that leads, and whether no move was illegal.
+/// Makes moves until the first illegal one, or until the level is solved; later moves are ignored. Returns
+/// the situation reached, and true if no move was illegal.
 pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, bool) {
     let mut situation = *start;
     for step in moves {
@@ -81,7 +82,7 @@ impl Progress {
     }
 }
 
-/// What an agent's own reward is made of; the default is a malformed action's.
+/// The parts of an agent's local reward; the default is a malformed action's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Components {
     /// The action could be parsed.
@@ -97,7 +98,7 @@ pub struct Components {
 }
 
 impl Components {
-    /// The agent's own reward, in [0, 1].
+    /// The agent's local reward, in [0, 1].
     pub fn local(&self, agent: &str) -> f64 {
         let main = match agent {
             "tool" => self.improvement,

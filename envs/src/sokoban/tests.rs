@@ -43,7 +43,7 @@ fn straight_is_towards_the_nearest_box_that_is_not_home() {
         ("c4", ["c2", "f5"], &[Up]),
         // Box b1 is nearer, and on its goal.
         ("b2", ["b1", "e5"], &[Down, Right]),
-        // Of two the nearer one, and of two alike the first in the order of reading.
+        // The nearer of two, and of two alike the first in reading order.
         ("d2", ["d4", "b5"], &[Down]),
         ("d3", ["d5", "d1"], &[Up]),
         // Nothing is left to do.
@@ -89,7 +89,7 @@ fn demonstrators_do_what_their_names_say() {
 
 #[test]
 fn boards_have_about_as_many_walls_as_asked_for_anywhere() {
-    // Of 16 cells .15 x U(0.5, 1.5) are 1.2 to 3.6, rounded: 1 below 1.5, which are .3 of 2.4.
+    // 16 cells times .15 x U(0.5, 1.5) are 1.2 to 3.6, rounded: 1 below 1.5, which are .3 of 2.4.
     let (rules, mut draws) = (rules(&["size=6", "density=0.15", "boxes=2"]), draws("board"));
     let (mut counts, mut walled, mut goals_at) = ([0; 17], BTreeSet::new(), BTreeSet::new());
     for _ in 0..4000 {

@@ -33,7 +33,7 @@ const LETTERS: [[u8; SIDE]; 26] = [
     [0b11111, 0b00010, 0b00100, 0b01000, 0b11111],
 ];
 
-/// Whether the cell in `column` from the left and `row` from the top belongs to `letter`, A to Z.
+/// Returns true if the cell in `column` from the left and `row` from the top belongs to `letter`, A to Z.
 pub fn is_set(letter: u8, column: usize, row: usize) -> bool {
     let rows = LETTERS.get(usize::from(letter.wrapping_sub(b'A')));
     rows.is_some_and(|rows| row < SIDE && column < SIDE && rows[row] >> (SIDE - 1 - column) & 1 == 1)

@@ -49,7 +49,7 @@ enum Feedback {
 struct Spec {
     word: String,
     turns: u32,
-    /// Of both builders together.
+    /// Commands of both builders together.
     commands: usize,
     feedback: Feedback,
     success: f64,

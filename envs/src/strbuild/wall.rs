@@ -1,4 +1,4 @@
-//! A wall of blocks: commands in answers, what they build, and what that is worth.
+//! A wall of blocks: commands in answers, the resulting blocks, and the score.
 //!
 //! The score is 2 coverage - 1.5 extra - adjacent - 0.25 for each agent that left out a block of its palette: coverage is the
 //! share of the word's cells that have a block, extra the share of the other cells that have one, adjacent the share of
@@ -129,8 +129,8 @@ pub fn best(word: &str, agents: usize) -> Vec<String> {
     texts
 }
 
-/// The class of each cell, 0 or 1: that of its neighbors is the other one, and each connected part puts its larger half into
-/// the class that has fewer.
+/// The class of each cell, 0 or 1. Neighbors have different classes, and each connected part puts its larger
+/// half into the class that has fewer cells so far.
 fn classes(mut cells: Vec<Cell>) -> Vec<(Cell, usize)> {
     let mut found: Vec<(Cell, usize)> = Vec::new();
     while let Some(first) = cells.pop() {
@@ -169,7 +169,7 @@ mod tests {
         let score = |texts: &[&str]| Score::of("I", &built(texts, 99), &PALETTES);
         let empty = score(&["", ""]);
         assert_eq!((empty.total(), empty.lazy, empty.iou), (-0.5, 2, 0.0));
-        // Two neighbors that look alike, one cell beside the letter.
+        // Two neighbors that look alike, one cell next to the letter.
         let some = score(&["/setblock 2 1 0 stone\n/setblock 2 2 0 stone\nsetblock 0 2 0 oak_planks", "no"]);
         let want = Score { coverage: 2.0 / 9.0, extra: 1.0 / 16.0, adjacent: 1.0, lazy: 1, iou: 0.2 };
         assert_eq!(some, want);

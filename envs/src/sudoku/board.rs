@@ -54,7 +54,7 @@ impl Shape {
         (row, column, row / self.band * self.band + column / self.band)
     }
 
-    /// Whether two different cells share a row, a column or a box.
+    /// Returns true if two different cells share a row, a column or a box.
     pub fn peers(self, left: usize, right: usize) -> bool {
         let ((a, b, c), (x, y, z)) = (self.units(left), self.units(right));
         left != right && (a == x || b == y || c == z)
@@ -78,7 +78,7 @@ impl Shape {
         board.filter(|board| board.len() == self.cells())
     }
 
-    /// Whether every row, column and box holds every digit, by counting and without a solution at hand.
+    /// Returns true if every row, column and box holds every digit, by counting and without a solution at hand.
     pub fn complete(self, board: &[u8]) -> bool {
         let mut seen = vec![0_u16; 3 * self.size];
         for (cell, digit) in board.iter().enumerate() {
@@ -137,13 +137,13 @@ mod tests {
     fn clues_stay_and_fills_give_way() {
         let start = "1...............";
         assert_eq!(placed(start, &[(1, 2), (15, 1)]), ("12.............1".to_owned(), true));
-        // A clue is neither replaced nor contradicted, and what follows is dropped.
+        // A clue is neither replaced nor contradicted, and the rest is dropped.
         assert_eq!(placed(start, &[(0, 2), (1, 2)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(1, 2), (5, 1), (2, 3)]), ("12..............".to_owned(), false));
         assert_eq!(placed(start, &[(1, 5)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(1, 0)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(16, 1)]), (start.to_owned(), false));
-        // The team's own digits can be replaced, and go when they clash.
+        // Digits placed by the team can be replaced, and go when they clash.
         assert_eq!(placed("12..............", &[(1, 3)]), ("13..............".to_owned(), true));
         assert_eq!(placed("12............2.", &[(2, 2)]), ("1.2.............".to_owned(), true));
     }

@@ -118,7 +118,7 @@ mod tests {
             let shape = Shape::new(if text.len() == 16 { 4 } else { 9 }).unwrap();
             form(shape, &shape.parse(text).unwrap())
         };
-        // The same clues in the next band and with other digits; and one clue more.
+        // Equal clues in the next band and with other digits; and one clue more.
         assert_eq!(form("12..34.........."), form("........43..21.."));
         assert_ne!(form("12..34.........."), form("12..34......1..."));
         let nine = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79";

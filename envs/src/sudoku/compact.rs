@@ -15,7 +15,7 @@ use super::board::{Placement, Shape};
 use crate::grid::Position;
 use crate::grid::compact::end_prompt;
 
-/// A prompt: the agent's name ends it. `proposal` is `None` where there is no tool.
+/// A prompt: the agent's name ends it. `proposal` is `None` without a tool.
 pub fn prompt(clues: &[u8], board: &[u8], proposal: Option<&str>, agent: &str) -> String {
     let mut text = String::with_capacity(3 * board.len() + 32);
     text.push_str("sudoku");

@@ -1,9 +1,9 @@
 //! Imperfect experts of Sudoku, to warm up a policy.
 //!
-//! `opt` places right digits, the surest first, as many as a turn has; `lazy` places one of them and stops; `legal` places
-//! digits that clash with nothing on the board, right or wrong; `random` places any digit in any cell. A majority of lazy
-//! actions makes the warmed-up policy weak in a way that reinforcement can fix: greedy decoding averages rare mistakes
-//! out, but not a majority habit.
+//! `opt` places right digits, the surest first, up to the limit of a turn; `lazy` places one of them and
+//! stops; `legal` places digits that clash with nothing on the board, right or wrong; `random` places any
+//! digit in any cell. A majority of lazy actions makes the warmed-up policy weak in a way that reinforcement
+//! can fix: greedy decoding averages rare mistakes out, but not a majority habit.
 
 use record::philox::Draws;
 

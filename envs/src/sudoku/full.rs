@@ -41,7 +41,7 @@ fn rows(shape: Shape, board: &[u8]) -> String {
     text
 }
 
-/// A prompt: rules and clues, then the board. `proposal` is `None` where there is no tool.
+/// A prompt: rules and clues, then the board. `proposal` is `None` without a tool.
 pub fn prompt(instance: &Instance, board: &[u8], proposal: Option<&str>, agent: &str) -> String {
     let Instance { shape, clues, episode, .. } = instance;
     let (size, band, fills, turns) = (shape.size(), shape.band(), episode.steps, episode.turns);
@@ -161,7 +161,7 @@ fn differences(board: &[u8], grid: impl Iterator<Item = u8>) -> Vec<Placement> {
     named.map(|(cell, (digit, _))| Placement { cell, digit }).collect()
 }
 
-/// A grid of bare lines, each with as many digits as a row.
+/// A grid of bare lines, each with one digit per column.
 fn bare(shape: Shape, board: &[u8], text: &str) -> Option<Vec<Placement>> {
     let digits = |line: &str| -> Option<Vec<u8>> {
         let letters = line.chars().filter(|letter| !letter.is_whitespace() && *letter != '|');

@@ -1,13 +1,13 @@
-//! Which Sudoku tasks there are: drawing puzzles, dividing them into train and test, and their names.
+//! Draws Sudoku tasks, divides them into train and test, and names them.
 //!
-//! A puzzle is a random complete board with cells emptied in random order, each only if the solution
-//! stays the only one, until as many are empty as were drawn. It belongs to `test` when a hash of its
-//! [`canonical::form`] is divisible by 8, so no puzzle seen in training comes back in the test split, not
-//! turned over, not rearranged and not with other digits.
+//! A puzzle is a random complete board with cells emptied in random order until the drawn number is empty; a
+//! cell is emptied only if the solution stays unique. It belongs to `test` if a hash of its
+//! [`canonical::form`] is divisible by 8, so no puzzle seen in training comes back in the test split, turned
+//! over, rearranged or with other digits.
 //!
-//! Of 4×4 there are few puzzles up to symmetry (2,448 with 3 to 7 empty cells), and the test split
-//! holds different arrangements of its share of them. What is divided are puzzles: a board half filled in while
-//! training may look like one that a test begins with.
+//! There are few 4×4 puzzles up to symmetry (2,448 with 3 to 7 empty cells), and the test split holds
+//! different arrangements of its share of them. The division is by puzzle: a board half filled in while
+//! training may equal the start of a test puzzle.
 
 use record::philox::Draws;
 use serde_json::Value;
@@ -21,12 +21,13 @@ use crate::streams;
 /// One in this many puzzles is for testing.
 const TEST_SHARE: u64 = 8;
 
-/// Which split a puzzle belongs to.
+/// The split of a puzzle.
 pub fn split_of(shape: Shape, clues: &[u8]) -> Split {
     streams::split_of(&canonical::form(shape, clues), TEST_SHARE)
 }
 
-/// One draw: the `spec` and what names it; none in the other split, or where so many cells could not be emptied.
+/// One draw: the `spec` and the hash for its name; `None` in the other split, or if too few cells could be
+/// emptied.
 pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
     let empty = rules.fewest + draws.below(rules.most - rules.fewest + 1);
     let clues = puzzle(rules.shape, empty, draws)?;
@@ -34,7 +35,7 @@ pub(crate) fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Va
     (split_of(rules.shape, &clues) == split).then(|| (spec(), streams::first_word(&clues)))
 }
 
-/// A puzzle with `empty` empty cells; none if so many could not be emptied.
+/// A puzzle with `empty` empty cells; `None` if that many could not be emptied.
 fn puzzle(shape: Shape, empty: u32, draws: &mut Draws) -> Option<Board> {
     let mut clues = solve::random(shape, draws);
     let mut order: Vec<usize> = (0..shape.cells()).collect();

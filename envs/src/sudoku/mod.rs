@@ -36,7 +36,7 @@ pub(crate) static SUDOKU: Grid<Instance> = Grid::new();
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Of every task, but for the clues.
+    /// Everything that all tasks share, so all but the clues.
     spec: RawSpec,
     shape: Shape,
     /// Least number of empty cells.
@@ -63,7 +63,7 @@ struct RawSpec {
 pub struct Instance {
     /// The geometry.
     pub shape: Shape,
-    /// The clues; 0 where there is none.
+    /// The clues; 0 for an empty cell.
     pub clues: Board,
     /// The only solution.
     pub solution: Board,
@@ -252,7 +252,7 @@ impl GridWorld for Instance {
         rules::outcome(agent, false, false, 0.0, 0.0)
     }
 
-    /// As many right digits as a turn can place, the surest first.
+    /// The right digits that a turn can place, up to its limit, the surest first.
     fn best(&self, board: &Board) -> Vec<Placement> {
         let cells = self.missing(board).into_iter().take(self.episode.steps as usize);
         cells.map(|cell| Placement { cell, digit: self.solution[cell] }).collect()

@@ -1,9 +1,9 @@
-//! What a turn of Sudoku earns.
+//! Rewards of a turn of Sudoku.
 //!
-//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if the puzzle is
-//! solved and 0 otherwise; the planner `.1 format + .1 legal + .8 progress`, the tool
-//! `.1 format + .1 executes + .8 sanity`, scored as if its proposal were executed. As printed, progress is the
-//! share of filled cells and sanity whether a result is consistent, so any digit that clashes with nothing yet
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if the puzzle
+//! is solved and 0 otherwise; the planner `.1 format + .1 legal + .8 progress`, the tool `.1 format + .1
+//! executes + .8 sanity`, scored as if its proposal were executed. In the printed rule, progress is the share
+//! of filled cells and sanity whether a result is consistent, so any digit that clashes with nothing yet
 //! pays, right or wrong, and a board that is full stays well paid turn after turn. Here:
 //!
 //! - Solved means: every clue as it was, and every row, column and box with every digit. A clue cannot be
@@ -72,7 +72,7 @@ mod tests {
         // A wrong digit takes away what a right one earns.
         assert_eq!(after("13.43.122143432."), 0.0);
         assert_eq!(after("2..43.122143432."), 0.0);
-        // What was right is lost again.
+        // A right digit is lost again.
         let before = instance.shape.parse("12.43.122143432.").unwrap();
         let lost = instance.shape.parse("1.243.122143432.").unwrap();
         assert_eq!(progress(&instance, &before, &lost), 0.0);

@@ -66,7 +66,7 @@ fn search(shape: Shape, board: &[u8], limit: usize, draws: Option<&mut Draws>) -
     search.found
 }
 
-/// Up to `limit` solutions of a board, in a fixed order; none of a board with a clash.
+/// Up to `limit` solutions of a board, in a fixed order; empty for a board with a clash.
 pub fn solutions(shape: Shape, board: &[u8], limit: usize) -> Vec<Vec<u8>> {
     search(shape, board, limit, None)
 }

@@ -57,8 +57,8 @@ pub fn all(
     answers
 }
 
-/// Styles of answers in prose: those of the first group mean a 3 in row 0, column 2 and a 3 in row 1, column 0,
-/// those of the second nothing.
+/// Styles of answers in prose. The first group means a 3 in row 0, column 2 and a 3 in row 1, column 0; the
+/// second group means nothing.
 const READABLE: [(&str, &str); 13] = [
     ("plain", "#### [[0, 2, 3], [1, 0, 3]]"),
     ("heading before", "#### Step 1\nRow 0 lacks a 3.\n\n#### [[0, 2, 3], [1, 0, 3]]"),

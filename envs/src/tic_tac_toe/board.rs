@@ -36,7 +36,7 @@ impl Board {
         LINES.iter().any(|[a, b, c]| is(a, b) && is(b, c))
     }
 
-    /// Whether somebody has won, or no cell is empty.
+    /// Returns true if somebody has won, or no cell is empty.
     pub fn is_over(&self) -> bool {
         self.is_won() || self.empty().is_empty()
     }

@@ -1,12 +1,13 @@
 //! Tic-Tac-Toe: two agents, x and o, take turns on one board. The smallest whole environment: begin here to write one.
 //!
-//! The agents are opponents, so an agent's own reward is for itself: `.1 format + .1 legal + .8 value`, where value is
-//! what its move is worth to it under perfect play (win 1, draw 1/2, loss 0). The team's reward is for a well-played game:
-//! 1 when the game ends and no move gave value away, which is also what counts as success. A malformed or illegal move
-//! places nothing, and the other agent moves on.
+//! The agents are opponents, so local rewards are for each agent alone: `.1 format + .1 legal + .8 value`,
+//! where value is what its move is worth to it under perfect play (win 1, draw 1/2, loss 0). The team's
+//! reward is for a well-played game: 1 when the game ends and no move gave value away, which is also what
+//! counts as success. A malformed or illegal move places nothing, and the other agent moves on.
 //!
-//! Every word is one token of the tiny tokenizer: the prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in reading order,
-//! 1 for the agent's own and 2 for its opponent's, and the action ` b0` marks the cell in column b of row 0.
+//! Every word is one token of the tiny tokenizer: the prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in
+//! reading order, 1 for the agent's marks and 2 for its opponent's, and the action ` b0` marks the cell in
+//! column b of row 0.
 
 mod board;
 

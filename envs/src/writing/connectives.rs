@@ -1,15 +1,15 @@
 //! Connectives in twelve kinds, and the stopwords that shared words are counted without: the lists of the published rewards.
 //!
-//! As published, a connective is hit where its letters are, also inside another word (`so` in `also`, `as` in `was`), so that
-//! hardly any text has none; [`Hits::Word`] asks for the whole word. Phrases that hold another of their kind are left out:
-//! they are never hit alone.
+//! In the published rule a connective is hit wherever its letters occur, also inside another word (`so` in
+//! `also`, `as` in `was`), so that hardly any text has none; [`Hits::Word`] asks for the whole word. Phrases
+//! that hold another of their kind are left out: they are never hit alone.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// What is a hit.
+/// The rule for a hit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hits {

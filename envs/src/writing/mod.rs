@@ -27,7 +27,7 @@ use score::Score;
 pub static TLDR: Problems<Together<prose::Prose<prose::Tldr>>> = Problems::new();
 /// Expanded abstracts.
 pub static ARXIV: Problems<Together<prose::Prose<prose::Arxiv>>> = Problems::new();
-/// The same in small.
+/// `tldr` in small.
 pub static WRITE: Problems<Together<tiny::Post>> = Problems::new();
 
 /// Share of the greatest reward from which on a piece counts as a success.

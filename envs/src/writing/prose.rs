@@ -43,9 +43,9 @@ const SHARE: Setting =
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
     /// The environment's name.
     const NAME: &'static str;
-    /// What is to be done.
+    /// One-line description.
     const SUMMARY: &'static str;
-    /// Texts of our own.
+    /// The shipped texts.
     const SHIPPED: &'static str;
     /// What the levels ask for.
     const GATES: Gates;

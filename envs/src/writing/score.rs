@@ -1,10 +1,10 @@
-//! Points of a piece of two texts, in levels: a level that is failed ends the count, and what was earned stays.
+//! Points of a pair of texts, in levels: a failed level ends the count, and earned points stay.
 //!
 //! | level | what counts | points |
 //! |---|---|---|
 //! | structure | both texts have a number of words in range | 0.5 |
-//! | length | characters of the second by those of the first, ρ | up to 1 |
-//! | vocabulary | different words of the second by those of the first, u | up to 0.5 |
+//! | length | characters of the second by the first's, ρ | up to 1 |
+//! | vocabulary | different words of the second by the first's, u | up to 0.5 |
 //! | style | kinds of connectives, 0.4, and shared words, 0.6 | up to 1 |
 //!
 //! A ratio on the edge of its range earns 0 and passes the level.
@@ -53,7 +53,7 @@ pub struct Gates {
     pub overlap: f64,
 }
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// Words of each text.
@@ -77,7 +77,6 @@ pub struct Score {
     pub length: f64,
     /// u.
     pub vocabulary: f64,
-    /// Connectives.
     pub connectives: f64,
     /// Shared words.
     pub overlap: f64,

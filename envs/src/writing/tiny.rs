@@ -1,8 +1,8 @@
 //! `write`: `tldr` in small, for policies of a few hundred thousand parameters.
 //!
-//! A post is some of a hundred words, which are cells of a board, because each is one token of the tiny tokenizer. The
-//! first writer names a few of them; the second names more, the first's among them, and uses connectives (`but`, `was`, `ok`,
-//! `none`). Words that are not in the post count for the length alone.
+//! A post consists of some of a hundred words, which are cells of a board, because each is one token of the
+//! tiny tokenizer. The first writer names a few of them; the second names more, the first's among them, and
+//! uses connectives (`but`, `was`, `ok`, `none`). Words that are not in the post count for the length alone.
 //!
 //! ```text
 //! at c3 f1 a0 j9 b2 e5 goal 1                                   =>  c3 f1 a0
@@ -12,8 +12,8 @@
 //! at c3 f1 a0 j9 b2 e5 goal 0                                   =>  c3 f1 a0 : c3 f1 a0 j9 b2 but was ok none
 //! ```
 //!
-//! Demonstrators: `opt`; `short` (one word, or as many as the other); `loose` (any words of the post, at most one
-//! connective); `random`. Most are short, so that a warmed-up policy has something to lose.
+//! Demonstrators: `opt`; `short` (one word, or the same number as the other); `loose` (any words of the post,
+//! at most one connective); `random`. Most are short, so that a warmed-up policy has something to lose.
 
 use std::collections::HashSet;
 use std::sync::Arc;

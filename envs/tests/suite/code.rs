@@ -58,7 +58,7 @@ fn case(input: &str, output: &str) -> String {
 
 const RIGHT: &str = "print(sum(map(int, input().split())))";
 
-/// An example of its use after a solution is no other solution; a helper in a block of its own belongs to it.
+/// A usage example after a solution is not a solution; a helper in a separate block belongs to it.
 #[test]
 fn a_solution_counts_among_several_blocks() {
     if support::sandbox().is_none() {
@@ -201,7 +201,7 @@ fn a_tester_earns_by_being_right_and_finding_out() {
     }
 }
 
-/// What a tiny policy can do without learning anything: give back what it was shown.
+/// A policy that learned nothing can only repeat its prompt.
 #[test]
 fn copying_the_prompt_solves_no_compact_task() {
     for split in [Split::Train, Split::Test] {
@@ -453,7 +453,7 @@ fn a_program_that_sleeps_ends_with_its_wall_time() {
     let mut spec = sum();
     spec["wall"] = 0.5.into();
     let sleeps = program("import time\nprint(sum(map(int, input().split())), flush=True)\ntime.sleep(12)");
-    // Its own limit, of 20 s, would let it end and pass.
+    // The task's limit of 20 s would let it end and pass.
     let outcome = start(&spec, "team").apply("coder", &sleeps).unwrap();
     assert_eq!(outcome.components["golden"], 0.0, "{outcome:?}");
 }

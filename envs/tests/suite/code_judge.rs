@@ -1,4 +1,5 @@
-//! The judge of Code: how programs end, what cases are worth, what is shown, tried and demonstrated.
+//! The judge of Code: how programs end, the value of cases, and which cases are shown, tried and
+//! demonstrated.
 
 #![cfg(target_os = "linux")]
 
@@ -91,7 +92,7 @@ fn programs_end_in_many_ways() {
     let fine = run(&sum, "print(input())", "1 2\n").unwrap();
     assert_eq!((fine.output.as_deref(), fine.fault.as_str(), fine.late), (Some("1 2\n"), "", false));
     assert!(compiles(&sum, "1/0").unwrap() && !compiles(&sum, "print((").unwrap());
-    // What a function returns counts, and not what it prints.
+    // The return value counts, not the output.
     let call = instance(&with(chain(), &[("encoding", json!("full")), ("cpu", json!(0.5))]));
     let called = |source: &str| run(&call, source, "[4]").unwrap().output;
     assert_eq!(called("def f(x):\n    print('seen')\n    return [x]").as_deref(), Some("[4]"));

@@ -83,7 +83,7 @@ fn a_reader_that_went_away_is_no_error() {
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
 }
 
-/// Whether `envs` with `arguments` and an open stdin ends within a second of `signal`, and with which code.
+/// Returns true if `envs` with `arguments` and an open stdin ends within a second of `signal`, and with which code.
 fn stops(arguments: &[&str], stdin: &str, signal: &str) -> Option<i32> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
         .args(arguments)
@@ -135,7 +135,7 @@ fn requests_have_a_longest_line() {
     assert!(stderr.starts_with("envs: stdin:1: line is longer than 16 MiB\nhint: "), "{stderr}");
 }
 
-/// Problems come from anywhere, and a tool's program prints what it likes: neither steers the terminal.
+/// Problems come from anywhere, and a tool's program prints anything: neither steers the terminal.
 #[test]
 fn play_shows_control_characters_and_does_not_send_them() {
     let clear = "\u{1b}[2J";

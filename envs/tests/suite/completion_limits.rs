@@ -1,4 +1,4 @@
-//! How many tokens a completion may have where nobody says: what `pipeline.sh --help` promises.
+//! Default limits of completion tokens, as promised by `pipeline.sh --help`.
 
 use envs::{Settings, find};
 

@@ -1,4 +1,4 @@
-//! `envs check` finds what is wrong: each flaw, planted into a sound environment, breaks the rule that is about it.
+//! Tests of `envs check`: each flaw, planted into a sound environment, breaks the rule about it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,11 @@ use record::failure::Result;
 use record::sample::Message;
 use serde_json::Value;
 
-/// What is wrong.
+/// The planted flaw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flaw {
     None,
-    /// As printed in the paper: ground covered twice is paid twice.
+    /// The paper's printed rule: ground covered twice is paid twice.
     PaysForDawdling,
     /// One step short of the goal is good enough.
     EarlySuccess,
@@ -28,7 +28,7 @@ enum Flaw {
     OutOfRange,
     /// JSON forgets how far the walker has come.
     ForgetfulJson,
-    /// The same action does not always earn the same.
+    /// Repeating an action does not always earn the same.
     Moody,
     /// The test split depends on the seed.
     LooseTestSplit,
@@ -38,7 +38,7 @@ enum Flaw {
     LazyOracle,
     /// A joint action earns something for whose text comes first.
     Ordered,
-    /// Of a joint action, whose text comes first earns something itself.
+    /// In a joint action, the agent whose text comes first earns something locally.
     FirstEarns,
     /// A joint action says what one of its agents earned, and not what the other did.
     NamesOne,
@@ -215,7 +215,7 @@ fn a_sound_environment_keeps_every_rule() {
     assert!(findings.iter().all(|finding| finding.tried > 0) && findings.len() >= 16, "{findings:?}");
 }
 
-/// As shaped, every turn pays a planner that does nothing wrong; a reward for success alone does not.
+/// The shaped reward pays a planner in every turn without a mistake; a reward for success alone does not.
 #[test]
 fn environments_in_which_idling_pays_are_named() {
     for (environment, setting, pays) in [

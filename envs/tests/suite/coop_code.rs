@@ -197,7 +197,7 @@ fn assertions_of_every_kind() {
     }
 }
 
-/// A program never sees what is expected, so it cannot make its verdict.
+/// A program never sees the expected values, so it cannot make its verdict.
 #[test]
 fn verdicts_cannot_be_forged() {
     if support::sandbox().is_none() {
@@ -276,7 +276,7 @@ fn feedback_between_turns() {
     assert_eq!(state.turn_limit(), 2);
 }
 
-/// The problems of our own: enough, solved by their own functions, and the contract kept.
+/// The shipped problems: enough of them, solved by their reference functions, and the contract kept.
 #[test]
 fn our_own_problems() {
     if support::sandbox().is_none() {

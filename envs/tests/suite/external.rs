@@ -1,5 +1,5 @@
-//! `envs check --env-command` finds what is wrong with a program: each flaw, planted into the example in Python, breaks the
-//! rule that is about it, and the sound one keeps them all.
+//! Tests of `envs check --env-command`: each flaw, planted into the example in Python, breaks the rule about
+//! it, and the sound program keeps them all.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -332,7 +332,7 @@ fn what_a_program_has_started_ends_with_it() {
         ("wait", "no line within"),
     ] {
         std::fs::write(&list, "").unwrap();
-        // In its group, in a session of its own, and in one whose parent has ended.
+        // In its group, in a new session, and in a session whose parent has ended.
         let list = list.display();
         let command = format!(
             "sleep 600 >/dev/null & echo $! >>'{list}'; setsid sleep 600 >/dev/null & echo $! >>'{list}'; \

@@ -24,7 +24,7 @@ fn begin(spec: &Value, workflow: &str) -> Box<dyn State> {
     environment().reset(spec, workflow).unwrap()
 }
 
-/// Team and own reward, whether it is over, and whether it is solved.
+/// Team and local reward, and whether the episode is over and solved.
 fn say(state: &mut dyn State, agent: &str, text: &str) -> (f64, f64, bool, bool) {
     let outcome = state.apply(agent, text).unwrap();
     (outcome.rewards.team, outcome.rewards.local, outcome.terminated, outcome.success)
@@ -139,7 +139,7 @@ fn a_checker_sees_the_solution_and_has_the_last_word() {
     );
     let begin = "Answer in one line, as an equation.\nWhat is 27 plus 15?";
     assert_eq!(state.observe("solver")[0].content, begin);
-    // A solution earns the team what it would if it were adopted, and ends nothing.
+    // A solution earns the team its value as if adopted, and ends nothing.
     assert_eq!(say(&mut *state.clone_state(), "solver", "27 + 15 = 42"), (1.0, 1.0, false, false));
     assert_eq!(say(&mut *state.clone_state(), "solver", "no idea"), (0.0, 0.0, false, false));
     assert_eq!(say(&mut *state, "solver", "27 + 15 = 32"), (0.0, 0.2, false, false));
@@ -197,7 +197,7 @@ fn brief_answers_are_read_in_any_form_and_strictly_in_substance() {
     }
 }
 
-/// What a reasoner says, a problem of a file with its answer, and what it is paid.
+/// A reasoner's text on a problem from a file with its answer, and its reward.
 fn of_file(problem: &str, answer: &str, said: &str) -> (f64, f64, bool, bool) {
     let spec = json!({"problem": problem, "answer": answer, "encoding": "full"});
     say(&mut *begin(&spec, "single"), "reasoner", said)
@@ -343,7 +343,7 @@ fn settings_decide_how_many_play_in_an_ensemble() {
     let right = tasks[0].spec["answer"].as_str().unwrap();
     let write = |value: &str| value.chars().flat_map(|digit| [' ', digit]).collect::<String>();
     let (right, wrong) = (write(right), write("77"));
-    // A proposal earns the team what it would if it were adopted, and ends nothing.
+    // A proposal earns the team its value as if adopted, and ends nothing.
     assert_eq!(say(&mut *state.clone_state(), "reasoner-2", &format!(" ={right}")), (1.0, 1.0, false, false));
     assert_eq!(say(&mut *state.clone_state(), "tool-1", &wrong), (0.0, 0.2, false, false));
     let (says_right, says_wrong) = (format!(" ={right}"), format!(" ={wrong}"));
@@ -355,7 +355,7 @@ fn settings_decide_how_many_play_in_an_ensemble() {
         ("tool-2", wrong.as_str()),
     ];
     assert!(!together(&mut *state, &all).1);
-    // The judge can adopt what was said, right or wrong, and nothing else.
+    // The judge can only adopt an earlier answer, right or wrong.
     let mut undecided = state.clone_state();
     assert_eq!(say(&mut *undecided, "judge", " = 7 6"), (0.0, 0.2, false, false));
     assert!(!together(&mut *undecided, &all).1, "who proposes the same again has not decided it");

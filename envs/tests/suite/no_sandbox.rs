@@ -1,4 +1,4 @@
-//! Programs where the sandbox cannot stand, where nothing is run, and signals while one runs.
+//! Machines without a working sandbox, which run no program, and signals while a program runs.
 
 #![cfg(target_os = "linux")]
 

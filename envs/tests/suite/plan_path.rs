@@ -255,7 +255,7 @@ fn optimal_demonstrations_score_like_the_oracle() {
 
 #[test]
 fn planners_follow_proposals_with_the_probability_given() {
-    // Proposals walk three cells where they can; a planner of its own would make one move.
+    // Proposals walk three cells if possible; an independent planner would make one move.
     let followed = |follow: f64| {
         let batches = demonstrations("team", &[("manhattan", 0.5), ("lazy", 0.5)], follow, 1000);
         let pairs = lengths(&batches, "tool").into_iter().zip(lengths(&batches, "planner"));
@@ -264,7 +264,7 @@ fn planners_follow_proposals_with_the_probability_given() {
     };
     assert_eq!(followed(1.0), 1.0);
     let (some, none) = (followed(0.85), followed(0.0));
-    // Half of the planners' own answers are as long as the proposal by chance.
+    // Half of the independent answers have the proposal's length by chance.
     assert!((some - (0.85 + 0.15 * none)).abs() < 0.02, "{some} with chance {none}");
 }
 

@@ -60,7 +60,7 @@ fn a_team_pushes_the_box_home() {
     assert_eq!(half.rewards.local, 0.1 + 0.1 + 0.8 * 0.75);
     assert_eq!(content(&*state, "planner"), "walls b2 goal d3 box c3 at b3 route planner");
     state.apply("tool", " nonsense").unwrap();
-    // What follows the solution is ignored, illegal or not.
+    // Moves after the solution are ignored, illegal or not.
     let solved = state.apply("planner", " R R R").unwrap();
     assert!(solved.terminated && solved.success && state.is_solved());
     assert_eq!((solved.rewards.team, solved.rewards.local), (1.0, 1.0));

@@ -28,7 +28,8 @@ fn a_wall_by_hand() {
     );
     assert!(first["observations"]["builder-1"][0]["content"].as_str().unwrap().contains("at most 3 lines"));
 
-    // Three of four commands count for the first builder; the second builds over one of them and beside the letter.
+    // Three of four commands count for the first builder; the second overwrites one of them and builds next
+    // to the letter.
     let one =
         "/setblock 1 0 0 stone\n/setblock 2 0 0 stone\n/setblock 2 1 0 oak_planks\n/setblock 3 0 0 stone";
     let two = "```\n/setblock 2 1 0 obsidian\n/setblock 0 0 0 obsidian\n```";

@@ -1,4 +1,4 @@
-//! Tic-Tac-Toe as its users see it: games, rewards, what is refused, demonstrations.
+//! Tic-Tac-Toe from the user's side: games, rewards, refusals, demonstrations.
 
 use std::collections::BTreeSet;
 
@@ -115,7 +115,7 @@ fn demonstrations(kind: &str, share: f64) -> Vec<Vec<Sample<'static>>> {
     environment().demonstrations(&demonstration).unwrap().take(60).map(Result::unwrap).collect()
 }
 
-/// The board in a prompt, with the agent's own marks as `x` and the others as `o`.
+/// The board in a prompt, with the agent's marks as `x` and the opponent's as `o`.
 fn board(sample: &Sample) -> String {
     let prompt = &sample.prompt.as_ref().unwrap()[0].content;
     prompt.split(' ').skip(1).take(9).map(|digit| ['.', 'x', 'o'][digit.parse::<usize>().unwrap()]).collect()

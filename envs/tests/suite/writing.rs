@@ -9,7 +9,7 @@ fn ask(environment: &str, request: &Value) -> Value {
     serde_json::from_str(&step::answer(find(environment).unwrap(), &request.to_string())).unwrap()
 }
 
-/// The answer to a reset, and to what the writers say then, in as many turns as there are.
+/// The answers to a reset and to the writers' texts, over `turns`.
 fn play(environment: &str, spec: &Value, workflow: &str, turns: &[Value]) -> Vec<Value> {
     let reset = ask(environment, &json!({"task": {"env": environment, "spec": spec}, "workflow": workflow}));
     let mut answers = vec![reset];
@@ -66,7 +66,7 @@ fn tldr_in_the_middle_of_every_range() {
     near(team("tldr", &post(), &first, &second), 0.5 + 0.5 + 0.25 + 0.5, "tldr");
 }
 
-/// Nine words and `more` letters; nothing shared, no connectives.
+/// Nine words and `more` letters; no shared words, no connectives.
 fn text(kind: char, words: usize, characters: usize) -> String {
     let mut text = fillers(kind, words, 4).join(" ");
     text.push_str(&"z".repeat(characters - text.len()));
@@ -240,7 +240,7 @@ fn who_sees_what_in_the_papers_baselines() {
     assert_eq!(tldr[1]["rewards"]["team"], 0.0);
 }
 
-/// Scored alone, a writer of two earns nothing; beside the other, what the two earn.
+/// Scored alone, one of two writers earns nothing; given the other's text, it earns their joint reward.
 #[test]
 fn a_reward_is_the_teams_and_needs_both() {
     let spec = json!({"post": ["c3", "f1", "a0", "j9"], "success": 0.9});

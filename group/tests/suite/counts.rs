@@ -1,4 +1,4 @@
-//! What `end` and the messages count, where one count could be taken for another.
+//! Counts in `end` and in messages that could be mistaken for one another.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ fn end(counts: Value, after: Value) -> Value {
     json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "counts": counts, "after": after})
 }
 
-/// The exit code, the `counts` of `end`, and what was said.
+/// The exit code, the `counts` of `end`, and the messages.
 fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_group"))
         .args(arguments)

@@ -104,7 +104,7 @@ fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
     );
 }
 
-/// `group` twice is refused, and its own output without its keys gives its own output again.
+/// `group` twice is refused, and its output without its keys gives the same output again.
 #[test]
 fn what_passes_through_is_the_same_bytes() {
     let input = sample(0, 0) + "{\"type\":\"note\" , \"v\":1,\"x\":1.50}\n" + &sample(0, 1) + END;

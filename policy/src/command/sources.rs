@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use policy::{gguf, hub};
 use record::failure::{Failure, Result};
 
-/// Refuses what is no directory of a model.
+/// Refuses anything that is not a model directory.
 ///
 /// # Errors
-/// Exit 65, or 2 where nothing is there, with the command that works where the intention can be guessed.
+/// Exit 65, or 2 if nothing exists at the path, with the command that works if the intention can be guessed.
 pub fn check(source: &Path) -> Result<()> {
     let shown = source.to_string_lossy().replace(char::is_control, "\u{fffd}");
     let refused = |cause: &str, hint: String| Err(Failure::data(format!("{shown}: {cause}")).hint(hint));
@@ -47,7 +47,7 @@ fn takes() -> String {
         .to_owned()
 }
 
-/// Whether it looks like `Qwen/Qwen3-0.6B`.
+/// Returns true if it looks like `Qwen/Qwen3-0.6B`.
 fn is_hub_name(text: &str) -> bool {
     text.contains('/') && hub::is_name(text)
 }

@@ -1,7 +1,7 @@
 //! The order of syncs, and a power loss at any moment of publishing.
 //!
-//! The disk is simulated: a file's bytes survive once the file was synced, a directory's entries once the directory was; of
-//! what came later in a directory, any number of the first changes survive.
+//! The disk is simulated. The bytes of a file survive once the file was synced, the entries of a directory
+//! once the directory was. Any number of the earliest later changes to a directory survive.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -353,7 +353,7 @@ fn files_are_synced_without_further_threads() {
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
         // SAFETY: the limit is valid.
         let limited = unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0;
-        // Those that ended have left some.
+        // Threads that ended have freed some.
         let start = |_| std::thread::Builder::new().spawn(std::thread::park).is_err();
         let alone = (0..1000).any(start);
         let done = std::panic::catch_unwind(|| synchronize(folder.path()).is_ok()).unwrap_or(false);

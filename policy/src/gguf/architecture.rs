@@ -98,7 +98,7 @@ const KNOWN: [&str; 20] = [
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
 ];
-/// The same, without effect: whether a model was trained with its scaling.
+/// A key without effect: it says that the model was trained with its scaling.
 const IGNORED: &str = "rope.scaling.finetuned";
 /// Llama 3's factors of its rotary wavelengths, one for each pair of a head.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -111,7 +111,7 @@ const GEMMA3_PATTERN: u64 = 6;
 const GEMMA3_LARGEST: u64 = 62;
 /// Context of Llama 3's pretraining, which its files do not name.
 const LLAMA3_CONTEXT: u64 = 8192;
-/// Largest relative difference between stored factors and those of the formula.
+/// Largest relative difference allowed between stored factors and the formula's.
 const TOLERANCE: f32 = 1e-4;
 
 /// The head, which is the embedding where it is absent.

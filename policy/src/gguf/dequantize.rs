@@ -1,8 +1,9 @@
 //! The formats of a GGUF file's weights, as f32.
 //!
-//! A format stores blocks of 32 or 256 values with common scales; each function reads one block. Layouts as in llama.cpp's
-//! `ggml-common.h`; operations in the order of the `gguf` Python package, so that every f32 has the same bits. Left out:
-//! formats of code words for several values (IQ1 to IQ3), of ternary values, and those of activations.
+//! A format stores blocks of 32 or 256 values with common scales; each function reads one block. Layouts as
+//! in llama.cpp's `ggml-common.h`; operations in the order of the `gguf` Python package, so that every f32
+//! has the same bits. Left out: formats of code words for several values (IQ1 to IQ3), ternary formats, and
+//! formats of activations.
 
 use half::{bf16, f16};
 use record::failure::{Failure, Result};

@@ -61,7 +61,7 @@ pub(super) struct Stored<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// The same as the header describes it.
+/// A tensor as the header describes it.
 struct Described<'a> {
     name: &'a str,
     format: Format,

@@ -39,7 +39,7 @@ use tensors::Source;
 /// Hint for a file that does not follow the format, or a model that is not implemented.
 const HINT: &str = "copy or download the file again, or take the model's Hugging Face directory";
 
-/// Whether a file calls itself GGUF, by its first bytes or its name.
+/// Returns true if a file calls itself GGUF, by its first bytes or its name.
 pub fn is_gguf(path: &Path) -> bool {
     use std::io::Read;
     let mut magic = [0; header::MAGIC.len()];
@@ -86,7 +86,7 @@ pub fn policy(root: &Path, path: &Path, dtype: ElementType, template: Option<&Va
         if let Some(variables) = template {
             durable::write_json(&directory.join(chat::ARGUMENTS), variables)?;
         }
-        // The directory is about to be renamed or removed: what is wrong is the file's.
+        // The directory is about to be renamed or removed, so the error has to name the file.
         Tokenizer::load(directory).map_err(|mut failure| {
             failure.message = failure.message.replace(&format!("{}/", show(directory)), "");
             failure.at(show(path))

@@ -1,7 +1,8 @@
 //! How named tokenizers cut a text before byte-level BPE: the `tokenizer.ggml.pre` of a GGUF file.
 //!
-//! A file only names the rule; these are the rules of the models' own `tokenizer.json`. Left out: names of families that the
-//! decoder does not know, which are refused: another rule gives other tokens without an error.
+//! A file only names the rule; these are the rules in the `tokenizer.json` of each model. Left out: names of
+//! families that the decoder does not know. They are refused, because a wrong rule gives wrong tokens without
+//! an error.
 
 use record::failure::{Failure, Result};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ pub(super) struct Pieces {
 }
 
 enum Cut {
-    /// GPT-2's own rule, after each digit was cut off or not.
+    /// GPT-2's rule, optionally after cutting off each digit.
     Gpt2 { digits: bool },
     /// An expression.
     Matches(&'static str),

@@ -42,7 +42,7 @@ pub(super) struct Source<'a> {
     pub(super) first_row: usize,
     /// Rows of a head, where the file has them interleaved.
     pub(super) interleaved: Option<usize>,
-    /// What is subtracted from each value: llama.cpp has Gemma's norm weights plus 1.
+    /// Subtracted from each value: llama.cpp stores Gemma's norm weights plus 1.
     pub(super) offset: f32,
 }
 

@@ -15,7 +15,7 @@ use super::pieces::{self, Pieces};
 const MOST_TOKENS: usize = 1 << 20;
 /// The longest piece that SentencePiece makes is far shorter, in bytes; merges take its square.
 const LONGEST_PIECE: usize = 256;
-/// Of all pieces together, in bytes.
+/// Limit on the total size of all pieces, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
@@ -45,10 +45,10 @@ struct Vocabulary<'a> {
     types: Vec<i128>,
 }
 
-/// Makes the files of a tokenizer for a model of so many token ids and positions.
+/// Makes the tokenizer files for a model of `size` token ids and `positions` positions.
 ///
 /// # Errors
-/// A tokenizer of a kind that is not read, or that contradicts itself.
+/// A tokenizer of an unsupported kind, or one that contradicts itself.
 pub(super) fn files<'a>(header: &Header<'a>, size: usize, positions: usize) -> Result<Files<'a>> {
     let vocabulary = Vocabulary::read(header, size)?;
     let kind = header.text("tokenizer.ggml.model")?;
@@ -212,7 +212,7 @@ fn byte_level(header: &Header, vocabulary: &Vocabulary) -> Result<(Value, bool)>
     Ok((tokenizer, rule.bos))
 }
 
-/// The same of SentencePiece's BPE.
+/// SentencePiece's BPE as a `tokenizer.json`.
 fn sentence_piece(header: &Header, vocabulary: &Vocabulary) -> Result<(Value, bool)> {
     let prefix = header.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
     let space =

@@ -34,7 +34,7 @@ pub use paged::{Parameter, block_size, parameters};
 pub use shared_prefix::fed_tensors;
 pub use stacked::{Factor, Stack};
 
-/// Which graph to write; each is described in its file.
+/// The graph to write; each is described in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Matrix products, and attention that shares prompt prefixes, by custom operators.
@@ -57,7 +57,7 @@ pub enum Arithmetic {
     F32,
 }
 
-/// The domain of our own operators.
+/// The domain of the custom operators.
 pub const DOMAIN: &str = "troupe";
 
 const ONNX: &str = "";
@@ -73,9 +73,6 @@ pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>
 }
 
 /// The paged graph with LoRA adapters, if any.
-///
-/// # Errors
-/// As [`decoder`].
 pub fn paged_decoder(
     config: &Config,
     weights: &Weights,
@@ -126,7 +123,8 @@ struct Builder<'a> {
     kind: Kind,
     /// Adapters of the paged kind.
     stack: &'a Stack,
-    /// Of all activations but the residual stream, which is f32: every layer adds to it, and bf16 would round each sum.
+    /// Type of all activations except the residual stream. The stream is f32, because every layer adds to it
+    /// and bf16 would round each sum.
     element: Element,
     graph: Graph,
     /// Initializers and casts already written: a tied head uses the embedding twice.
@@ -286,7 +284,7 @@ impl Builder<'_> {
         Ok(value)
     }
 
-    /// The same of a norm's weight, to which 1 is added where it is stored without.
+    /// A norm's weight, plus 1 if it is stored minus 1.
     fn norm_weight(&mut self, name: &str) -> Result<String> {
         if !self.config.variant.norms_minus_one {
             return self.weight(name);

@@ -185,7 +185,8 @@ impl Builder<'_> {
         self.graph.node(domain, "PagedAttention", &inputs, &outputs, &heads);
     }
 
-    /// The projections of a site as one value, adapters included; added to the residual stream where one is given.
+    /// The projections of a site as one value, including adapters; added to the residual stream if one is
+    /// given.
     fn stacked_site(&mut self, index: usize, site: Site, input: &str, stream: Option<&str>, output: &str) {
         // The small part first: where it is rounded before the sum, that costs least. Training does the same.
         let small = self.low_rank(index, site, input, stream, output);

@@ -1,4 +1,4 @@
-//! [`Kind::SharedPrefix`](super::Kind::SharedPrefix): what `rollout` runs on CPU.
+//! [`Kind::SharedPrefix`](super::Kind::SharedPrefix): the graph that `rollout` runs on the CPU.
 //!
 //! Tensors are `[rows, width]`; a row is one token of any sequence, and only the attention operator knows which rows belong
 //! together, so prompts of any lengths are packed without padding and one graph serves prefill and decode.
@@ -8,7 +8,7 @@
 //! | input `input_ids` | int64 `[N]` | one token a row |
 //! | input `last_idx` | int64 `[R]` | rows to score |
 //! | the embedding, by its name in the checkpoint | as stored, `[vocab_size, hidden_size]` | rows are converted as they are read |
-//! | each norm of the residual stream, by its name | f32 `[hidden_size]` | what it multiplies by ([`norm_values`](super::norm_values)) |
+//! | each norm of the residual stream, by its name | f32 `[hidden_size]` | its weights ([`norm_values`](super::norm_values)) |
 //! | output `logits` | f32 `[R, vocab_size]` | next-token logits of those rows, in that order |
 //!
 //! All other weights are the state of custom operators, packed for their kernels. So the graph depends on the architecture
@@ -23,9 +23,9 @@
 //! | integer attributes | `layer` (from 0), `num_heads`, `kv_num_heads`, `head_dim`, `window` (tokens that a query may attend to, itself included; 0: all) |
 //! | float attributes | `epsilon` (of the norms), `scale` (of the scores) |
 //!
-//! For each row it computes the RMS norms of queries and keys, if any, RoPE at the row's position with the layer's
-//! [`Config::ropes`](crate::config::Config::ropes), if any, appends key and value to the cache, and computes attention.
-//! Norms, positions, caches and the grouping of rows are the operator's own state.
+//! For each row it computes the RMS norms of queries and keys, if any, RoPE at the row's position with the
+//! layer's [`Config::ropes`](crate::config::Config::ropes), if any, appends key and value to the cache, and
+//! computes attention. Norms, positions, caches and the grouping of rows are state of the operator.
 //!
 //! Each site's projections and the head are a custom operator `troupe.Linear`. Its addend, if any, is the residual stream:
 //! added here, it is added as in training:
@@ -43,19 +43,20 @@
 //! Custom operator `troupe.SwiGlu`, one a layer, no attributes: input 0 f32 `[N, 2 * intermediate_size]`, gate then up;
 //! output 0 f32 `[N, intermediate_size]` = silu(gate) * up. `troupe.GeGlu` is the same with GELU by its tanh formula.
 //!
-//! Custom operator `troupe.Experts` takes the place of a layer's MLP: attribute `layer`, input 0 f32 `[rows, hidden_size]`,
-//! input 1 the residual stream to which it adds, output 0 the sum. Router and experts are the operator's own state.
+//! Custom operator `troupe.Experts` takes the place of a layer's MLP: attribute `layer`, input 0 f32 `[rows,
+//! hidden_size]`, input 1 the residual stream to which it adds, output 0 the sum. Router and experts are
+//! state of the operator.
 //!
 //! If `adapted`, the addend of each site comes from the custom operator `troupe.LowRank`:
 //!
 //! | | |
 //! |---|---|
 //! | input 0 | f32 `[rows, inputs]`: the site's input |
-//! | input 1, optional | f32 `[rows, outputs]`: what the site would add to |
+//! | input 1, optional | f32 `[rows, outputs]`: the site's addend |
 //! | output 0 | f32 `[rows, outputs]`: input 1 plus `scale · B·(A·x)` of each row's adapter |
 //! | integer attributes | `layer`, `site`, `scored` (1 where the rows are those of `last_idx`) |
 //!
-//! Adapters, and which row uses which, are the operator's own state.
+//! Adapters, and their assignment to rows, are state of the operator.
 
 use record::failure::Result;
 

@@ -1,5 +1,5 @@
-//! LoRA adapters (arXiv 2106.09685) of one base in the paged graph: several in one run, each row with its own or none,
-//! nothing merged.
+//! LoRA adapters (arXiv 2106.09685) of one base in the paged graph: several in one run, each row with one
+//! adapter or without, and no weights merged.
 //!
 //! The factors of all adapters lie side by side, `W` columns in all; a column belongs to one adapter. Each target's
 //! projection `y = W·x` becomes
@@ -8,12 +8,13 @@
 //! y + ((x · Aᵀ) ∘ own[adapter of the row]) · B
 //! ```
 //!
-//! with `own` 1 in the adapter's columns and 0 elsewhere: a row's products with other adapters are multiplied by zero,
-//! so the sum is exactly its own. That is two thin products, for which every device has its best kernels, whatever the
-//! order of rows: prefill of one agent and decoding of another are one run. The cost is the width of all adapters
-//! instead of one, which for the roles of a team is small: four of rank 16 over a hidden width of 4,096 are 3 % of the
-//! base's products. For hundreds of adapters the kernels of Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), which
-//! gather each row's factors, are better; as standard operators they would copy whole factors for every prompt token.
+//! with `own` 1 in the adapter's columns and 0 elsewhere: a row's products with other adapters are multiplied
+//! by zero, so the sum is exactly the product with its adapter. These are two thin products, for which every
+//! device has fast kernels, in any order of rows: prefill of one agent and decoding of another are one run.
+//! The cost is the width of all adapters instead of one, which for the roles of a team is small: four of rank
+//! 16 over a hidden width of 4,096 are 3 % of the base's products. For hundreds of adapters the kernels of
+//! Punica (arXiv 2310.18547) and S-LoRA (arXiv 2311.03285), which gather each row's factors, are better; as
+//! standard operators they would copy whole factors for every prompt token.
 //!
 //! Projections that read the same input are one matrix, so their factors are too: one product with the A of all, and one with a
 //! B that is zero where a row of it and a column are of different projections. The small product is computed first, and the
@@ -25,9 +26,9 @@
 //! | inputs `lora_A.SITE.L` | T `[targets * W, inputs]` | A of each target, of each adapter in turn |
 //! | inputs `lora_B.SITE.L` | T `[outputs of the site, targets * W]` | B of each target times the scale, zeros elsewhere |
 //!
-//! SITE is a [`Site::name`]; it has those of its targets that any adapter changes, with zeros in the columns of the others.
-//! Factors are inputs and not stored in the model: they come from several files, and the caller accounts for their memory. A
-//! graph without adapters has none of this.
+//! SITE is a [`Site::name`]; it has the targets that any adapter changes, with zeros in the columns of the
+//! other adapters. Factors are inputs and not stored in the model: they come from several files, and the
+//! caller accounts for their memory. A graph without adapters has no such inputs.
 
 use std::ops::Range;
 
@@ -60,9 +61,9 @@ pub struct Factor {
     pub layer: usize,
     /// The projections that read the same input.
     pub site: Site,
-    /// Whose factors: those of the site's targets that any adapter changes, in their order.
+    /// Targets of the site that any adapter changes, in their order.
     pub targets: Vec<Target>,
-    /// Whether it holds A.
+    /// True if it holds A.
     pub is_a: bool,
 }
 
@@ -79,7 +80,7 @@ impl Stack {
         stack
     }
 
-    /// Whether there is no adapter.
+    /// Returns true if there is no adapter.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -122,8 +123,8 @@ impl Stack {
         all
     }
 
-    /// Values that a run holds for each row beside those of the base, at most: `x · Aᵀ` before and after masking, the rows of
-    /// `columns`, and the small product of a site.
+    /// Upper bound of the values that a run holds per row in addition to the base: `x · Aᵀ` before and after
+    /// masking, the rows of `columns`, and the small product of a site.
     pub fn activations(&self, config: &Config) -> usize {
         let widest = Site::ALL.map(|site| self.at(site).len()).into_iter().max().unwrap_or(0);
         let outputs = |site: Site| site.targets().iter().map(|target| target.extent(config).1).sum();
@@ -148,8 +149,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The product of each row's adapter at a site, added to the residual stream where one is given; none without adapters
-    /// there.
+    /// The product of each row's adapter at a site, added to the residual stream if one is given; `None`
+    /// without adapters there.
     pub(super) fn low_rank(
         &mut self,
         layer: usize,
@@ -172,7 +173,7 @@ impl Builder<'_> {
         Some(value("low_rank"))
     }
 
-    /// The mask of each row's own columns, repeated `times` times.
+    /// The mask of the columns of each row's adapter, repeated `times` times.
     fn columns(&mut self, times: usize, scored: bool) -> String {
         let value = format!("columns.{times}");
         if self.present.insert(value.clone()) {

@@ -249,7 +249,7 @@ fn check_finds_values_that_are_no_numbers() {
     assert!(!directory.path().join("q").exists() && !directory.path().join(".q.new").exists());
 }
 
-/// As Gemma 3 1B is published, which has a token for images and no row for it.
+/// Gemma 3 1B as published has a token for images and no row for it.
 #[test]
 fn a_token_that_was_added_may_lie_beyond_the_embedding() {
     let directory = tempfile::tempdir().unwrap();

@@ -144,7 +144,7 @@ fn windows_are_those_of_the_family() {
     ] {
         assert!(with(refused.clone()).is_err(), "{refused}");
     }
-    // Qwen's window is 4,096 where none is given, and its layers have it from the 29th on.
+    // Qwen's default window is 4,096, and its layers have it from the 29th on.
     for family in ["qwen2", "qwen3"] {
         let every = json!({"model_type": family, "use_sliding_window": true, "max_window_layers": 0});
         assert_eq!(windows(every), Ok(vec![Some(4096); 3]), "{family}");

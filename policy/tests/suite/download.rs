@@ -1,5 +1,5 @@
-//! `policy init --from hf:ORG/NAME` against a hub of the test's own, through the Python client that is installed, and through a
-//! stand-in where there is none.
+//! `policy init --from hf:ORG/NAME` against the test's hub, through the installed Python client, or through a
+//! stand-in if none is installed.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -94,7 +94,7 @@ fn golden() -> PathBuf {
 fn file(name: &str) -> Vec<u8> {
     match name {
         "pytorch_model.bin" | "onnx/model.onnx" => b"other formats".to_vec(),
-        // The client keeps what came in pieces of 10 MiB.
+        // The client writes pieces of 10 MiB.
         LARGE => vec![b'-'; 12 << 20],
         _ => fs::read(golden().join(name)).unwrap(),
     }

@@ -1,4 +1,4 @@
-//! `policy export`: what others get, and what stays at home.
+//! `policy export`: the exported files, and the files left out.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -45,7 +45,7 @@ fn mutated(seeds: &[Vec<u8>], draws: &mut Draws) -> Vec<u8> {
     let damages = 1 + draws.below(2) * draws.below(6);
     for _ in 0..damages {
         let length = bytes.len() as u32;
-        // The beginning of a file is where it says what follows.
+        // The beginning of a file describes the rest.
         let within = if draws.below(2) == 0 { length.min(2000) } else { length };
         let at = draws.below(within + 1) as usize;
         let end = (at + 1 + draws.below(40) as usize).min(bytes.len()).max(at);
@@ -77,7 +77,7 @@ fn mutated(seeds: &[Vec<u8>], draws: &mut Draws) -> Vec<u8> {
     bytes
 }
 
-/// Writes damaged versions of a file beside sound others and uses them.
+/// Writes damaged versions of a file into an otherwise sound folder and uses them.
 fn fuzz(name: &str, runs: u64, mut read: impl FnMut(&Path) -> Result<()>) {
     let directory = tempfile::tempdir().unwrap();
     let files = directory.path().to_owned();

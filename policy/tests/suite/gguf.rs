@@ -1,4 +1,4 @@
-//! GGUF files: what they become, against the `gguf` package and the tokenizers that they were made from; damaged ones.
+//! Conversion of GGUF files, checked against the `gguf` package and the original tokenizers; damaged files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

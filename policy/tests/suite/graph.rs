@@ -1,4 +1,4 @@
-//! The decoder graph: what it refers to, found again by reading the protobuf independently.
+//! The decoder graph: its references are found again by an independent reader of the protobuf.
 
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
@@ -126,8 +126,8 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count(attention), 3, "{kind:?}");
         let factors = stack.factors(&Config::load(&policy.files).unwrap());
         assert!(factors.iter().all(|factor| known.contains(&factor.name)));
-        // Of each layer: query, key and value together, the attention's output, gate and up together, down; and of each of these
-        // with adapters their product, which takes one with A and one with B.
+        // Each layer has query, key and value together, the attention's output, gate and up together, down;
+        // with adapters each of these also has their product, which takes one product with A and one with B.
         let sites = if *stack == two { 4 } else { usize::from(*stack == one) };
         assert_eq!(factors.len(), 3 * 2 * sites);
         assert_eq!(count("Mul"), if attention == "GroupQueryAttention" { 3 } else { 3 * sites }, "{kind:?}");
@@ -137,7 +137,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
         let products = if own { 3 * 4 + 1 } else { 0 } + if paged { 3 * 4 + 3 * 2 * sites } else { 0 };
         assert_eq!(count("Linear") + count("ResidualLinear"), products);
-        // What is added to the residual stream is added before it is rounded.
+        // Additions to the residual stream are made before it is rounded.
         let residual = 3 * 2 + if *stack == two { 3 * 2 } else { 3 * sites };
         assert_eq!(count("ResidualLinear"), if paged { residual } else { 0 });
         assert_eq!(count("SwiGlu"), if own || paged { 3 } else { 0 });

@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// A policy with one file changed: what it says when used.
+/// Uses a policy with one changed file; returns the error.
 fn use_with(name: &str, change: impl FnOnce(&Path)) -> Result<(), String> {
     let directory = tempfile::tempdir().unwrap();
     let files = crate::tiny(directory.path(), "tiny").files;

@@ -1,4 +1,5 @@
-//! New policies: the seed decides every byte, presets have their geometry, nothing is overwritten.
+//! New policies: the seed decides every byte, presets have their geometry, and existing paths are never
+//! overwritten.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -138,7 +139,7 @@ fn any_geometry_of_a_configuration() {
     );
 }
 
-/// A checkpoint's folder with what lies about in such folders: what is kept, and what is named as left out.
+/// A checkpoint's folder with typical extra files: which are kept, and which are named as left out.
 #[test]
 fn what_is_no_part_of_a_checkpoint_is_left_out_and_named() {
     const FORMAT: &str = "weights or training state that is not read";
@@ -184,7 +185,7 @@ fn what_is_no_part_of_a_checkpoint_is_left_out_and_named() {
         "figures/curve.svg",
         "notes of somebody",
     ];
-    // Of these one is read.
+    // One of these is read.
     let content = |name: &str| match name {
         "special_tokens_map.json" => "{}\r\n".to_owned(),
         _ => format!("{name}\r\n"),

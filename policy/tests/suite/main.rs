@@ -1,4 +1,4 @@
-//! Tests of the crate through its public interface and its program. Each makes its own small policies.
+//! Tests of the crate through its public interface and its program. Each test makes new small policies.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helper functions too")]
 

@@ -132,7 +132,7 @@ fn training_state_may_follow_its_version() {
     assert!(training_state(&published).unwrap().is_some());
 }
 
-/// After a step that moved nothing: the files are the source's own, and stay when it goes.
+/// After a step that moved nothing, the files are links to the source's, and survive its removal.
 #[test]
 fn a_version_with_the_same_content_is_links() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn a_version_with_the_same_content_is_links() {
         // The third's are gone, too, by now.
         assert!(nodes[0].is_err() && nodes[1].as_ref().is_ok_and(|node| *node > 0), "{name}");
     }
-    // With optimizer state of its own only the weights are.
+    // With a new optimizer state only the weights are.
     let moments = scaled(&fourth, 0.25);
     let fresh = NewVersion { input: "fresh", optimizer: &view(&moments), ..same };
     let retention = Retention { keep: 2, pinned: &[] };
@@ -296,7 +296,7 @@ fn the_same_input_does_nothing_and_another_one_replaces() {
     assert_eq!(Policy::open(&first.root).unwrap().version, replaced);
     assert_eq!(entries(&first.root), [".lock", "current", "step-000000", "step-000001"]);
 
-    // The same as if the other input had come first.
+    // The result is as if the other input had come first.
     let again = crate::tiny(directory.path(), "again");
     next(&again, "other");
     assert_eq!(crate::contents(&first.root), crate::contents(&again.root));

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const TEMPLATE: &str = "chat_template.jinja";
 const MEMORY: &str = "took more than 1 GiB of memory or nested too deeply";
 
-/// A hostile file: what it does, its name, its content, and the sentence about it.
+/// Hostile files: the attack, the name, the content, and the expected error.
 fn hostile() -> Vec<(&'static str, &'static str, String, &'static str)> {
     let template = |what, text: &str, said| (what, TEMPLATE, text.to_owned(), said);
     let nested = |what, open: &str, inside: &str, close: &str, said| {

@@ -120,7 +120,7 @@ fn patterns_are_read_as_by_oniguruma() {
     }
 }
 
-/// By the rules of `transformers`: `special_tokens_map.json` counts beside files that list no added tokens.
+/// Follows `transformers`: `special_tokens_map.json` counts together with files that list no added tokens.
 #[test]
 fn special_tokens_stand_in_several_files() {
     let directory = directory("digits-one");

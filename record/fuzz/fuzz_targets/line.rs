@@ -1,8 +1,8 @@
-//! Reads any bytes as a stream: no panic, every refusal is exit 65 and names a line, and what is accepted can be
-//! decorated and read again.
+//! Reads any bytes as a stream: no panic, every refusal is exit 65 and names a line, and accepted streams can
+//! be decorated and read again.
 //!
-//! `cargo install cargo-fuzz`, then in `record/`: `cargo +nightly fuzz run line`. That it still compiles is checked
-//! with `cargo +nightly check` in `record/fuzz`.
+//! `cargo install cargo-fuzz`, then in `record/`: `cargo +nightly fuzz run line`. Check that it compiles with
+//! `cargo +nightly check` in `record/fuzz`.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! RECORD.md against the code: its table of fields is that of `Sample`, its recipes run and print what they show, and
-//! its examples are records.
+//! Checks RECORD.md against the code: its table of fields matches `Sample`, its recipes print the output that
+//! it shows, and its examples are records.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What is drawn from a named stream is the same in every build: tasks are made of these draws, so were they others,
-//! the test split would be another.
+//! Draws from a named stream are the same in every build. Tasks are made of these draws, so a change would
+//! change the test split.
 
 use record::philox::{Draws, Part, Stream};
 

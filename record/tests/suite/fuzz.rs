@@ -1,8 +1,9 @@
-//! Every reader of the record on mutated streams: none panics or works without bound, and a refusal is exit 65 and one
-//! line that a terminal shows as it is.
+//! Runs every reader of the record on mutated streams. No reader may panic or work without bound, and a
+//! refusal must be exit 65 and one line without control characters.
 //!
-//! The corpus is the golden stream and `corpus/`, where a line that once failed is kept. Mutations come from a fixed seed,
-//! so a failure repeats. `TROUPE_FUZZ_SECONDS` (default 2) says how long, `TROUPE_SEED` which streams; a panic names its round.
+//! The corpus is the golden stream and `corpus/`, where a line that once failed is kept. Mutations come from
+//! a fixed seed, so a failure repeats. `TROUPE_FUZZ_SECONDS` (default 2) says how long, `TROUPE_SEED` which
+//! streams; a panic names its round.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,7 +49,7 @@ const TOKENS: [&str; 24] = [
     "\u{feff}",
 ];
 
-/// The golden stream, and each line of `corpus/` as a stream of its own.
+/// The golden stream, and each line of `corpus/` as a separate stream.
 fn corpus() -> Vec<Vec<u8>> {
     let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let text = |path: &str| std::fs::read_to_string(tests.join(path)).expect("a file");

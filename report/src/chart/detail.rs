@@ -8,7 +8,7 @@ fn any(_: &Metric) -> bool {
     true
 }
 
-/// Whether a metric is of all agents and policies.
+/// Returns true if a metric is of all agents and policies.
 fn of_all(metric: &Metric) -> bool {
     metric.agent.is_empty() && metric.policy.is_empty()
 }

@@ -1,6 +1,6 @@
-//! The charts of runs as data: what the page draws, what `--figure` draws, and the CSV beside a figure.
+//! The charts of runs as data, for the page, for `--figure`, and for the CSV of a figure.
 //!
-//! - [`learning`]: charts of one or several runs; [`detail`]: those of a single run.
+//! - [`learning`]: charts of one or several runs; [`detail`]: charts of a single run.
 //! - [`series`]: from metrics to points, and the mean of several seeds.
 
 pub mod detail;
@@ -53,13 +53,11 @@ pub struct Series {
     pub name: String,
     /// The method whose curve it is, where several runs are drawn.
     pub method: Option<usize>,
-    /// Its color.
     pub color: Color,
-    /// Which pattern of dashes; 0 is a solid line.
+    /// Index of the pattern of dashes; 0 is a solid line.
     pub dash: usize,
-    /// Whether it is drawn behind the others: thin, without points.
+    /// True if it is drawn behind the others: thin, without points.
     pub thin: bool,
-    /// Its points.
     pub points: Vec<Point>,
 }
 
@@ -90,7 +88,6 @@ pub enum ValueUnit {
     Count,
     /// Shares of one, shown in percent.
     Share,
-    /// Seconds.
     Seconds,
 }
 
@@ -99,21 +96,20 @@ pub enum ValueUnit {
 pub struct Chart {
     /// Its name for `--figure`: lower-case letters, digits and dashes.
     pub name: String,
-    /// Its title.
     pub title: String,
     /// What a reader should know of it.
     pub note: String,
     /// Curves or bars.
     pub kind: Kind,
-    /// What stands on the horizontal axis: `step` or `tokens`.
+    /// Quantity on the horizontal axis: `step` or `tokens`.
     pub x: &'static str,
     /// What its values are.
     pub unit: ValueUnit,
     /// Whether the vertical axis is logarithmic; only where a value is above 0.
     pub log: bool,
-    /// Whether the vertical axis goes from 0 to 1.
+    /// True if the vertical axis goes from 0 to 1.
     pub whole: bool,
-    /// What is drawn.
+    /// The curves.
     pub series: Vec<Series>,
 }
 

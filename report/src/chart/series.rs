@@ -8,7 +8,6 @@ use crate::run::RunDirectory;
 
 /// A run with its metrics by split and name.
 pub struct RunMetrics<'a> {
-    /// The run.
     pub run: &'a RunDirectory,
     /// The training steps that are drawn; of a long run every second, third, …
     pub drawn: BTreeSet<u64>,

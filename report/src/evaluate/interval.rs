@@ -24,7 +24,7 @@ const RESAMPLES: usize = 10_000;
 /// Low and high end.
 pub type Interval = (f64, f64);
 
-/// Wilson's 95 % interval of `successes` out of `trials` independent ones; none without trials.
+/// Wilson's 95 % interval of `successes` out of `trials` independent ones; `None` without trials.
 pub fn wilson(successes: u64, trials: u64) -> Option<Interval> {
     if trials == 0 {
         return None;
@@ -39,8 +39,8 @@ pub fn wilson(successes: u64, trials: u64) -> Option<Interval> {
     Some((low, high))
 }
 
-/// The 95 % percentile interval of a mean over tasks under resampling of tasks; none without tasks. The same values in
-/// the same order give the same interval.
+/// The 95 % percentile interval of a mean over tasks under resampling of tasks; `None` without tasks. Equal
+/// values in equal order give equal intervals.
 pub fn bootstrap(tasks: &[f64]) -> Option<Interval> {
     let count = u32::try_from(tasks.len()).ok().filter(|&count| count > 0)?;
     let mut draws = Draws::new(Stream::named(0, &[Part::Text("bootstrap"), Part::Number(u64::from(count))]));
@@ -51,8 +51,8 @@ pub fn bootstrap(tasks: &[f64]) -> Option<Interval> {
     Some((at(0.025), at(0.975)))
 }
 
-/// The interval of the mean of rates, one a task. Where every rate is 0 or 1, nothing is known of the spread within
-/// tasks and each counts as one verdict.
+/// The interval of the mean of rates, one rate per task. If every rate is 0 or 1, the spread within tasks is
+/// unknown and each task counts as one verdict.
 pub fn of_rates(rates: &[f64]) -> Option<Interval> {
     if rates.iter().all(|&rate| rate == 0.0 || rate == 1.0) {
         return wilson(rates.iter().filter(|&&rate| rate > 0.0).count() as u64, rates.len() as u64);
@@ -74,7 +74,7 @@ pub struct MeanOfSeeds {
     pub interval: Option<Interval>,
 }
 
-/// See [`MeanOfSeeds`]; none without numbers.
+/// See [`MeanOfSeeds`]; `None` without numbers.
 pub fn mean_of_seeds(values: &[f64]) -> Option<MeanOfSeeds> {
     let mut stats = RunningStats::default();
     values.iter().for_each(|value| stats.push(*value));

@@ -1,8 +1,9 @@
 //! Success, pass@k and paired differences of an evaluation, each with its interval.
 //!
-//! pass@k is the chance that at least one of k samples solves the task (Chen et al., "Evaluating large language models
-//! trained on code", arXiv 2107.03374, equation 1). A paired difference compares two evaluations task by task: hard
-//! tasks are hard for both, so its interval is narrower than those of the two rates suggest.
+//! pass@k is the chance that at least one of k samples solves the task (Chen et al., "Evaluating large
+//! language models trained on code", arXiv 2107.03374, equation 1). A paired difference compares two
+//! evaluations task by task: hard tasks are hard for both, so its interval is narrower than the two rates'
+//! intervals suggest.
 
 use crate::evaluate::interval::{self, Interval};
 use crate::stats::{EnvironmentStats, TaskStats};
@@ -57,8 +58,8 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The unbiased estimate 1 - C(n - c, k) / C(n, k) from `samples` n of which `solved` c solved the task; none where
-/// there are fewer than `k` samples, because a smaller sample knows nothing about a larger one.
+/// The unbiased estimate 1 - C(n - c, k) / C(n, k) from `samples` n of which `solved` c solved the task;
+/// `None` with fewer than `k` samples, because a smaller sample knows nothing about a larger one.
 fn pass_at(k: u64, samples: u64, solved: u64) -> Option<f64> {
     if k == 0 || k > samples || solved > samples {
         return None;
@@ -86,11 +87,11 @@ pub struct Difference {
     pub tasks: usize,
     /// Mean over these tasks of the difference between the shares solved.
     pub value: f64,
-    /// Its 95 % interval, by a bootstrap over tasks; none below two tasks.
+    /// Its 95 % interval, by a bootstrap over tasks; `None` below two tasks.
     pub interval: Option<Interval>,
 }
 
-/// `stats` minus `base`; none where they have no task in common.
+/// `stats` minus `base`; `None` without a common task.
 pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<Difference> {
     let pair = |(name, task): (&String, &TaskStats)| Some(task.rate() - base.tasks.get(name)?.rate());
     let pairs: Vec<f64> = stats.tasks.iter().filter_map(pair).collect();

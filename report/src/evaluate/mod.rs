@@ -56,7 +56,7 @@ fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     read(&name, Reader::new(&name, input), arguments)
 }
 
-/// What is said of the stream as `stdin` is said of the file, where it is one.
+/// Names the file in a message about `stdin`, if the stream is a file.
 fn named(mut failure: Failure, name: &str) -> Failure {
     match failure.message.strip_prefix("stdin ") {
         None => failure.at(name),

@@ -121,9 +121,6 @@ pub fn aligned(table: &[Vec<String>], names: usize) -> String {
 }
 
 /// One `evaluation` line for each stream and environment.
-///
-/// # Errors
-/// As [`table`].
 pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     let mut writer = Writer::stdout();
     for (stream, environment, stats, measured) in rows(streams) {
@@ -198,7 +195,6 @@ pub fn line(streams: &[Evaluated]) -> Result<()> {
     write::stdout(text.as_bytes())
 }
 
-/// A rate in percent.
 pub fn percent(rate: f64) -> String {
     format!("{:.1} %", 100.0 * rate)
 }

@@ -11,7 +11,7 @@ pub enum AxisUnit {
     Values(ValueUnit),
 }
 
-/// An axis: where values lie on it, its ticks, and what they are called.
+/// An axis: positions of values, ticks, and labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ValueAxis {
     low: f64,
@@ -26,7 +26,6 @@ pub struct ValueAxis {
 pub struct Tick {
     /// Where it is.
     pub value: f64,
-    /// What it is called.
     pub label: String,
     /// The raised digits behind it, of a power of ten.
     pub power: Option<String>,
@@ -105,7 +104,7 @@ fn tick_unit(length: f64, wanted: usize, whole: bool) -> f64 {
     units.iter().map(|unit| unit * power).find(|unit| *unit >= raw * 0.999).unwrap_or(raw)
 }
 
-/// As many digits after the point as multiples of a unit need.
+/// Digits after the point that multiples of a unit need.
 fn digits(unit: f64) -> usize {
     (0..12)
         .find(|&digits| {

@@ -1,13 +1,13 @@
 //! A chart on white paper: points from the top left, one unit is 1/72 inch.
 //!
-//! No title and no note: a paper has its own caption. Colors are those of Okabe and Ito, which all kinds of color vision tell apart; dashes
-//! tell roles apart, in print too.
+//! No title and no note, because a paper has captions. Colors are from Okabe and Ito and can be told apart
+//! with any color vision; dashes tell roles apart, in print too.
 
 use crate::chart::{Chart, Color, Kind, Point, Series, ValueUnit};
 use crate::figure::axis::{AxisUnit, ValueAxis};
 use crate::figure::text;
 
-/// The width of a figure: that of a column of text in most conference styles is 3.3 to 5.5 inches.
+/// The width of a figure. A column of text is 3.3 to 5.5 inches wide in most conference styles.
 const WIDTH: f64 = 360.0;
 /// The height of the part with the data.
 const PLOT: f64 = 190.0;
@@ -41,7 +41,7 @@ pub enum Anchor {
     End,
 }
 
-/// What is on the paper, from the back to the front.
+/// A mark on the paper; later ones cover earlier ones.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mark {
     /// Straight lines from spot to spot.
@@ -57,13 +57,10 @@ pub enum Mark {
 /// A figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drawing {
-    /// Its width.
     pub width: f64,
-    /// Its height.
     pub height: f64,
-    /// What it is called, for a reader who does not see it.
+    /// Its title, for a reader who does not see it.
     pub title: String,
-    /// What is on it.
     pub marks: Vec<Mark>,
 }
 
@@ -255,7 +252,7 @@ fn bars(chart: &Chart, frame: &Frame, marks: &mut Vec<Mark>) {
     }
 }
 
-/// Names under the plot, as many in a row as fit; the height of it all.
+/// Names under the plot, filling each row; returns the total height.
 fn legend(chart: &Chart, frame: &Frame, marks: &mut Vec<Mark>) -> f64 {
     let mut at = (frame.left, TOP + PLOT + 40.0);
     if chart.series.len() < 2 {

@@ -1,4 +1,4 @@
-//! `--figure NAME.pdf|svg`: a chart as vectors in a plain style, for a paper, and its data beside it as CSV.
+//! `--figure NAME.pdf|svg`: a chart as vectors in a plain style, for a paper, and its data as a CSV file.
 //!
 //! - [`axis`]: round ticks and their labels; [`draw`]: a chart as lines, areas and texts on paper.
 //! - [`svg`], [`pdf`]: two ways to write those down; [`text`]: how wide a text is.
@@ -23,7 +23,7 @@ use crate::methods;
 use crate::metrics::Metric;
 use crate::run::RunDirectory;
 
-/// The files that are asked for: each figure, and its data beside it.
+/// The requested files: each figure, and its data.
 ///
 /// # Errors
 /// 2: no such chart, or neither PDF nor SVG.

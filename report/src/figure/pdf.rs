@@ -9,7 +9,7 @@ use pdf_writer::{Content, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
 use crate::figure::draw::{Anchor, Drawing, Mark, Spot, TEXT};
 use crate::figure::text::{FONT, WIDTHS, encoded, width};
 
-/// The font's own measures, in thousandths of its size.
+/// The font's bounding box, in thousandths of its size.
 const BOX: Rect = Rect { x1: -34.0, y1: -242.0, x2: 917.0, y2: 946.0 };
 const ASCENT: f32 = 928.0;
 const DESCENT: f32 = -244.0;

@@ -1,7 +1,8 @@
 //! How wide a text is, and its bytes in Windows-1252, the encoding of the font in a PDF.
 //!
-//! `Roboto-Latin.ttf` is Roboto 2.137 Regular (Copyright 2011 Google Inc., Apache License 2.0) without the characters that Windows-1252
-//! does not have. An SVG names the font and holds none: what it is drawn with is the reader's.
+//! `Roboto-Latin.ttf` is Roboto 2.137 Regular (Copyright 2011 Google Inc., Apache License 2.0) without the
+//! characters that Windows-1252 does not have. An SVG names the font without embedding it; the viewer chooses
+//! one.
 
 /// The font, for a PDF.
 pub const FONT: &[u8] = include_bytes!("Roboto-Latin.ttf");
@@ -43,7 +44,6 @@ pub fn encoded(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The width of a text of this size.
 pub fn width(text: &str, size: f64) -> f64 {
     let thousandths =
         encoded(text).iter().map(|byte| u32::from(WIDTHS[usize::from(byte - b' ')])).sum::<u32>();

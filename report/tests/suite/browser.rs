@@ -27,12 +27,12 @@ pub struct Browser {
 pub struct View {
     /// Width of the window in pixels.
     pub width: u32,
-    /// Whether the reader prefers a dark page.
+    /// True if the reader prefers a dark page.
     pub dark: bool,
 }
 
 impl Browser {
-    /// Starts one; none where this machine has none, which is said.
+    /// Starts a browser; `None`, with a notice, if this machine has none.
     pub fn start() -> Option<Browser> {
         let named = std::env::var("CHROMIUM").ok();
         let names: Vec<&str> = named.as_deref().map_or(NAMES.to_vec(), |name| vec![name]);
@@ -115,7 +115,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Errors of the page's scripts, messages on its console, and requests to anything but its own file.
+    /// Errors of the page's scripts, messages on its console, and requests beyond its file.
     pub fn complaints(&self) -> Vec<String> {
         let complaint = |event: &Value| {
             let parameters = &event["params"];

@@ -1,4 +1,5 @@
-//! Paths that are no regular files: what is written to goes through, what is read is refused, and nothing waits for ever.
+//! Paths that are no regular files: outputs are written through, inputs are refused, and no call waits for
+//! ever.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};

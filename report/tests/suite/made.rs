@@ -13,13 +13,13 @@ pub struct Made {
     pub settings: Value,
     /// `defaults.json`.
     pub defaults: Value,
-    /// Whether any episode is solved, any group differs, and log-probabilities differ.
+    /// True if any episode is solved, any group differs, and log-probabilities differ.
     pub learns: bool,
     /// The share of answers that are cut.
     pub cut: f64,
     /// Seconds of a step's rollout.
     pub seconds: f64,
-    /// Whether agents act jointly.
+    /// True if agents act jointly.
     pub joint: bool,
 }
 
@@ -64,7 +64,7 @@ impl Made {
         run
     }
 
-    /// Whether the `number`th of `of` things is among a share of them that grows over the steps.
+    /// Returns true if the `number`th of `of` things is among a share of them that grows over the steps.
     fn solves(&self, step: u64, seed: u64, number: u64, of: u64) -> bool {
         self.learns && number * 20 < of * (4 + step.min(12) + seed)
     }

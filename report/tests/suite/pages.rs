@@ -24,7 +24,8 @@ fn page(folder: &Path, name: &str, runs: &[PathBuf]) -> PathBuf {
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let put = |name: &str, made: &Made| made.put(folder, name);
     let learns = Made::default();
-    // A CPU's log-probabilities do not differ at all; nothing is solved, everything is cut, and a step takes an hour.
+    // A CPU's log-probabilities do not differ at all; no task is solved, every answer is cut, and a step
+    // takes an hour.
     let stuck = Made {
         learns: false,
         cut: 1.0,
@@ -91,7 +92,7 @@ fn pages_of_every_kind_are_whole_in_a_browser() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// An audit that finds nothing where there is something proves nothing.
+/// An audit must find a planted fault, or it proves nothing.
 #[test]
 fn a_page_with_faults_is_found_out() {
     let Some(mut browser) = Browser::start() else { return };

@@ -1,11 +1,11 @@
-//! Tokens a second of the engine alone: fixed lengths, no environment, no pipe.
+//! Tokens per second of the engine alone: fixed lengths, no environment, no pipe.
 //!
 //! ```text
 //! cargo bench -p rollout --bench generate -- --preset bench --threads 1,2
 //! ```
 //!
-//! Counts completion tokens, not prompt tokens. CPU-seconds are the whole process's; each thread has its own groups, so they
-//! are comparable on a busy machine, unlike wall time.
+//! Counts completion tokens, not prompt tokens. CPU-seconds cover the whole process. Each thread works on
+//! separate groups, so CPU-seconds are comparable on a busy machine, unlike wall time.
 //!
 //! With `--device` it measures the device engine, see [`on_device`].
 
@@ -61,7 +61,7 @@ struct Arguments {
     /// With --device: sequences that are decoded together
     #[arg(long, value_delimiter = ',', default_value = "1,16,64,256")]
     batch: Vec<usize>,
-    /// With --device: tokens of a sequence, in the middle of what is measured
+    /// With --device: tokens of a sequence halfway through the measurement
     #[arg(long, value_delimiter = ',', default_value = "512,1536")]
     context: Vec<usize>,
     /// With --device: steps that are measured

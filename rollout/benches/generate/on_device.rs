@@ -1,13 +1,13 @@
-//! Speed of the device engine, beside the least work that any program must do.
+//! Speed of the device engine, compared with the least work that any program must do.
 //!
 //! ```text
 //! cargo bench -p rollout --bench generate -- --policy DIR --device cuda --batch 1,64 --context 512 --branches 1,4
 //! ```
 //!
-//! One JSON object per line: for a decode step the tokens and seconds, and the bytes and operations that no program can
-//! avoid (weights once, keys and values of shared prompts once per group); for prefill the same. Decoding is timed as the
-//! difference of two lengths whose beginning and end are alike, which leaves steps with all rows at work. Every prompt is
-//! new: the prefix cache has none of it.
+//! One JSON object per line: for a decode step the tokens and seconds, and the bytes and operations that no
+//! program can avoid (weights once, keys and values of shared prompts once per group); for prefill the same.
+//! Decoding is timed as the difference of two lengths whose beginning and end are alike, which leaves steps
+//! with all rows at work. Every prompt is new, so the prefix cache never helps.
 
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
 

@@ -18,7 +18,7 @@ pub struct Batch {
     pub cumulative: Vec<i32>,
     /// Each sequence's tokens in the cache before this run.
     pub past: Vec<i32>,
-    /// Each row's adapter, counted from 1; 0: none.
+    /// Each row's adapter, counted from 1; 0 means no adapter.
     pub adapters: Vec<i32>,
     /// Sequences by group, in order and without gaps.
     pub groups: Vec<GroupRows>,
@@ -38,11 +38,10 @@ pub struct Batch {
 /// Consecutive sequences of one group: one that is being prefilled, or branches with one new token each.
 #[derive(Debug, Clone)]
 pub struct GroupRows {
-    /// Which sequences.
     pub sequences: Range<usize>,
     /// With [`Fork::NewBlock`](super::block_pool::Fork::NewBlock), tokens of the prompt that branches share; else 0.
     pub prefix: usize,
-    /// Whether the last row's logits are needed; always true of branches.
+    /// True if the last row's logits are needed; always true of branches.
     pub sampled: bool,
 }
 
@@ -89,12 +88,10 @@ impl Batch {
         self.past.len()
     }
 
-    /// The rows of a sequence.
     pub fn rows(&self, sequence: usize) -> Range<usize> {
         self.cumulative[sequence] as usize..self.cumulative[sequence + 1] as usize
     }
 
-    /// The blocks of a sequence.
     pub fn blocks(&self, sequence: usize) -> &[u32] {
         let begin = sequence.checked_sub(1).map_or(0, |before| self.table_ends[before]);
         &self.tables[begin..self.table_ends[sequence]]

@@ -1,10 +1,10 @@
 //! Blocks of the KV cache: reference counts, free blocks, and the prefix cache.
 //!
-//! A block is a number; its memory belongs to the model runner. Only a block's sole owner may write to it. Full blocks
-//! can be inserted into the prefix cache, keyed by the cached block before them and by their tokens; the first block
-//! of a chain is also keyed by the adapter, because keys and values are an adapter's own. Lookups compare tokens, not
-//! hashes of them. A cached block that no sequence references keeps its content until its memory is needed; then the
-//! least recently used goes first, the end of a chain before its beginning.
+//! A block is a number; its memory belongs to the model runner. Only a block's sole owner may write to it.
+//! Full blocks can be inserted into the prefix cache, keyed by the cached block before them and by their
+//! tokens. The first block of a chain is also keyed by the adapter, because an adapter changes keys and
+//! values. Lookups compare tokens, not hashes. A cached block without references keeps its content until its
+//! memory is needed; then the least recently used goes first, the end of a chain before its beginning.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ pub struct CacheConfig {
     pub block_size: usize,
     /// How branches continue their prompt.
     pub fork: Fork,
-    /// Whether a block takes memory only once it is used. Idle cached blocks are then at most a third of those used:
+    /// True if a block takes memory only once it is used. Idle cached blocks are then at most a third of those used:
     /// clearing new memory costs more than most cached prompts save.
     pub lazy: bool,
 }
@@ -27,7 +27,8 @@ pub struct CacheConfig {
 pub enum Fork {
     /// In the prompt's last block, copied before the first write: a sequence is one contiguous block table.
     CopyOnWrite,
-    /// In a block of its own, whatever is left of the prompt's last one: nothing is copied and the whole prompt is shared.
+    /// In a new block, even if the prompt's last block has room: nothing is copied and the whole prompt is
+    /// shared.
     NewBlock,
 }
 
@@ -50,7 +51,7 @@ pub struct BlockPool {
     clock: u64,
 }
 
-/// A block in its context: what comes before it, and its tokens.
+/// A block in its context: its predecessor and its tokens.
 type Key = (Parent, Box<[u32]>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,7 +178,8 @@ impl BlockPool {
         for (part, &block) in tokens.chunks_exact(self.config.block_size).zip(blocks) {
             let key: Key = (parent, part.into());
             let node = match self.cached.get(&key) {
-                // Another block has the same tokens: what follows ours must not hang on a block that we do not reference.
+                // Another block has the same tokens. Later blocks of this sequence must not depend on a block
+                // that we do not reference.
                 Some(node) if node.block != block => return,
                 Some(node) => *node,
                 None => {

@@ -21,12 +21,10 @@ pub trait Kernel: Sized {
     /// Outputs, of which only the first is required.
     const OUTPUTS: usize = 1;
 
-    /// The element type of an input.
     fn input_type(_index: usize) -> ONNXTensorElementDataType {
         FLOAT
     }
 
-    /// The element type of the outputs.
     fn output_type() -> ONNXTensorElementDataType {
         FLOAT
     }
@@ -38,7 +36,7 @@ pub trait Kernel: Sized {
     fn compute(&self, call: &Call) -> Outcome<()>;
 }
 
-/// What ONNX Runtime sees of an operator, and what is behind it.
+/// An operator in ONNX Runtime's layout, followed by our state.
 #[repr(C)]
 pub struct Operator<S> {
     base: OrtCustomOp,
@@ -65,7 +63,7 @@ pub struct Domain<S> {
     _operators: Vec<Operator<S>>,
 }
 
-// SAFETY: nothing in it changes after it was made.
+// SAFETY: it is immutable after construction.
 unsafe impl<S> Send for Domain<S> {}
 // SAFETY: as above.
 unsafe impl<S> Sync for Domain<S> {}
@@ -87,7 +85,7 @@ impl<S> Domain<S> {
 
     /// Makes the operators known to a session.
     pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
-        // SAFETY: the options are those of a builder that is alive.
+        // SAFETY: the options belong to a live builder.
         unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
     }
 }
@@ -253,7 +251,7 @@ impl Node {
     }
 }
 
-/// A running call of a kernel. What it returns addresses of lives as long as the call.
+/// A running call of a kernel. Addresses that it returns are valid as long as the call.
 pub struct Call(*mut OrtKernelContext);
 
 impl Call {
@@ -306,7 +304,7 @@ fn tensor<'a, T>(value: *const OrtValue) -> Outcome<(&'a [i64], *mut T)> {
         ))?;
         let mut data = ptr::null_mut();
         checked((api.GetTensorMutableData)(value.cast_mut(), &mut data))?;
-        // Of a scalar it may be null.
+        // A scalar's shape may be null.
         let shape = if count == 0 { &[] } else { std::slice::from_raw_parts(shape, count) };
         Ok((shape, data.cast()))
     }

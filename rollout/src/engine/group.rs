@@ -76,7 +76,7 @@ impl Group {
         Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
     }
 
-    /// Whether its branches have their first token.
+    /// Returns true if its branches have their first token.
     pub fn has_begun(&self) -> bool {
         self.branches.iter().any(|branch| !branch.completion.ids.is_empty())
     }
@@ -194,13 +194,13 @@ impl Group {
         }
     }
 
-    /// Its id and what was generated.
+    /// Its id and its completions.
     pub fn finish(self) -> (u64, Vec<Completion>) {
         (self.id, self.branches.into_iter().map(|branch| branch.completion).collect())
     }
 }
 
-/// Blocks of a branch at its longest, those of its prompt included.
+/// Blocks of a branch at its longest, including its prompt.
 fn branch_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize) -> usize {
     let size = cache.block_size;
     match cache.fork {

@@ -1,9 +1,10 @@
 //! Inference: completions for groups of branches that share a prompt.
 //!
-//! There is one [`scheduler`]. It keeps [`group`]s of requests, gives their [`sequence`]s blocks of the KV cache
-//! ([`block_pool`], which also caches prompts across turns and episodes), and lays out one [`batch`] after another. A model
-//! runner computes it, in a thread of its own ([`service`]): on the [`cpu`] there is one for each thread that plays
-//! episodes, on a [`device`] one for each model. Both run the decoder's graph in ONNX Runtime ([`onnx`], [`custom_op`]).
+//! There is one [`scheduler`]. It keeps [`group`]s of requests, gives their [`sequence`]s blocks of the KV
+//! cache ([`block_pool`], which also caches prompts across turns and episodes), and lays out one [`batch`]
+//! after another. A model runner computes the batches in a separate thread ([`service`]): on the [`cpu`]
+//! there is one for each thread that plays episodes, on a [`device`] one for each model. Both run the
+//! decoder's graph in ONNX Runtime ([`onnx`], [`custom_op`]).
 //!
 //! Left out: preemption. A group is admitted only when all blocks that it may come to need are available.
 

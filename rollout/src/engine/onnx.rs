@@ -1,4 +1,4 @@
-//! ONNX Runtime's C interface: tensors over our own memory, its errors as ours, and how every session is opened.
+//! ONNX Runtime's C interface: tensors over memory that we allocate, error conversion, and session options.
 
 use crate::runtime;
 use half::{bf16, f16};
@@ -21,7 +21,6 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Host memory.
     pub fn host() -> Result<Memory> {
         let mut memory = ptr::null_mut();
         // SAFETY: `memory` receives a description that is released when this is dropped.
@@ -85,7 +84,7 @@ impl Element for f16 {
     const TYPE: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16;
 }
 
-/// A tensor that does not own its memory.
+/// A tensor over borrowed memory.
 pub struct Tensor(*mut OrtValue);
 
 // SAFETY: the handle is never changed after it was made; what may be done with the memory is its owner's matter.
@@ -94,13 +93,13 @@ unsafe impl Send for Tensor {}
 unsafe impl Sync for Tensor {}
 
 impl Tensor {
-    /// A tensor over our own memory, which must be as large as the shape says and outlive the tensor. Inputs are only
-    /// read, whatever the pointer's type.
+    /// A tensor over caller-owned memory, which must be as large as the shape says and outlive the tensor.
+    /// Inputs are only read, whatever the pointer's type.
     pub fn over<T: Element>(memory: &Memory, numbers: *mut T, shape: &[usize]) -> Result<Tensor> {
         let bytes = size_of::<T>() * shape.iter().product::<usize>();
         let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
         let mut value = ptr::null_mut();
-        // SAFETY: the size is that of the shape; the rest is said above and kept by the callers.
+        // SAFETY: the size follows from the shape; callers keep the rest of the contract above.
         check(unsafe {
             (ort::api().CreateTensorWithDataAsOrtValue)(
                 memory.0,
@@ -142,7 +141,7 @@ pub fn check(status: OrtStatusPtr) -> Result<()> {
     Err(failed(message))
 }
 
-/// The same for the wrapper crate's errors. The message becomes one line.
+/// Converts an error of the wrapper crate. The message becomes one line.
 pub fn failed(error: impl std::fmt::Display) -> Failure {
     let message = error.to_string();
     let words: Vec<&str> = message.split_whitespace().collect();

@@ -1,6 +1,7 @@
-//! What an engine is asked for and what it answers.
+//! Requests to an engine, and its answers.
 //!
-//! A request is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or turns.
+//! A request is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or
+//! turns.
 
 use record::failure::{Failure, Result};
 use record::philox::Stream;
@@ -19,7 +20,7 @@ pub struct SamplingParams {
 }
 
 impl SamplingParams {
-    /// Plain sampling from the model's own distribution.
+    /// Plain sampling from the model's unmodified distribution.
     pub const PLAIN: SamplingParams =
         SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
 
@@ -63,7 +64,7 @@ pub struct Completion {
     pub ids: Vec<u32>,
     /// For each id, log-softmax(logits / temperature) in nats before any truncation (greedy: temperature 1).
     pub logprobs: Vec<f32>,
-    /// Whether a stop token ended it rather than the length limit.
+    /// True if a stop token ended it rather than the length limit.
     pub stopped: bool,
 }
 

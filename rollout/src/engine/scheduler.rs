@@ -1,10 +1,11 @@
-//! Which groups run: one model run after another advances all of them.
+//! Decides which groups run: one model run after another advances all of them.
 //!
-//! A batch holds the newest token of each live branch and, while prompts wait, up to a budget of their tokens; long
-//! prompts are prefilled in chunks. Groups are admitted while all blocks that they may come to need are available, so
-//! none is ever preempted. On a device a run holds either prompts or newest tokens: those alone replay CUDA graphs, and
-//! prompts gather until a run of them is worth its time. What a group generates depends neither on the other groups of a batch nor on what the prefix
-//! cache holds, as far as the model runner's arithmetic does not.
+//! A batch holds the newest token of each live branch and, while prompts wait, up to a budget of their
+//! tokens; long prompts are prefilled in chunks. Groups are admitted while all blocks that they may come to
+//! need are available, so no group is ever preempted. On a device a run holds either prompts or newest
+//! tokens: only runs of newest tokens replay CUDA graphs, and prompts gather until a run of them is worth its
+//! time. A group's result does not depend on the other groups of a batch or on the prefix cache, provided
+//! that the model runner's arithmetic does not.
 
 use super::batch::Batch;
 use super::block_pool::{BlockPool, CacheConfig};
@@ -58,10 +59,10 @@ pub struct SchedulerConfig {
     pub prompt_tokens: usize,
     /// Size of the KV cache.
     pub cache: CacheConfig,
-    /// Whether a run holds either tokens of prompts or newest tokens. Otherwise it holds both, but branches wait while prompts
+    /// True if a run holds either tokens of prompts or newest tokens. Otherwise it holds both, but branches wait while prompts
     /// use up the budget: later batches are then fuller.
     pub separate: bool,
-    /// Whether a group that is too large still runs, alone, with blocks beyond the cache's size.
+    /// True if a group that is too large still runs, alone, with blocks beyond the cache's size.
     pub expandable: bool,
     /// Positions of the model.
     pub positions: usize,
@@ -72,7 +73,7 @@ pub struct SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    /// Whether a request can be served.
+    /// Returns true if a request can be served.
     ///
     /// # Errors
     /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
@@ -121,7 +122,7 @@ pub struct Scheduler<R> {
     waiting: VecDeque<Group>,
     active: Vec<Group>,
     batch: Batch,
-    /// Whose tokens the batch requests: indices of active groups, those with complete prompts first.
+    /// Active groups in the batch by index, those with complete prompts first.
     prefilled: Vec<usize>,
     decoding: Vec<usize>,
     gathering: Gathering,
@@ -275,8 +276,9 @@ impl<R: Runner> Scheduler<R> {
         prompt
     }
 
-    /// Whether the next run is for prompts. They wait while others may come: a run of few takes about as long as one that
-    /// gives each branch a token. So they are due when they fill a run, or when waiting has cost as many tokens as that.
+    /// Returns true if the next run is for prompts. They wait while more may come, because a run of a few
+    /// prompts takes about as long as a run that gives each branch a token. Prompts are due when they fill a
+    /// run, or when waiting has cost that many tokens.
     fn prompts_are_due(&mut self) -> bool {
         let (begun, waiting): (Vec<&Group>, Vec<&Group>) =
             self.active.iter().partition(|group| group.has_begun());

@@ -20,7 +20,7 @@ pub struct BlockCopy {
 pub struct Sequence {
     blocks: Vec<u32>,
     length: usize,
-    /// Unused slots between the shared prompt and the sequence's own tokens.
+    /// Unused slots between the shared prompt and the sequence's private tokens.
     gap: usize,
 }
 
@@ -31,7 +31,6 @@ impl Sequence {
         Sequence { length: blocks.len() * pool.config().block_size, blocks, gap: 0 }
     }
 
-    /// Tokens in it.
     pub fn tokens(&self) -> usize {
         self.length
     }

@@ -224,10 +224,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Submits a group, whose id is its own among all in the inbox.
+    /// Submits a group, whose id is unique in the inbox.
     ///
     /// # Errors
-    /// As [`SchedulerConfig::check`]; 1 where the thread has ended.
+    /// See [`SchedulerConfig::check`]; 1 if the thread has ended.
     pub fn submit(&mut self, request: Request) -> Result<()> {
         self.service.limits(self.model).check(&request)?;
         let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());
@@ -263,7 +263,7 @@ impl Client {
         std::mem::take(&mut lock(&self.service.timings)[self.model])
     }
 
-    /// Whether nothing is being generated for its inbox.
+    /// Returns true if nothing is being generated for its inbox.
     pub fn is_idle(&self) -> bool {
         self.inbox.pending.get() == 0
     }

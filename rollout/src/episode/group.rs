@@ -32,7 +32,7 @@ pub struct Candidate {
     pub ids: Vec<u32>,
     /// The log-probability of each token.
     pub logprobs: Vec<f32>,
-    /// Whether it ended with a stop token, as opposed to at the token limit.
+    /// True if it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
     /// What a server counted, whose tokens are not known here.
     pub usage: ServerTokens,
@@ -41,9 +41,9 @@ pub struct Candidate {
 /// Tokens of a candidate as a server counted them, where it did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerTokens {
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub prompt: Option<u64>,
-    /// Of the completion.
+    /// Tokens of the completion.
     pub completion: Option<u64>,
 }
 
@@ -58,9 +58,9 @@ pub struct Member {
     pub outcome: Outcome,
     /// α·team + local.
     pub reward: f64,
-    /// Whether it was executed.
+    /// True if it was executed.
     pub selected: bool,
-    /// Whether the turn limit ended the episode after it.
+    /// True if the turn limit ended the episode after it.
     pub truncated: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Group {
     pub turn: u32,
     /// Index of the agent in the workflow.
     pub agent: usize,
-    /// Id of the sample that led to the state of this group; none in the initial state.
+    /// Id of the sample that led to the state of this group; `None` in the initial state.
     pub parent: Option<Arc<str>>,
     /// The prompt that all members continue.
     pub messages: Vec<Message>,

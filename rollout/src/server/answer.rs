@@ -42,7 +42,7 @@ pub(super) fn candidate(reply: &Value) -> Result<Candidate, Fault> {
         return Err(broken());
     }
     let finished = choice["finish_reason"].as_str().unwrap_or_default();
-    // What it says until then is no answer.
+    // A partial text is no answer.
     if ["error", "abort"].contains(&finished) || choice.get("error").is_some_and(|error| !error.is_null()) {
         let told = choice.pointer("/error/message").unwrap_or(&choice["error"]);
         let told = told.as_str().map_or_else(|| choice.to_string(), str::to_owned);
@@ -65,7 +65,7 @@ pub(super) fn candidate(reply: &Value) -> Result<Candidate, Fault> {
     Ok(Candidate { text, ids: Vec::new(), logprobs: Vec::new(), stopped: finished != "length", usage })
 }
 
-/// The text of a part of a message. A model's thoughts are no part of what it says.
+/// The text of a part of a message, without the model's thoughts.
 fn text_of(part: &Value) -> Option<&str> {
     match part["type"].as_str() {
         Some("text" | "output_text") => part["text"].as_str(),

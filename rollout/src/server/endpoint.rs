@@ -1,5 +1,5 @@
-//! Where a server is, and calls of it: again where they failed in a way that may pass, to nobody else, and without the key in what is
-//! told of them.
+//! Address of a server, and calls to it. Transient failures are retried. Redirects are not followed, and
+//! messages never contain the key.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,24 +27,24 @@ const NAMED: usize = 10;
 /// Shorter keys are words, such as `none`, which models say.
 const SHORTEST_KEY: usize = 8;
 
-/// Where a server is and what it is asked for.
+/// Address and settings of a server.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    /// As the user wrote it, without what follows `?`.
+    /// The user's URL up to the `?`.
     url: String,
     pub model: String,
-    /// Completion limit, if not that of all agents.
+    /// Completion limit, if it differs from the other agents'.
     pub max_tokens: Option<u64>,
     /// The limit's key: `max_tokens`, or `max_completion_tokens` as models that reason want it.
     pub limit: &'static str,
-    /// Temperature, if not that of all agents.
+    /// Temperature, if it differs from the other agents'.
     pub temperature: Option<f64>,
-    /// Whether calls have a seed.
+    /// True if calls have a seed.
     pub seed: bool,
     key: Option<String>,
     agent: Agent,
     patience: Patience,
-    /// Whether it was told that the server cannot be reached.
+    /// True if it was told that the server cannot be reached.
     told: AtomicBool,
     waits: Arc<Waits>,
 }
@@ -364,7 +364,7 @@ fn check(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// A key in an environment variable; none where it is empty or unset.
+/// A key in an environment variable; `None` if it is empty or unset.
 fn key_in(variable: &str) -> Result<Option<String>> {
     let key = std::env::var(variable).unwrap_or_default().trim().to_owned();
     if key.contains(|c: char| !c.is_ascii_graphic()) {

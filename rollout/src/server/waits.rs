@@ -1,4 +1,4 @@
-//! Long waits for a server, told on stderr: who sees nothing happen wants to know what is waited for.
+//! Reports long waits for a server on stderr, so that a silent program explains itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::runtime;
 
 /// A wait from which on it is told.
 const LONG: Duration = Duration::from_secs(10);
-/// The same is told again after so long.
+/// Interval between repeated notices.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// The calls of a server that have no answer yet.
@@ -35,7 +35,7 @@ struct State {
 pub(super) struct Waiting<'a>(&'a Waits, u64);
 
 impl Waits {
-    /// Of the server at `url`. A thread looks at them as long as there is somebody to tell.
+    /// Watches waits for the server at `url`. The thread lives while a caller holds the result.
     pub fn of(url: &str, patience: Patience) -> Result<Arc<Waits>> {
         let waits = Arc::new(Waits { url: url.to_owned(), patience, state: Mutex::default() });
         if !patience.quiet {

@@ -103,7 +103,8 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
     assert_eq!(chosen, (0..40).map(choose).collect::<Vec<_>>());
 }
 
-/// Of 40 episodes about 10 take the same one of four branches at two places, if each place has a draw of its own.
+/// About 10 of 40 episodes take the same one of four branches at two places if each place draws
+/// independently.
 #[test]
 fn a_random_choice_is_drawn_anew_for_each_turn_and_agent() {
     let play = |seed: u64| -> Vec<u32> {
@@ -144,7 +145,7 @@ fn parallel_agents_see_the_state_before_the_stage_and_their_choices_are_executed
     let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
     assert_eq!(doer.messages[0].content, "doer? ");
 
-    // The candidates come in the other order: nothing happens before both are there.
+    // The candidates arrive in the other order: the episode waits for both.
     let transition = step(&mut episode, doer, &["3", "1"]);
     assert!(transition.groups.is_empty() && transition.requests.is_empty());
     let transition = step(&mut episode, asker, &["1", "2"]);
@@ -398,8 +399,9 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
     assert!(!truncated, "a turn is left");
     assert_eq!(transition.requests[0].messages[0].content, "asker [Some(7), Some(3)]");
 
-    // Turn 1: the choices are by the other's last executed action. The doer's 7 would agree with the asker's last 7: 1 + .7.
-    // But the asker goes over to 5, and what is credited is what each achieves beside the other's choice: no agreement.
+    // Turn 1: each choice is scored with the other's last executed action. The doer's 7 would agree with the
+    // asker's last 7: 1 + .7. But the asker switches to 5, and a candidate earns what it achieves with the
+    // other's actual choice: no agreement.
     let [asker, doer]: [PromptRequest; 2] = transition.requests.try_into().expect("two requests");
     step(&mut episode, asker, &["3", "5"]);
     let transition = step(&mut episode, doer, &["7", "3"]);

@@ -1,4 +1,4 @@
-//! Joint actions with a policy of dice: their number and order, rewards, the tree, where it stops and what is refused.
+//! Joint actions with a policy of dice: number and order, rewards, the tree, its end, and refusals.
 
 use crate::common;
 
@@ -32,7 +32,7 @@ fn texts(lines: &[Value], key: &str) -> Vec<String> {
     lines.iter().map(|line| line[key].as_str().unwrap_or("").to_owned()).collect()
 }
 
-/// Mean rewards of a sample's joint actions, by sample; `own` says whether its agent's own reward counts.
+/// Mean rewards of a sample's joint actions, by sample; with `own` its agent's local reward counts too.
 fn means(joint: &[Value], own: bool) -> BTreeMap<String, f64> {
     let mut rewards: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for action in joint {
@@ -139,7 +139,7 @@ fn a_sample_earns_the_mean_over_its_joint_actions() {
                         },
                     "{sample}"
                 );
-                // Of the components of its joint actions those that are about it, without its name.
+                // Components of its joint actions that belong to it, without its name.
                 let digit: f64 =
                     sample["completion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0.0);
                 assert_eq!(sample["reward_components"], json!({"digit": digit}), "{sample}");

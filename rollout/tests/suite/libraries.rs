@@ -85,7 +85,7 @@ fn runtime() -> PathBuf {
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
 
-/// Whether this machine has the library after all.
+/// Returns true if this machine has the library after all.
 fn is_installed(machine: &Machine, file: &str) -> bool {
     !machine.line(file, &[]).ends_with("is not found")
 }

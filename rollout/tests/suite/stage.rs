@@ -291,7 +291,7 @@ fn a_stream_that_lost_tasks_is_refused_unless_that_is_allowed() {
     for (tasks, end) in [(3, Value::Null), (3, end(json!({"tasks": 6})))] {
         assert_eq!(judged(&["--allow-incomplete"], tasks, end), Ok(()));
     }
-    // Whole: as many as were written, also where other shards play some of them; and where nobody counted.
+    // Complete: the count matches, even if other shards play some of the tasks; or no count is known.
     assert_eq!(judged(&[], 6, end(json!({"tasks": 6}))), Ok(()));
     assert_eq!(judged(&["--shard", "1/2"], 6, end(json!({"tasks": 6}))), Ok(()));
     assert_eq!(judged(&[], 3, end(json!({}))), Ok(()));
@@ -341,7 +341,7 @@ fn agents_that_are_asked_the_same_have_groups_of_their_own() {
     let agents: Vec<(Value, usize)> =
         groups(&output).iter().map(|group| (group[0]["agent"].clone(), group.len())).collect();
     assert_eq!(agents, [(json!("asker"), 3), (json!("doer"), 3)]);
-    // Each draws from its own random streams.
+    // Each uses different random streams.
     let drawn = |group: &Vec<Value>| -> Vec<Value> {
         group.iter().map(|sample| sample["completion_logprobs"].clone()).collect()
     };

@@ -1,4 +1,4 @@
-"""Attempts to reach what is outside of the sandbox: network, files, other processes, privileges."""
+"""Attempts to reach out of the sandbox: network, files, other processes, privileges."""
 
 #: network
 import socket

@@ -152,7 +152,7 @@ fn descendants() -> BTreeSet<u32> {
     }
 }
 
-/// A thousand hostile programs, and an honest one after each. Run in a process of its own, because it counts
+/// A thousand hostile programs, and an honest one after each. Runs in a separate process, because it counts
 /// processes.
 #[test]
 #[ignore = "run by `a_thousand_hostile_programs_leave_nothing` in a process of its own"]

@@ -89,7 +89,7 @@ fn a_program_does_what_it_does_in_a_fresh_interpreter() {
             "{source}: {execution:?}"
         );
     }
-    // What it may have at most stays what it is.
+    // Its hard limit must not change.
     let asks = "import resource\nresource.setrlimit(resource.RLIMIT_NPROC,(resource.RLIM_INFINITY,)*2)\nprint(resource.getrlimit(resource.RLIMIT_NPROC))";
     assert_eq!(run(asks, "").stdout, "(18, 18)\n");
 }
@@ -265,7 +265,7 @@ fn a_lock_on_a_library_file_holds_nobody_up() {
     assert_eq!(execution.stdout, "locked\n", "{execution:?}");
 }
 
-/// Runs the ignored test called `test` by `sh`, after `setup`; what it printed.
+/// Runs the ignored test `test` in `sh` after `setup`; returns its output.
 fn in_a_shell(setup: &str, test: &str) -> String {
     let this = std::env::current_exe().unwrap();
     let script = format!("{setup}; exec '{}' --ignored --exact programs::{test} --nocapture", this.display());
@@ -317,7 +317,7 @@ fn a_failed_start_is_not_for_ever() {
     }
     let path = std::env::temp_dir().join(format!("no-python-{}", std::process::id()));
     std::fs::create_dir(&path).unwrap();
-    // What is called python3 may be a script that needs a path of its own.
+    // `python3` may be a wrapper script that needs its `PATH`.
     let python = "python3 -c 'import sys; print(sys.executable)'";
     let setup = format!("export PYTHON=\"$({python})\" PATH='{}'", path.display());
     let said = in_a_shell(&setup, "starts_later");

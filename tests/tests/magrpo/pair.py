@@ -1,7 +1,7 @@
 """Two writers who act at once: the smallest environment with a joint reward, over the step protocol.
 
 The team earns the product of two numbers in [0, 1], one of each writer's text; with `own` in the task's spec each writer also
-earns a tenth of its own, and with `apart` they act one after the other and the second's action pays. Nothing ends an episode
+earns a tenth of its number, and with `apart` they act one after the other and the second's action pays. Nothing ends an episode
 but its turns.
 """
 

@@ -1,4 +1,4 @@
-"""The rewards of the paper's environments through `envs step`, against numbers of the published rules; prints what was earned."""
+"""The rewards of the paper's environments through `envs step`, against numbers of the published rules; prints the rewards."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 
 def earned(environment, spec, **actions):
-    """The team's reward of one joint action; None where there is no sandbox to run it in."""
+    """The team's reward of one joint action; None without a sandbox to run it in."""
     program = subprocess.Popen(["envs", "step", environment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def ask(**request):
@@ -37,7 +37,7 @@ def words(kind, count):
 
 
 def text(*parts, letters):
-    """Words in a row, the last one made longer to so many letters in all."""
+    """Words in a row, the last one lengthened to `letters` in all."""
     row = " ".join(word for part in parts for word in part)
     return row + "z" * (letters - len(row))
 

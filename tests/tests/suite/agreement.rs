@@ -49,8 +49,8 @@ fn sampler_and_trainer_agree_in_each_number_format() {
     }
 }
 
-/// Decoders that differ in what stands between their products: biases, norms, positions, windows, activations, experts, heads that
-/// share keys, and widths that are no multiple of a vector.
+/// Decoders that differ between their products: biases, norms, positions, windows, activations, experts,
+/// heads that share keys, and widths that are no multiple of a vector.
 fn decoders() -> Vec<Value> {
     let decoder = |family: &str, hidden: usize, heads: [usize; 3], more: Value| {
         let mut config = json!({

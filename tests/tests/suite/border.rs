@@ -34,7 +34,7 @@ fn a_pipeline_sh_that_is_cut_is_an_error() {
     assert_eq!(code, 0, "{said}");
 }
 
-/// Ctrl-C reaches every process of the terminal: what is said is how to go on.
+/// Ctrl-C reaches every process of the terminal; the message says how to go on.
 #[test]
 fn an_interrupt_says_how_to_go_on() {
     for more in [&[][..], &["--resident"]] {
@@ -156,7 +156,7 @@ fn long_stages_of_a_run_show_their_progress_on_a_terminal_only() {
                 .any(|bar| bar.lines().next().is_some_and(|bar| bar.contains(total)));
             assert!(is_shown, "{name}: no {program} of {total} in\n{shown}");
         }
-        // What is said stands at the beginning of a line of its own.
+        // Messages start on a new line.
         for line in [
             "step 0: success on 10 test tasks ",
             "step 1: success in training ",

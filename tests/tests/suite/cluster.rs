@@ -1,7 +1,7 @@
-//! The batch file of docs/cluster.md, and policies that train side by side, under a Slurm of one node, started for each test: the
-//! run leaves the bytes of one on this machine without it.
+//! The batch file of docs/cluster.md, and policies that train side by side, under a Slurm of one node,
+//! started for each test: the run leaves the same bytes as without Slurm.
 //!
-//! Needs Slurm's daemons, munge and MPI; where one is missing the test says NOT RUN.
+//! Needs Slurm's daemons, munge and MPI; without one of them the test says NOT RUN.
 
 use std::fs;
 use std::path::Path;
@@ -18,11 +18,12 @@ static PORTS: AtomicU32 = AtomicU32::new(0);
 /// A Slurm of this machine with two processors, whose daemons end with it.
 struct Slurm {
     folder: TempDir,
-    /// One at a time: the first job of each has the same number, by which PMIx names what it keeps in /tmp.
+    /// One at a time: the first job of each has the same number, and PMIx names its files in /tmp by that
+    /// number.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A Slurm, where there is MPI; or says that the test is not run.
+/// A Slurm, if MPI is installed; otherwise reports that the test is not run.
 fn slurm() -> Option<Slurm> {
     update_mpi()?;
     Slurm::start().map_err(|why| troupe_tests::skip::not_run(&format!("no Slurm of one node: {why}"))).ok()
@@ -79,7 +80,7 @@ impl Slurm {
         (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
     }
 
-    /// Runs this batch file to its end: what it printed.
+    /// Runs this batch file to its end and returns its output.
     fn completed(&self, batch: &str) -> String {
         let [job, log] = ["job", "log"].map(|name| self.folder.path().join(name));
         fs::write(&job, batch).expect("the batch file");

@@ -65,7 +65,7 @@ fn a_run_with_compressed_steps_is_the_same_run() {
         assert!(page.contains(part), "{part}");
     }
 
-    // What was compressed later is no other file.
+    // A file compressed later is still the same file.
     let told = run(&format!("report compress {}", plain.display())).2;
     assert!(told.starts_with("report: 6 files, "), "{told}");
     assert!(

@@ -35,7 +35,7 @@ flags = { update = '--epochs 1' }
 advantage = "jq -c 'if .type==\"sample\" then .advantage = .reward - 1 else . end'"
 "#;
 
-/// The same as a command line.
+/// The file's settings as a command line.
 const FLAGS: [&str; 24] = [
     "--steps",
     "2",
@@ -92,7 +92,7 @@ fn a_file_of_lines_is_the_command_line() {
                 text = tomllib.load(open(sys.argv[1], \"rb\"))\n\
                 assert (text[\"lr\"], text[\"betas\"], text[\"train\"]) == (0.002, [0.9, 0.99], [\"tool\"]), text";
     must(&format!("python3 -c '{toml}' '{}'", written.display()));
-    // The command line goes before the file: as many steps as it says, with a stage of its own.
+    // The command line overrides the file: the number of steps, and a different stage.
     let longer = ["--config", &file, "--steps", "3"];
     let (code, printed, said) = called(&by_file, &longer);
     assert_eq!(code, Some(0), "{said}");
@@ -176,7 +176,7 @@ fn a_line_that_is_no_flag_is_refused_where_it_stands() {
         ("evaluate = 3", "run.toml:1: evaluate has no place in a file", "--evaluate"),
         ("env = \"math", "run.toml:1: invalid basic string, expected `\"`", "hint: "),
         ("steps = 3 lr = 4", "run.toml:1: unexpected key or value", "hint: "),
-        // What only the command line's own checks know.
+        // Rules that only the command line checks.
         ("branches = 0", "--branches must be at least 1", ""),
         ("policies = \"perrole\"", "--policies perrole: not shared", ""),
     ] {

@@ -1,7 +1,8 @@
-//! `deny.toml` holds without a network and without cargo-deny: what is linked comes from crates.io alone, under a license
-//! that the file allows.
+//! `deny.toml` holds without a network and without cargo-deny: linked crates come from crates.io alone, under
+//! a license that the file allows.
 //!
-//! Left out: known vulnerabilities, for which `.ci/run` calls cargo-deny and cargo-audit where they are installed.
+//! Left out: known vulnerabilities, for which `.ci/run` calls cargo-deny and cargo-audit if they are
+//! installed.
 
 use std::process::Command;
 
@@ -14,7 +15,7 @@ fn allowed(text: &str) -> Vec<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether an SPDX expression can be met with the `allowed` licenses. `/` is the old spelling of OR.
+/// Returns true if an SPDX expression can be met with the `allowed` licenses. `/` is the old spelling of OR.
 fn is_met(expression: &str, allowed: &[&str]) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut words = spaced.split_whitespace().peekable();

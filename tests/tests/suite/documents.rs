@@ -52,7 +52,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|at| if at == ' ' { '-' } else { at }).collect()
 }
 
-/// What is wrong with a word of inline code in a document, if it names a file of the repository.
+/// The fault of a word of inline code in a document that names a file of the repository.
 fn missing(word: &str, folder: &Path, files: &BTreeSet<String>, created: &BTreeSet<&str>) -> Option<String> {
     let (path, name) = match word.split_once("::") {
         Some((path, name)) => (path, Some(name.trim_end_matches("()"))),
@@ -138,7 +138,7 @@ fn learns(page: &str, block: &str, metrics: &str) {
     assert!(updates > 0 || !trains || evaluates, "{page}: nothing was trained in\n{block}");
 }
 
-/// What `./pipeline.sh` is where a page's blocks are run: the same with small numbers, which go before those of the page.
+/// Flags that make a page's `./pipeline.sh` small. They come before the page's flags.
 const SMALL: &str = "--steps 2 --tasks 8 --warmup 120 --eval-tasks 6";
 
 /// Runs the `sh` blocks of a page in `folder`, one after another, but for those that `left_out` matches.

@@ -1,4 +1,4 @@
-//! What `pipeline.sh` refuses before anything is trained, and what it needs of the machine.
+//! Refusals of `pipeline.sh` before training, and its requirements on the machine.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -339,7 +339,7 @@ fn a_run_needs_no_python() {
     }
 }
 
-/// A checkout that was changed is built again: it says so, and nothing where there is nothing to build.
+/// A changed checkout is built again with a notice; an unchanged one prints nothing.
 #[test]
 fn a_build_says_what_it_builds() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -39,7 +39,7 @@ fn keeps_the_contract_and_trains(command: &str, agents: [&str; 2], episodes: u32
         "(ENVIRONMENT tasks --count 12; ENVIRONMENT tasks --split test --count 6) | \
          envs check --quiet --tasks 1 --episodes {episodes} --env-command 'ENVIRONMENT'"
     )));
-    // That idling pays is a note, and no rule is broken.
+    // Idling that pays is a note, and no rule is broken.
     assert!(table.lines().count() >= 18 && !table.contains("BROKEN"), "{table}");
     let [first, second] = agents;
     let owned = format!("--policy {first}=D/first --policy {second}=D/second");

@@ -50,7 +50,7 @@ fn the_judge_has_a_say_in_the_rewards_of_a_run() {
         let tokens = sample["completion_ids"].as_array().expect("tokens").len();
         is_judged(sample, 1.0 - (tokens - 1) as f64 / 100.0, 0.5);
     }
-    // And it decides what is learned: candidates that earn the same otherwise differ in length.
+    // It also decides the training: candidates that otherwise earn the same differ in length.
     let updated = must(&format!("head -n 1 {}/steps/000001/metrics.jsonl", at.display()));
     let metrics: Value = serde_json::from_str(&updated).expect("metrics");
     let (flat, groups) = (metrics["flat_groups"].as_u64(), metrics["groups"].as_u64());
@@ -101,7 +101,7 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
     let (code, _, said) = run(&format!("group < {dir}/unscored"));
     assert!(code == 65 && said.contains("--unscored drop-group"), "{said}");
 
-    // What stops it, in one line and a hint, and no `end` line: group refuses what came.
+    // An error is one line and a hint, without an `end` line, so group refuses the stream.
     let nobody = format!("http://127.0.0.1:{}/v1", closed_port());
     let refusing = StandInServer::start(&["large"], |_, _| Reply::Status(401, "", "bad key"));
     let mad = StandInServer::start(&["large"], |_, _| Reply::Raw("<html>"));
@@ -116,7 +116,7 @@ fn a_served_judge_rates_or_leaves_a_candidate_unscored() {
         assert!(said.contains(cause) && said.contains("\nhint: "), "{said}");
         assert!(!printed.contains("\"type\":\"end\""), "{printed}");
     }
-    // Where the reader is gone it ends well, as every stage does: `group` says what was wrong.
+    // If the reader is gone it exits with success, like every stage: `group` has already reported the error.
     let (_, ended, said) = run(&format!(
         "JUDGE_URL={} python3 examples/judge.py < {dir}/played | false; echo ${{PIPESTATUS[0]}}",
         server.url

@@ -132,7 +132,7 @@ fn a_slip_of_the_command_line_is_2() {
     ] {
         table.fails(program, 2, "");
     }
-    // What is there already is never overwritten.
+    // Existing files are never overwritten.
     for program in ["policy init p --preset tiny", "policy export p p"] {
         table.fails(program, 2, "p: already there");
     }

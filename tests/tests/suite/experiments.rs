@@ -1,5 +1,5 @@
-//! The scripts of `experiments/`, by their own checks: numbers worked out by hand, and tiny cells trained to their budget; and that
-//! `.ci/benches` runs or names every script of `benches/` and `experiments/`.
+//! The scripts of `experiments/`, by their self-checks: numbers worked out by hand, and tiny cells trained to
+//! their budget. Also checks that `.ci/benches` runs or names every script of `benches/` and `experiments/`.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! tests/gpu_visit.sh: which rows a visit to a GPU measures first, and what is kept of it.
+//! tests/gpu_visit.sh: the order of the rows that a GPU visit measures, and the figures it keeps.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +26,7 @@ fn repository(folder: &Path) -> String {
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
         std::fs::copy(root().join(name), to).expect("copied");
     }
-    // What was really measured here is none of the test's.
+    // Remove the real measurements from the test's copy.
     must(folder, "sed -i 1q benches/gpu.tsv");
     let all = "mkdir update && echo first >update/code && git init -q && git add -A && \
                git -c user.name=a -c user.email=a@b commit -qm one";
@@ -57,7 +57,7 @@ fn what_was_never_measured_comes_first_then_what_has_changed_then_the_oldest() {
     assert!(must(folder, "tests/gpu_visit.sh merge figures").contains("0 new"), "merged twice");
     let measured = plan();
     assert_eq!((&*measured[2], &*measured[measured.len() - 1]), ("decode-long:1.7B", &*new[3]));
-    // Rows of the code that changes come before those of the same day, after what was never measured.
+    // Rows with changed code come before others of the same day, and after rows that were never measured.
     std::fs::write(folder.join("update/code"), "second").expect("written");
     let changed = plan();
     assert_eq!(changed[2..4], ["decode-long:1.7B", "tests"]);

@@ -1,8 +1,9 @@
-//! Every program of a whole run killed, or refused, at one system call after another: what is published is whole or not there, and
-//! the run that the same command resumes ends with the bytes of one that nobody disturbed.
+//! Every program of a whole run, killed or refused at one system call after another. Each published version
+//! is complete or absent, and the run that the same command resumes ends with the bytes of an undisturbed
+//! one.
 //!
-//! Each run meets one, and the next run goes on from what it left. Left
-//! out: power cuts, which also lose what was not synchronized, and faults inside the loader, before `main`.
+//! Each run meets one fault, and the next run resumes from the result. Left out: power cuts, which also lose
+//! unsynchronized data, and faults inside the loader, before `main`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use troupe_tests::{differences, pipeline, programs, skip, storm};
 
-/// As small as a run can be that has a warm-up, an optimizer's state to go on from, and a version to prune.
+/// The smallest run that has a warm-up, an optimizer's state to resume from, and a version to prune.
 const TINY: [&str; 12] = [
     "--warmup",
     "1",
@@ -75,10 +76,10 @@ struct Stage {
     folder: tempfile::TempDir,
 }
 
-/// Which invocation of which program, such as `update.2`, and what happens to it, as `strace -e inject` says it.
+/// An invocation of a program, such as `update.2`, and its fault in the syntax of `strace -e inject`.
 type Fault = (String, String);
 
-/// What came of one run.
+/// Outcome of one run.
 struct Outcome {
     code: Option<i32>,
     stderr: String,

@@ -7,7 +7,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// A warmed-up policy and a stream of samples from it, in a folder of their own: not all groups are flat.
+    /// A warmed-up policy and a stream of samples from it, in a new folder: not all groups are flat.
     fn new() -> Self {
         let stage = Self { folder: tempfile::tempdir().expect("a folder") };
         must(&stage.at(&format!("policy init D/policy --quiet --from '{}'", warmed_up().display())));

@@ -1,5 +1,5 @@
-//! `rollout --local DIR`: the processes of a machine read weights from one copy on its own disk. The copy is made once, is whole
-//! or not there, and the bytes that they write are those of the policy itself.
+//! `rollout --local DIR`: the processes of a machine read weights from one copy on a local disk. The copy is
+//! made once and is complete or absent, and the output has the same bytes as without a copy.
 
 use std::fs;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn a_new_version_takes_the_place_of_the_old_one_unless_somebody_uses_it() {
     );
     fs::write(place.join("demonstrations"), samples).expect("a file");
     at("update --quiet --policy full --objective nll --lr 1e-3 <demonstrations");
-    // The adapter rests on the old version, which is a copy of its own name.
+    // The adapter rests on the old version, which is a separate copy.
     let used = fs::File::open(node.join(&before[1]).join(".in-use")).expect("the copy");
     used.lock_shared().expect("in use");
     let plain = at(&rollout("full", "--quiet"));

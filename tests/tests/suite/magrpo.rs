@@ -99,7 +99,7 @@ fn rule(node: u64, action: &[u64]) -> f64 {
     (10 * node + weighed) as f64
 }
 
-/// The numbers are those of the reference package's own tests.
+/// The numbers come from the reference package's tests.
 #[test]
 fn returns_are_those_of_the_reference_package() {
     let (found, actions) = credits(&mut tree(2, 2, false, &rule), "--estimator raw");
@@ -203,7 +203,7 @@ fn estimators_are_those_of_the_method() {
     check("--estimator grpo --epsilon 0", &[0.0, 1.0, 2.0, 5.0], &[-0.92582, -0.46291, 0.0, 1.38873]);
 }
 
-/// A rollout of a tiny random policy with `pair.py`, in a folder of its own.
+/// A rollout of a tiny random policy with `pair.py`, in a new folder.
 fn rollout(folder: &Path, spec: &Value, flags: &str) -> String {
     let task = |index: u32| json!({"type": "task", "v": 1, "env": "pair", "task": format!("pair/{index}"), "spec": spec});
     let mut tasks: String = (0..3).map(|index| format!("{}\n", task(index))).collect();
@@ -276,7 +276,7 @@ fn a_cross_reward_is_the_mean_that_jq_finds() {
          | .reward - ([$joint[] | select(.members | index($id)) | .reward] | add / length) | fabs] | [length, max < 1e-12]'"
     ));
     assert_eq!(found.trim(), "[48,true]");
-    // Without an own reward an aligned joint action is worth the same to all of its agents.
+    // Without local rewards an aligned joint action is worth the same to all of its agents.
     let aligned = rollout.replace("--joint cross", "--joint aligned");
     let found = must(&format!(
         "{aligned} | jq -s -c '[.[] | select(.type == \"sample\")] | group_by([.episode, .turn, .branch]) \
@@ -285,7 +285,8 @@ fn a_cross_reward_is_the_mean_that_jq_finds() {
     assert_eq!(found.trim(), "[24,1]");
 }
 
-/// AT-GRPO compares the candidates of each agent by their own rewards of the turn, MAGRPO by their returns over the tree.
+/// AT-GRPO compares the candidates of each agent by their rewards of the turn, MAGRPO by their returns over
+/// the tree.
 #[test]
 fn the_same_lines_train_either_method() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -330,7 +331,8 @@ fn reward_of_writers(folder: &Path, first: &str, second: &str) -> (f64, f64) {
     (mean, 1.96 * (variance / 150.0).sqrt())
 }
 
-/// Trained together, two writers earn more than before, and each of them more than its untrained self beside the same partner.
+/// Trained together, two writers earn more than before, and each earns more than its untrained self with the
+/// same partner.
 #[test]
 fn both_writers_improve() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -351,7 +353,7 @@ fn both_writers_improve() {
     }
 }
 
-/// What a tree needs to be whole, and what is refused.
+/// Requirements for a complete tree, and refusals.
 #[test]
 fn a_tree_with_a_hole_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -35,6 +35,7 @@ mod parts;
 mod philosophers;
 mod pipeline;
 mod planted_bugs;
+mod prose;
 mod queue;
 mod ranks;
 mod recipes;

@@ -220,7 +220,7 @@ fn the_image_is_made_with_the_rust_that_the_workspace_needs() {
     assert!(text("rollout/Cargo.toml").contains(&format!("\n{feature} = [")), "{feature}");
 }
 
-/// README promises Python 3.9. The wheel's own promise is that of the ONNX Runtime which it depends on.
+/// README promises Python 3.9. The wheel requires the Python of its ONNX Runtime.
 #[test]
 fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
     let parse = "import ast, pathlib, sys\n\

@@ -46,7 +46,7 @@ fn each_part_is_a_stream_of_its_own() {
         "for step in 3 4; do group --quiet <samples-$step | advantage --quiet --credit return; done",
         "advantage --quiet --resident --credit return <grouped",
     );
-    // Nothing comes, nothing goes.
+    // No input, no output.
     for stage in ["group --resident", "advantage --resident", "update --policy policy --resident"] {
         assert_eq!(same("true", &format!("{stage} </dev/null")), "", "{stage}");
     }
@@ -120,7 +120,7 @@ fn so_it_does_on_a_device() {
     same_run(&[&small[..], &["--policies", "adapter-per-role"]].concat());
 }
 
-/// Whether the training state of a version is on the disk.
+/// Returns true if the training state of a version is on the disk.
 fn saved(run: &Path, step: u64) -> bool {
     let version = run.join(format!("policies/shared/step-{step:06}"));
     let [state, moments] =
@@ -204,7 +204,7 @@ fn the_step_before_an_answer_can_be_gone_on_from() {
         while !answers.next().expect("an answer").expect("a line").starts_with("{\"type\":\"end\"") {}
         let state = |step: u64| version(step).join("trainer_state.json").exists();
         assert!(step == 1 || state(step - 1), "step {step}");
-        // What it does after the answer.
+        // Its work after the answer.
         for _ in 0..1000 {
             if state(step) {
                 break;
@@ -288,8 +288,8 @@ enum Order {
     OfShards,
 }
 
-/// The lines of a step's samples by a version, and what follows a pause: its `end`. Random weights earn all alike: every
-/// second candidate is told that it did well.
+/// The lines of a step's samples by a version, and after a pause its `end`. Random weights all earn the same,
+/// so every second candidate gets a reward.
 fn part(text: &str, version: &str, order: Order) -> (String, String) {
     let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let end = lines.pop().expect("an end");
@@ -314,7 +314,8 @@ fn part(text: &str, version: &str, order: Order) -> (String, String) {
     (text(&lines), text(&held_back.into_iter().chain([end]).collect::<Vec<_>>()))
 }
 
-/// Two parts through one process, with a pause in the second: what it published, and how long it overlapped.
+/// Two parts through one process, with a pause in the second: the published version, and the length of the
+/// overlap.
 fn stayed(update: &str, place: &Path, texts: &[String], order: Order, pause: Duration) -> (String, f64) {
     let command = format!("cd '{}' && exec {update} --resident --policy staying", place.display());
     let mut process = shell(&command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("update");

@@ -21,8 +21,9 @@ fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Va
     lines.iter().filter(move |line| line["type"] == kind)
 }
 
-/// Every group has exactly K members with one prompt, and what was expected is what was seen and dropped: one group for
-/// each of the two agents of Plan-Path's team at each turn begun, since only the planner's action can end an episode.
+/// Every group has exactly K members with one prompt, and the expected groups were all seen or dropped: one
+/// group for each of the two agents of Plan-Path's team at each turn begun, since only the planner's action
+/// can end an episode.
 fn groups_are_groups(samples: &[Value], tasks: usize, branches: usize) {
     let ends: Vec<&Value> = of_type(samples, "end").collect();
     assert_eq!(
@@ -80,7 +81,7 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
         groups_are_groups(&lines(&run.join("steps").join(step).join("samples.jsonl")), 6, 4);
     }
 
-    // Every step draws tasks of its own.
+    // Every step draws new tasks.
     let tasks = |step: &str| -> Vec<String> {
         let lines = lines(&run.join("steps").join(step).join("tasks.jsonl"));
         of_type(&lines, "task").map(|task| task["task"].as_str().expect("a name").to_owned()).collect()
@@ -248,7 +249,7 @@ fn a_run_ends_with_the_step_that_makes_its_tokens() {
         assert!(run.join("eval/step-000002.jsonl").exists());
     }
     assert!(troupe_tests::differences(&limited, &resident).is_empty());
-    // As many and no more, from where it stopped.
+    // Exactly that many, resuming from the last step.
     called("limited", &["--tokens", &exactly]);
     assert!(!limited.join("steps/000003").exists());
     called("limited", &["--tokens", &more]);
@@ -417,7 +418,7 @@ fn a_cut_evaluation_and_a_missing_commit_are_errors() {
     assert!(printed.contains("000001/done is missing, but step 2 is committed"), "{printed}");
     assert_eq!(std::fs::read_link(run.join("policies/shared/current")).expect("a link"), current);
 
-    // Nor is a policy with committed steps made anew because a file beside it is missing, or could not be looked at.
+    // A policy with committed steps is never made anew because a file next to it is missing or unreadable.
     std::fs::remove_file(run.join("policies/done")).expect("removed");
     let (code, printed) = refused(&run, &arguments);
     assert_eq!(code, Some(74), "{printed}");
@@ -518,7 +519,7 @@ fn the_best_policies_are_kept() {
          report evaluate --format json --quiet | jq .success"
     ));
     assert_eq!(played.trim().parse::<f64>().expect("a rate"), rate(0).max(rate(2)));
-    // As if it had been worse than any policy can be: the next evaluations are of the steps 2, where the run goes on, and 4.
+    // A value below any policy's: the next evaluations are of the steps 2, where the run goes on, and 4.
     must(&format!("echo -1 > {at}/best/success"));
     let (kept, _) = kept_after("4");
     assert_eq!(kept, better(2, 4));

@@ -1,8 +1,8 @@
 //! Synchronization bugs planted in the real kernels, one at a time: the simulator must catch every one.
 //!
-//! On a GPU a kernel without a barrier is right most of the time. Here the kernel's source is changed, compiled for the
-//! simulator at test time, and run with seeds 0 to 3. A bug is caught if a launch fails, or if the result differs from that
-//! of the unchanged kernel, which must be bit-identical for every seed.
+//! On a GPU a kernel without a barrier is right most of the time. Here the kernel's source is changed,
+//! compiled for the simulator at test time, and run with seeds 0 to 3. A bug is caught if a launch fails, or
+//! if the result differs from the unchanged kernel's, which must be bit-identical for every seed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +22,7 @@ struct Planted {
     case: Case,
 }
 
-/// What is run.
+/// The kernel to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Case {
     AttentionForward,
@@ -261,7 +261,7 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     let objects = simulator(folder);
     let compiled = compiler().arg("-shared").arg(&source).args(objects).arg("-o").arg(&library).status();
     assert!(compiled.expect("a C++ compiler").success(), "{name} does not compile");
-    // SAFETY: a library that has just been made from the simulator's own text.
+    // SAFETY: the library was just made from the simulator's source.
     let library = Box::leak(Box::new(unsafe { Library::new(&library) }.expect("it loads")));
     let scalar = |scalar: &str| match scalar {
         "Bf16" => Scalar::Bf16,
@@ -277,7 +277,7 @@ fn build(folder: &Path, name: &str, case: Case, bug: Option<&Planted>) -> &'stat
     let architecture = compile_kernels::architecture(file.trim_end_matches(".cu"));
     let text: &'static Source =
         Box::leak(Box::new(Source { name: "planted", text: expanded.text.leak(), architecture }));
-    // SAFETY: the entry was generated for this kernel's own parameters.
+    // SAFETY: the entry was generated for this kernel's parameters.
     Box::leak(Box::new(unsafe {
         let symbol = format!("simulated_planted_{wanted}");
         let entry = *library.get(symbol.as_bytes()).expect("its entry");
@@ -373,7 +373,7 @@ fn attention(sim: &mut Sim, kernel: &'static Kernel, case: Case) -> Result<Vec<u
     let tiles: Vec<&[i32]> = ends.chunks(64).collect();
     let last: Vec<i32> = tiles.iter().map(|tile| tile.iter().copied().max().unwrap_or(0)).collect();
     let least = |tile: &&[i32]| if tile.len() < 64 { 0 } else { tile.iter().copied().min().unwrap_or(0) };
-    // Of each tile of keys the largest end, the smallest, and the next tile with a larger one than its own largest.
+    // For each tile of keys the largest end, the smallest, and the next tile with a larger maximum.
     let later = |at: usize| (at + 1..last.len()).find(|&next| last[next] > last[at]).unwrap_or(last.len());
     let next = (0..last.len()).map(|at| later(at) as i32);
     let tables: Vec<i32> = last.iter().copied().chain(tiles.iter().map(least)).chain(next).collect();

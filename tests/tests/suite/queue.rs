@@ -37,7 +37,7 @@ fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
     let (code, _, said) = called(folder, &alone);
     assert_eq!(code, Some(0), "{said}");
     assert!(contents(&folder.join("alone")) == contents(&runs.join(names[3])), "the same run");
-    // What is done is skipped, what was begun goes on, what fails is named, and those after it are trained.
+    // Finished runs are skipped, unfinished ones resume, failed ones are named, and later ones are trained.
     let whole = contents(&runs.join(names[1]));
     fs::remove_file(runs.join(names[1]).join("steps/000002/done")).expect("removed");
     fs::remove_file(runs.join(names[1]).join("eval/step-000002.jsonl")).expect("removed");

@@ -42,7 +42,7 @@ fn updated(
     samples: &str,
     flags: &str,
 ) -> BTreeMap<String, Vec<u8>> {
-    let copy = tempfile::tempdir_in(place).expect("a folder"); // beside the policy, so that an adapter finds its base
+    let copy = tempfile::tempdir_in(place).expect("a folder"); // next to the policy, so that an adapter finds its base
     let copy = copy.path();
     let lines = must(&format!(
         "cd '{}' && cp -r {policy}/. '{copy}' && {command} --quiet --policy '{copy}' --lr 1e-3 --seed 4 --threads 1 {flags} <{samples}",
@@ -90,7 +90,7 @@ fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
         weights(&made[0]).is_some() && weights(&made[0]) != weights(&made[1]),
         "parts change the order of sums"
     );
-    // One part is what it was before there were parts.
+    // One part gives the same bytes as no parts.
     assert_same(&updated(folder.path(), "update", policy, samples, flags), &made[0], "without --parts");
 }
 
@@ -265,8 +265,8 @@ fn a_rank_with_another_flag_is_refused_before_anything_is_read() {
     assert_eq!(contents(&folder.path().join("full")), before);
 }
 
-/// MPI as it is, but for the lowest bit of one of rank 1's values: of what it receives in the FLIP-th exchange of gradients and
-/// weights, those of more than 64 KiB. Says how many there are.
+/// An MPI that flips the lowest bit of one value of rank 1, in the FLIP-th exchange of gradients and weights
+/// of more than 64 KiB. Prints the number of exchanges.
 const FLIP: &str = r#"
 #include <mpi.h>
 #include <stdio.h>

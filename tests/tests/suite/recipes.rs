@@ -13,9 +13,9 @@ use troupe_tests::{root, runtime};
 enum Step {
     /// A new file with this text.
     Create(String, String),
-    /// Hunks of a file: what is there, and what takes its place.
+    /// Hunks of a file: the text to find, and its replacement.
     Patch(String, Vec<(String, String)>),
-    /// A shell script, and what it prints if that is shown.
+    /// A shell script, and its expected output if shown.
     Run(String, Option<String>),
 }
 
@@ -59,7 +59,7 @@ fn replaced(path: &str, text: &str, (before, after): &(String, String)) -> Strin
     text.replacen(before.as_str(), after, 1)
 }
 
-/// The folder of the test's own build, `target/PROFILE`.
+/// The folder of this test's build, `target/PROFILE`.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("this test's path");
     test.ancestors().nth(2).expect("target/PROFILE/deps").to_path_buf()

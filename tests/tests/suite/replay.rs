@@ -1,10 +1,11 @@
-//! Replays a rollout from its own lines in another program: every prompt, reward, choice, stop and advantage.
+//! Replays a rollout from its lines in another program: every prompt, reward, choice, stop and advantage.
 //!
-//! `envs step` is told the task and then each candidate, one at a time. So whatever `rollout` wrote must follow from the
-//! tasks and the texts alone. These are the mistakes of multi-agent training that this makes impossible: prompts that
-//! do not follow from the applied actions (a tree that never advances, agents in sequence that do not see each other),
-//! candidates scored by anything but their own consequence (beside the choices of the others, where agents act at once), groups of other than K candidates of one prompt, groups that
-//! mix tasks, choices that are not the first best, running out of turns as a success.
+//! `envs step` is told the task and then each candidate, one at a time, so all output of `rollout` must
+//! follow from the tasks and the texts alone. This rules out typical mistakes of multi-agent training:
+//! prompts that do not follow from the applied actions (a tree that never advances, agents in sequence that
+//! do not see each other), candidates scored by anything but their consequence (given the choices of the
+//! others, if agents act at once), groups of other than K candidates of one prompt, groups that mix tasks,
+//! choices that are not the first best, running out of turns as a success.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -110,7 +111,7 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
                     assert!((0.0..=1.0).contains(&team) && (0.0..=1.0).contains(&local), "{answer}");
                     run.team_weight * team + local
                 };
-                // Chosen is what is best alone.
+                // The choice is the best candidate alone.
                 for agent in stage {
                     let agent = agent.as_str().expect("a name");
                     let members = samples

@@ -219,7 +219,8 @@ fn a_state_that_was_saved_before_its_step_counted_is_not_gone_on_from() {
     assert!(different.is_empty(), "{different:#?}");
 }
 
-/// The same where the state is saved with every step, after the answer: here files are too large for it, and not for the weights.
+/// State saved with every step, after the answer: here files are too large for the state, and not for the
+/// weights.
 #[test]
 fn a_step_counts_with_the_answer_after_it() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -291,7 +292,7 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
     let arguments = [arguments, more].concat();
     // Moments differ from kill to kill, and not from run to run with one seed.
     let mut random = Random::new();
-    // Of stages that stay `troupe-run` writes the files, too.
+    // With resident stages `troupe-run` writes the files, too.
     let tee = if more.is_empty() { "tee" } else { "troupe-run" };
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", tee, "pipeline.sh"];
     let mut kills = 0;

@@ -1,4 +1,4 @@
-//! A role that an OpenAI-compatible server plays: against a server of the test's own, which fails on purpose.
+//! A role that an OpenAI-compatible server plays, against a test server that fails on purpose.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -61,7 +61,7 @@ fn a_served_role_plays_and_the_others_are_trained() {
         assert!(line["reward"].is_number() && line["prompt"].is_array() && line["completion_ids"].is_null());
         assert!(line["group"].is_null() && line["advantage"].is_null(), "nothing is compared with it");
     }
-    // Counted in the end line of rollout, apart from what is trained.
+    // Counted in the end line of rollout, apart from the trained agents.
     let played = must(&format!("tail -n 1 {dir}/played"));
     let counts = serde_json::from_str::<Value>(&played).expect("an end")["counts"].clone();
     assert_eq!(counts["samples"], json!(samples.len()));
@@ -87,7 +87,7 @@ fn a_served_role_plays_and_the_others_are_trained() {
         assert!(body["messages"][0]["content"].is_string());
     }
 
-    // The same bytes for any number of threads, where the server gives the same answers.
+    // Equal bytes for any number of threads, if the server gives equal answers.
     let text = |command: &str| must(&format!("{command} | grep -v '\"type\":\"end\"'"));
     let again = StandInServer::start(&["large"], moody);
     let port = |server: &StandInServer| server.url.rsplit(':').next().expect("a port").to_owned();
@@ -119,7 +119,7 @@ fn settings_of_the_url_and_parallel_sampling() {
     let served = played.lines().filter(|line| line.contains(r#""type":"served""#)).count();
     let asked = server.asked("/v1/chat/completions");
     assert_eq!(asked.len(), served);
-    // Each of the four episodes of a task has a call of its own, with another seed.
+    // Each of the four episodes of a task calls the server with another seed.
     assert!(served >= 24, "{served}");
     let body = &asked[0].body;
     assert_eq!(
@@ -351,7 +351,7 @@ fn an_error_with_status_200_is_asked_again() {
     assert!(server.asked("/v1/chat/completions").len() > served.len(), "nothing was repeated");
 }
 
-/// As proxies do that tell what they were asked.
+/// Like proxies that echo the request.
 #[test]
 fn a_key_that_a_server_quotes_is_told_nobody() {
     let (_folder, dir) = fixture();

@@ -8,7 +8,7 @@ use std::process::Output;
 
 use troupe_tests::{contents, must, pipeline, programs, without_timing};
 
-/// Samples, episodes and whatever else, but for the shard's own `end`.
+/// Samples, episodes and other lines, without the shard's `end`.
 fn lines(text: &str, shard: &str) -> Vec<String> {
     let text = text.replace(&format!("\"shard\":\"{shard}\""), "");
     text.lines().filter(|line| !line.starts_with("{\"type\":\"end\"")).map(str::to_owned).collect()
@@ -159,7 +159,7 @@ fn what_was_played_is_kept_for_the_next_call_and_the_number_of_shards_may_change
     assert!(played.is_empty(), "one process: {played:?}");
     assert_eq!(trained(&whole), trained(&shards));
 
-    // What is compressed is compressed when the shards are joined.
+    // Compression happens when the shards are joined.
     let (output, played) = call(&["--shards", "2", "--compress", "--steps", "3"]);
     succeeded(&output);
     assert_eq!(played.len(), 2);

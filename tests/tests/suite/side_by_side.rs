@@ -1,7 +1,7 @@
-//! Policies that train at the same time, each on ranks of its own (`--side-by-side`): the bytes of one process that trains them one
-//! after another, and a failure of one policy's ranks ends those of the others.
+//! Policies that train at the same time on separate ranks (`--side-by-side`): the bytes equal one process
+//! that trains them one after another, and a failure of one policy's ranks ends the others.
 //!
-//! Needs `mpicc` and `mpirun`; where they are missing these tests say NOT RUN.
+//! Needs `mpicc` and `mpirun`; without them these tests say NOT RUN.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use troupe_tests::{
     contents, differences, mpirun, must, pipeline, programs, run, storm, update_mpi, without_timing,
 };
 
-/// Two policies, and what they played together; samples of one of them only.
+/// Two policies and the samples of both; also the samples of one alone.
 fn prepare(place: &Path) {
     must(&format!(
         "cd '{}' && policy init tool --preset tiny --seed 7 >log && policy init planner --preset tiny --seed 8 >log && \
@@ -147,7 +147,7 @@ fn a_run_goes_over_to_it_and_back() {
     }
 }
 
-/// The ranks that train policies of this run, as processes: MPI starts each in a group of its own.
+/// The process ids of this run's training ranks: MPI starts each in a separate group.
 fn ranks_of(run: &Path) -> Vec<String> {
     let listed = must("ps -eo pid=,comm=,args=");
     let lines = listed.lines().filter(|line| line.contains(&*run.to_string_lossy()));

@@ -1,9 +1,9 @@
 //! The host side of the CUDA path without a GPU: the programs run with `--device cuda` on a driver that computes nothing
 //! (`stand_in/driver.c`) and logs what a GPU would be asked to do.
 //!
-//! ONNX Runtime and its CUDA provider are the real ones: the nodes they take, their checks of shapes, types and addresses,
-//! their streams and their memory are those of a run on a GPU. The results of kernels are not tested here. Skipped, with a
-//! note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
+//! ONNX Runtime and its CUDA provider are the real ones: the nodes they take, their checks of shapes, types
+//! and addresses, their streams and their memory are the same as on a GPU. The results of kernels are not
+//! tested here. Skipped, with a note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -161,8 +161,9 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(allocations <= 8, "{allocations} allocations");
     assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 
-    // Decoding is captured once per batch shape, with all launches of all layers, and replayed from then on. Which of the 16 shapes
-    // up to 256 rows occur depends on when environments answer: mostly four, on a busy machine more.
+    // Decoding is captured once per batch shape, with all launches of all layers, and replayed from then on.
+    // The shapes that occur, of 16 up to 256 rows, depend on when environments answer: mostly four, on a busy
+    // machine more.
     let beginning = |word: &str| log.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
     let (captured, replayed) = (beginning("captured "), beginning("replay "));
     assert!(!captured.is_empty() && captured.len() <= 16, "{captured:?}");

@@ -10,7 +10,7 @@ const AGENTS: [&str; 4] = ["reasoner-1", "reasoner-2", "tool-1", "judge"];
 /// Random tiny policies earn nothing: this reward differs within a group, so there is something to learn.
 const REWARD: &str = "jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end'";
 
-/// Policies of three families, four sizes and two tokenizers, in a folder of their own.
+/// Policies of three families, four sizes and two tokenizers, in a new folder.
 struct Fixture {
     folder: tempfile::TempDir,
 }
@@ -74,7 +74,7 @@ fn policies_of_different_families_sizes_and_tokenizers_are_one_team() {
             let version = sample["policy_version"].as_str().expect("a version");
             assert!(version.starts_with(&format!("{}:", step - 1)), "{version} at step {step}");
         }
-        // Each tokenizer has its own tokens for the same text; none are decoded and encoded again.
+        // Each tokenizer has different tokens for the same text; no text is decoded and encoded again.
         let reported = lines(&fixture.must(&format!("update {owners} --lr 1e-3 --quiet < D/samples.jsonl")));
         let metrics: BTreeMap<&str, &Value> = of_type(&reported, "metrics")
             .map(|line| (line["policy"].as_str().expect("a name"), line))

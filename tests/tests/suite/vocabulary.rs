@@ -6,7 +6,7 @@ use std::process::Command;
 
 use troupe_tests::root;
 
-/// Names of types that once were private words, beside the field's.
+/// Former private names of types, with the field's words.
 const TYPES: &[(&str, &str)] = &[
     ("Recording Recordings", "CUDA graph"),
     ("Form", "batch shape, padding bucket"),
@@ -131,6 +131,15 @@ const SHARED: &[(&str, &str)] = &[
     ("Entry", "an entry of a table or a folder"),
     ("Plan", "what is to be run, or trained, and what it takes"),
     ("Outcome", "what came of an action or a call"),
+    ("Answers", "the answers of a math episode; counts of answers in an evaluation"),
+    ("Asked", "a request to a test server; the flags of a command line"),
+    ("Axis", "an axis of a chart, an axis of a sweep"),
+    ("Change", "a changed flag of a run, the changes of a new version"),
+    ("Counts", "counts of words in a text, or an axis of counts"),
+    ("Method", "a training method, or an optimization method"),
+    ("Parameters", "the parameters of a model: in inference, in training"),
+    ("Prepared", "work prepared in advance: a run, a micro-batch"),
+    ("Unit", "a unit of measurement: in an answer, on a chart"),
 ];
 
 fn type_is_private(name: &str) -> Option<&'static str> {
@@ -159,7 +168,7 @@ fn is_british(word: &str) -> bool {
         })
 }
 
-/// What is wrong with a file, line by line.
+/// The faults of a file, line by line.
 fn offenses(path: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let stem = path.rsplit('/').next().and_then(|file| file.split_once('.')).map(|(stem, _)| stem);
@@ -205,7 +214,8 @@ fn ambiguous(files: &[(String, String)]) -> Vec<String> {
     several.map(|(name, owners)| format!("{name} is a type of {owners:?}")).collect()
 }
 
-/// Data is quoted as it is: problems and the answers of other programs. This file names what it forbids.
+/// Returns true unless `path` is quoted data: problems, or the answers of other programs. This file names the
+/// forbidden words.
 fn is_checked(path: &str) -> bool {
     let data = [
         ".jsonl",

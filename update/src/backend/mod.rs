@@ -1,12 +1,14 @@
 //! The operations of a decoder's forward and backward pass, as a trait that the CPU and the GPU implement.
 //!
-//! [`crate::model`] is written once above it. Activations are row-major `[rows, width]`; weights and their gradients
-//! are flat arrays in which a tensor is named by its offset (see [`crate::model::Layout`]). Gradients of weights are
-//! accumulated, those of activations overwritten, unless said otherwise. A gradient of weights is optional where they
-//! may be frozen (under an adapter); without one nothing is computed for it.
+//! [`crate::model`] is written once above it. Activations are row-major `[rows, width]`; weights and their
+//! gradients are flat arrays in which a tensor is named by its offset (see [`crate::model::Layout`]).
+//! Gradients of weights are accumulated and gradients of activations overwritten, unless said otherwise. A
+//! gradient of weights is optional if they may be frozen (under an adapter); without one nothing is computed
+//! for it.
 //!
-//! Buffers are f32 or, on a device, bf16. The residual stream and the gradients that no GEMM reads (of the stream, of
-//! a norm's output, of the SwiGLU's output, of queries and keys after RoPE) are always f32: [`Backend::f32_buffer`].
+//! Buffers are f32 or, on a device, bf16. The residual stream and the gradients that no GEMM reads (of the
+//! stream, of a norm's output, of the SwiGLU's output, of queries and keys after RoPE) are always f32:
+//! [`Backend::f32_buffer`].
 
 pub(crate) mod cpu;
 mod gpu;
@@ -48,7 +50,7 @@ pub struct Heads {
     pub width: usize,
 }
 
-/// Which nodes of a micro-batch an operation's rows stand for.
+/// The nodes of a micro-batch that an operation's rows stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
     /// Every node.
@@ -72,11 +74,11 @@ pub struct RmsNorm<'a, T> {
     pub offset: usize,
     /// Added to the mean square.
     pub epsilon: f32,
-    /// Whether the weight is stored minus 1 (Gemma). On the CPU only.
+    /// True if the weight is stored minus 1 (Gemma). On the CPU only.
     pub minus_one: bool,
 }
 
-/// The embedding table, or what is read of it.
+/// The embedding table, or the rows that are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Embedding {
     /// `[vocabulary, hidden]`.
@@ -101,7 +103,7 @@ pub struct Linear<'a, T> {
     pub rows: usize,
     /// The model's weights.
     pub weights: &'a T,
-    /// Which of them.
+    /// The weight matrix.
     pub weight: Dense,
 }
 
@@ -109,7 +111,7 @@ pub struct Linear<'a, T> {
 /// there is one kind of RoPE, of whole heads, and no weight is stored minus 1.
 #[derive(Debug)]
 pub struct QkNormRope<'a, T> {
-    /// Which nodes have a row.
+    /// The nodes that have a row.
     pub rows: Rows,
     /// The model's weights.
     pub weights: &'a T,
@@ -125,14 +127,14 @@ pub struct QkNormRope<'a, T> {
     pub norm: Option<usize>,
     /// Added to the mean square in that norm.
     pub epsilon: f32,
-    /// Whether the norm's weight is stored minus 1.
+    /// True if the norm's weight is stored minus 1.
     pub minus_one: bool,
-    /// Which of the backend's rotary positions are applied; none in a layer without (NoPE).
+    /// Index of the backend's rotary positions to apply; `None` in a layer without them (NoPE).
     pub rope: Option<usize>,
 }
 
 impl<T> QkNormRope<'_, T> {
-    /// The same for a projection that has its bias already, as it has after the forward pass.
+    /// This operation for a projection that already has its bias, as after the forward pass.
     pub fn recompute(&self) -> QkNormRope<'_, T> {
         QkNormRope { bias: None, weights: self.weights, ..*self }
     }
@@ -169,7 +171,7 @@ impl<T> Experts<'_, T> {
 /// Attention under the tree mask.
 #[derive(Debug)]
 pub struct Attention<'a, T> {
-    /// Which nodes have a query.
+    /// The nodes that have a query.
     pub rows: Rows,
     /// Heads.
     pub heads: Heads,
@@ -252,9 +254,9 @@ pub trait Backend {
     type Buffer;
     /// A micro-batch in the hardware's memory.
     type Batch;
-    /// Whether activations are stored in fewer bits than f32.
+    /// True if activations are stored in fewer bits than f32.
     const LOW_PRECISION: bool = false;
-    /// Whether [`Backend::score_with_gradient`] may do something.
+    /// True if [`Backend::score_with_gradient`] may do something.
     const SCORES_WITH_GRADIENT: bool = false;
 
     /// An empty buffer for weights or activations.
@@ -380,8 +382,8 @@ pub trait Backend {
         out: &mut Self::Buffer,
     );
 
-    /// Gradient of [`Backend::qk_norm_rope`]: `d_out` becomes that of the heads in `d_projection`, whose other
-    /// columns are complete already; then the bias receives the column sums.
+    /// Gradient of [`Backend::qk_norm_rope`]: `d_out` becomes the gradient of the heads in `d_projection`,
+    /// whose other columns are complete already; then the bias receives the column sums.
     fn qk_norm_rope_backward(
         &mut self,
         batch: &Self::Batch,

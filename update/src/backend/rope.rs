@@ -16,7 +16,7 @@ impl RopeCache {
         RopeCache { inverse_frequencies, attention_factor: 1.0, ..RopeCache::default() }
     }
 
-    /// The same with cosines and sines times a factor.
+    /// Multiplies cosines and sines by a factor.
     pub(crate) fn scaled(self, attention_factor: f32) -> RopeCache {
         RopeCache { attention_factor, ..self }
     }

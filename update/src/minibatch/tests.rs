@@ -152,7 +152,7 @@ fn temperatures_are_kept_apart() {
 
 #[test]
 fn no_tree_is_larger_than_was_planned() {
-    // Three tokens are computed for a task: its own and one for each group.
+    // Three tokens are computed for a task: its unique one and one for each group.
     for (tasks, limit, planned) in [(6, 4096, 18), (6, 5, 5), (6, 1, 2), (40, 4096, 63 + 3), (40, 64, 64)] {
         let samples = regular(tasks);
         let expected = Sizes { unique: 3 * tasks, largest_tree: planned, longest: 2 };

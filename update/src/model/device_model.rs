@@ -1,8 +1,9 @@
-//! A decoder whose weights and gradients are in a device's memory.
+//! A decoder with weights and gradients in a device's memory.
 //!
-//! Master weights are f32 in two 16-bit halves: the bf16 that the passes read, and a remainder that only the optimizer
-//! sees. Under an adapter they are frozen; the gradient is of its packed factors, and its own values, which are few, stay
-//! on the host. One stream of work takes the micro-batches in order, so the gradient is summed in one order too.
+//! Master weights are f32 in two 16-bit halves: the bf16 that the passes read, and a remainder that only the
+//! optimizer sees. Under an adapter they are frozen; the gradient covers its packed factors, and the
+//! adapter's few f32 values stay on the host. One stream of work takes the micro-batches in order, so the
+//! gradient is summed in one order too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,20 +27,20 @@ use crate::tree::Tree;
 pub struct DeviceModel<D: Device> {
     config: Config,
     layout: Arc<Layout>,
-    /// What is trained instead of the weights; `gradients` are then of its packed factors.
+    /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
     worker: Worker<Gpu<D>>,
     weights: Values,
-    /// Of frozen weights only room for one piece, which nobody reads.
+    /// For frozen weights only room for one piece, which is never read.
     remainders: Buffer<i16>,
-    /// `None` where nothing is trained.
+    /// `None` if nothing is trained.
     gradients: Option<Values>,
     staging: Buffer<f32>,
     sums: Buffer<f32>,
     tokens: usize,
 }
 
-/// Consecutive trees of at most `limit` tokens; a larger tree is a micro-batch of its own.
+/// Consecutive trees of at most `limit` tokens; a larger tree is a separate micro-batch.
 fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
     let mut batches: Vec<Range<usize>> = Vec::new();
     let mut tokens = 0;
@@ -73,10 +74,11 @@ pub fn check(config: &Config, adapter: Option<&LoraAdapter>) -> Result<()> {
 }
 
 impl<D: Device> DeviceModel<D> {
-    /// Loads a decoder onto a device that has no memory reserved yet. With an adapter and its values, only that is trained.
+    /// Loads a decoder onto a device that has no memory reserved yet. With an adapter and its values, only
+    /// the adapter is trained.
     ///
     /// # Errors
-    /// A width that the kernels do not take (2), memory (69), or those of reading the master weights.
+    /// A width that the kernels do not take (2), memory (69), or errors of reading the master weights.
     pub fn new(
         mut device: D,
         config: &Config,
@@ -136,7 +138,6 @@ impl<D: Device> DeviceModel<D> {
         Ok(model)
     }
 
-    /// The device.
     pub fn device(&mut self) -> &mut D {
         &mut self.worker.backend.device
     }
@@ -195,7 +196,7 @@ impl<D: Device> DeviceModel<D> {
         Ok(())
     }
 
-    /// Copies as many f32 master weights as `masters` holds to the host, from index `from` of the flat array on.
+    /// Copies `masters.len()` f32 master weights to the host, from index `from` of the flat array on.
     pub fn masters(&mut self, from: usize, masters: &mut [f32]) -> Result<()> {
         self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
@@ -224,7 +225,7 @@ impl<D: Device> DeviceModel<D> {
         self.worker.backend.check()
     }
 
-    /// Copies the gradient of what is trained to the host.
+    /// Copies the gradient to the host.
     pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
         let on_device = self.gradients.as_ref().ok_or_else(frozen)?;
         let Some(adapter) = &self.adapter else {
@@ -307,7 +308,6 @@ impl<D: Device> DeviceModel<D> {
 
 /// What an optimizer updates, and from what.
 pub(crate) struct OptimizerTensors<'a, D: Device> {
-    /// The device.
     pub device: &'a mut D,
     /// Upper halves of the master weights, rounded.
     pub weights: device::Slice<'a, half::bf16>,
@@ -322,8 +322,8 @@ pub(crate) fn elementwise(length: usize) -> LaunchShape {
     LaunchShape::rows(length.div_ceil(256).clamp(1, 8192) as u32, 256)
 }
 
-/// The same for values on the way from or to the host, eight a thread: the transfer takes longer than any kernel, and the
-/// simulator's cost is per thread.
+/// Launch shape for values on the way from or to the host, eight per thread: the transfer takes longer than
+/// any kernel, and the simulator's cost is per thread.
 fn passing(length: usize) -> LaunchShape {
     elementwise(length.div_ceil(8))
 }

@@ -70,7 +70,7 @@ struct Block {
 pub struct LoraAdapter {
     /// The trained tensors, by PEFT's names.
     layout: Arc<Layout>,
-    /// Of each layer, by [`Fused`].
+    /// Factors by layer and by [`Fused`].
     layers: Vec<[Option<Factors>; FUSED.len()]>,
     blocks: Vec<Block>,
     /// Values of all packed factors.
@@ -175,7 +175,7 @@ impl LoraAdapter {
         self.layers.iter().flatten().flatten().map(|factors| factors.a.outputs).max().unwrap_or(0)
     }
 
-    /// Whether every width of `A·x` is a multiple of `of`.
+    /// Returns true if every width of `A·x` is a multiple of `of`.
     pub(super) fn is_multiple(&self, of: usize) -> bool {
         self.blocks.iter().all(|block| block.stride.is_multiple_of(of) && block.columns.is_multiple_of(of))
     }
@@ -193,7 +193,7 @@ impl LoraAdapter {
         factors
     }
 
-    /// Adds the gradient of the packed factors to that of the trained values.
+    /// Adds the gradient of the packed factors to the gradient of the trained values.
     pub(super) fn unpack_gradient(&self, factors: &[f32], trained: &mut [f32]) {
         for block in &self.blocks {
             let rows = trained[block.tensor.clone()].chunks_exact_mut(block.columns);
@@ -238,7 +238,8 @@ impl<T> Accumulator<'_, T> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linear {
     weight: Dense,
-    /// Offset of the bias; that of queries, keys and values is added before their norm and rotation instead.
+    /// Offset of the bias. The bias of queries, keys and values is added before their norm and rotation
+    /// instead.
     bias: Option<usize>,
     lora: Option<Factors>,
 }
@@ -308,7 +309,7 @@ impl Linear {
         }
     }
 
-    /// Adds the gradient of what is trained: the weight, or the factors if there are any. Follows
+    /// Adds the gradient of the trained tensors: the weight, or the factors of an adapter. Follows
     /// [`Linear::backward_input`] of the same layer.
     pub(super) fn backward_weight<B: Backend>(
         &self,

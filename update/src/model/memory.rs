@@ -1,8 +1,8 @@
-//! How much of a device's memory training takes, decided before any of it is taken, to the byte.
+//! Plans the device memory of training before any of it is taken, exact to the byte.
 //!
-//! A parameter takes its two halves (4 bytes), its gradient (4) and the optimizer's moments (8 for AdamW). What is left
-//! is for activations: a micro-batch is as many tokens as fit, and if a micro-batch of useful size does not fit with
-//! everything kept, layers are computed again in the backward pass.
+//! A parameter takes its two halves (4 bytes), its gradient (4) and the optimizer's moments (8 for AdamW).
+//! The rest is for activations: a micro-batch holds all tokens that fit, and if a micro-batch of useful size
+//! does not fit with everything saved, layers are computed again in the backward pass.
 
 use device::footprint;
 use policy::config::Config;
@@ -27,13 +27,14 @@ const LEFT_ALONE: u64 = 1 << 30;
 pub struct Bytes {
     /// Weights, with the master weights of 16-bit ones.
     pub weights: u64,
-    /// Gradients; on the CPU with those of the micro-batches at hand, where a small model has several at a time.
+    /// Gradients; on the CPU with the micro-batches' gradients, of which a small model has several at a time.
     pub gradients: u64,
     /// The optimizer's moments.
     pub moments: u64,
-    /// Activations of the largest micro-batch; on the CPU of as many as there are at a time.
+    /// Activations of the largest micro-batch; on the CPU of all concurrent ones.
     pub activations: u64,
-    /// Logits of one chunk for each micro-batch at hand, and on devices their gradient; on the CPU that of the head's rows.
+    /// Logits of one chunk for each micro-batch in flight, and on devices their gradient; on the CPU the
+    /// gradient of the head's rows.
     pub logits: u64,
     /// Staging buffers, tables, partial sums, and the GEMM workspace; on the CPU the threads' packing buffers.
     pub other: u64,
@@ -42,7 +43,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// The same with its sum.
+    /// These bytes with their sum.
     pub(crate) fn summed(self) -> Bytes {
         let Bytes { weights, gradients, moments, activations, logits, other, .. } = self;
         Bytes { total: weights + gradients + moments + activations + logits + other, ..self }
@@ -54,7 +55,7 @@ impl Bytes {
     }
 }
 
-/// What is asked of a device.
+/// A request for device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRequest {
     /// Tokens of a micro-batch that there is work for.
@@ -65,7 +66,7 @@ pub struct MemoryRequest {
     pub rows: usize,
     /// Tokens of the longest sequence.
     pub positions: usize,
-    /// Bytes of optimizer state a weight; nothing where nothing is trained.
+    /// Bytes of optimizer state per weight; `None` if nothing is trained.
     pub moments: Option<u64>,
     /// Processes that share the optimizer's state.
     pub ranks: usize,
@@ -87,9 +88,9 @@ pub struct MemoryPlan {
     pub bytes: Bytes,
     /// Tokens of a micro-batch at most.
     pub tokens: usize,
-    /// Whether layers are computed again in the backward pass.
+    /// True if layers are computed again in the backward pass.
     pub recompute: bool,
-    /// What it was made for.
+    /// The request that it answers.
     pub request: MemoryRequest,
 }
 
@@ -138,7 +139,7 @@ impl MemoryPlan {
         }
     }
 
-    /// What micro-batches of so many tokens take.
+    /// Memory of micro-batches of up to `tokens` tokens.
     fn of_micro_batch(
         (config, adapter, weights): (&Config, Option<&LoraAdapter>, usize),
         request: MemoryRequest,
@@ -163,7 +164,7 @@ impl MemoryPlan {
         let moments = request.moments.unwrap_or(0) as usize;
         let trained = adapter.map_or(weights, LoraAdapter::len);
         let bytes = Bytes {
-            // Of frozen weights the remainders are not kept.
+            // The remainders of frozen weights are not kept.
             weights: values(weights, 2)
                 + values(if learns && adapter.is_none() { weights } else { staging }, 2)
                 + adapter.map_or(0, |adapter| values(adapter.len(), 2)),
@@ -220,8 +221,9 @@ pub(crate) struct Parallelism {
 }
 
 impl Parallelism {
-    /// For `batches` micro-batches of up to `tokens`, and a gradient of so many values or none. Small models have a stream
-    /// for each thread, which never wait for each other; large ones a single stream, and memory does not grow with threads.
+    /// For `batches` micro-batches of up to `tokens`, and a gradient of the given length, if any. Small
+    /// models have an independent stream for each thread; large ones have a single stream, so memory does not
+    /// grow with threads.
     pub(super) fn new(
         config: &Config,
         [tokens, batches]: [usize; 2],
@@ -252,8 +254,8 @@ pub(crate) fn most_tokens(config: &Config, tokens: usize, largest: usize) -> usi
     schedule::most_tokens(tokens, largest, saved_values(config))
 }
 
-/// An upper bound of what passes on the CPU hold beside weights and their gradient: on so many threads, for `tokens` of work
-/// in trees of up to `largest`, with a gradient of so many values or none.
+/// An upper bound of the CPU memory of the passes without weights and their gradient: for the number of
+/// threads, `tokens` of work in trees of up to `largest`, and a gradient of the given length, if any.
 pub(crate) fn on_host(
     config: &Config,
     [tokens, largest]: [usize; 2],
@@ -267,12 +269,13 @@ pub(crate) fn on_host(
     let streams = parallelism.streams;
     let bytes = |values: usize| (values * size_of::<f32>()) as u64;
     let group = config.num_heads / config.num_kv_heads;
-    // Of each thread: what products pack, a block of attention's operands and scores, and the keys' and values' gradients.
+    // For each thread: packing buffers of products, one block of attention, and the gradients of keys and
+    // values.
     let attention =
         cpu::attention_values(largest, group, config.head_dim, if backward { config.key_width() } else { 0 });
     let head =
         if backward { cpu::head_gradient_values(tokens, config.vocab_size, config.hidden_size) } else { 0 };
-    // An expert's rows, at most all of them, and what it makes of them; probabilities and their gradient.
+    // An expert's rows, at most all of them, and their results; probabilities and their gradient.
     let experts = config.variant.experts.as_ref();
     let experts = experts.map_or(0, |experts| {
         4 * config.hidden_size + 5 * experts.width + 2 * experts.count + 4 * experts.per_token
@@ -395,14 +398,14 @@ mod tests {
             Config { num_layers: 2, hidden_size: 64, intermediate_size: 128, vocab_size: 512, ..qwen3_8b() };
         let small = Config { num_heads: 4, num_kv_heads: 2, head_dim: 16, ..small };
         assert_eq!([1, 2, 8].map(|threads| shared(&small, 500, 100, threads)), [(1, 1), (2, 1), (8, 1)]);
-        // Where there are fewer micro-batches than threads, they are shared.
+        // With fewer micro-batches than threads, they are shared.
         assert_eq!([1, 2, 5].map(|batches| shared(&small, 500, batches, 8)), [(1, 8), (2, 4), (4, 2)]);
         let large = qwen3_8b();
         assert_eq!(
             [1, 2, 16, 192].map(|threads| shared(&large, 500, 100, threads)),
             [(1, 1), (1, 2), (1, 16), (1, 16)]
         );
-        // What is taken does not grow with the threads but for what they pack.
+        // Only the packing buffers grow with the threads.
         let [one, many] = [1, 192]
             .map(|threads| on_host(&large, [5000, 500], threads, Some(8_000_000_000)).0.summed().total);
         assert!(many - one < 16 * (32 << 20), "{one} {many}");

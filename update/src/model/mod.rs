@@ -69,7 +69,7 @@ pub struct Scores {
 /// A decoder on the CPU, ready to score and to differentiate.
 pub struct Model {
     config: Config,
-    /// Of what is trained: the weights or an adapter.
+    /// Layout of the trained parameters: the weights or an adapter.
     layout: Arc<Layout>,
     /// The adapter and its base, if that is trained.
     adapter: Option<(LoraAdapter, Arc<Parameters>)>,
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// The same decoder with an adapter over a frozen base, which several may share: parameters and gradients are the
+    /// Adds an adapter over a frozen base, which several may share: parameters and gradients are the
     /// adapter's.
     pub fn adapted(self, adapter: LoraAdapter, base: Arc<Parameters>) -> Model {
         let layout = adapter.layout().clone();
@@ -116,20 +116,19 @@ impl Model {
         self.adapter.as_ref().map(|(adapter, base)| (adapter, base.as_ref()))
     }
 
-    /// The same decoder with activation recomputation: only the input of each layer is saved for the backward pass.
+    /// Turns on activation recomputation: only the input of each layer is saved for the backward pass.
     /// Results are bit-identical.
     pub fn recomputing(self) -> Model {
         Model { recompute: true, workers: Mutex::default(), ..self }
     }
 
-    /// The same decoder with the operands of its linear layers' products rounded, forward and backward. Weights, sums and
-    /// everything else stay f32.
+    /// Rounds the operands of the linear layers' products, forward and backward. Weights, sums and everything
+    /// else stay f32.
     pub fn rounding(self, precision: Precision) -> Model {
         Model { precision, workers: Mutex::default(), ..self }
     }
 
-    /// The same decoder with as much memory for activations as micro-batches of so many tokens were planned to take, where
-    /// its own are smaller.
+    /// Raises the activation buffers to the size planned for micro-batches of `tokens` tokens.
     pub fn planned_for(self, tokens: usize) -> Model {
         Model { planned: tokens, ..self }
     }
@@ -234,7 +233,7 @@ impl Model {
         scores.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How threads share micro-batches, with a gradient of so many values or none.
+    /// How threads share micro-batches, with a gradient of the given length, if any.
     fn parallelism(
         &self,
         trees: &[Tree],

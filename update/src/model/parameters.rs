@@ -19,11 +19,11 @@ pub trait Source {
     /// The disk's.
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
 
-    /// Gives back memory that holds what was read, where a file has it.
+    /// Gives back the memory of values read so far, if a file has them.
     fn release(&self) {}
 }
 
-/// Where one tensor lies in the flat array.
+/// Location of one tensor in the flat array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Hugging Face name, such as `model.layers.0.self_attn.q_proj.weight`.
@@ -53,12 +53,12 @@ pub(crate) struct LayerOffsets {
     /// By [`Target`](policy::decoder::Target).
     pub weights: [usize; 7],
     pub biases: [Option<usize>; 7],
-    /// Of query and key heads.
+    /// Offsets of the norms of query and key heads.
     pub qk_norm: Option<[usize; 2]>,
     pub mlp_norm: usize,
     /// The router, which the experts follow, where they stand in place of the MLP's weights.
     pub experts: Option<usize>,
-    /// Of attention's output and of the MLP's.
+    /// Offsets of the norms after attention and after the MLP.
     pub post_norms: Option<[usize; 2]>,
 }
 
@@ -133,7 +133,7 @@ impl Layout {
         self.entries.last().map_or(0, |entry| entry.range.end)
     }
 
-    /// Whether there are no tensors.
+    /// Returns true if there are no tensors.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -151,7 +151,6 @@ pub struct Parameters {
 pub type Gradients = Parameters;
 
 impl Parameters {
-    /// All zeros.
     pub fn zeros(layout: &Arc<Layout>) -> Parameters {
         Parameters { layout: layout.clone(), values: vec![0.0; layout.len()] }
     }

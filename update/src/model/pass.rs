@@ -382,18 +382,20 @@ impl Decoder<'_> {
 pub(super) struct Prepared<B: Backend> {
     batch: B::Batch,
     counts: Counts,
-    /// Whether the gradient of the head, and of its input, is there already.
+    /// True if the gradients of the head and of its input are already there.
     head_done: bool,
 }
 
-/// The gradient at a loss row, from its index and its log-probability, and where that of the weights is added.
+/// The gradient at a loss row from its index and log-probability, and the buffer for the gradient of the
+/// weights.
 pub(super) struct RowGradient<'a, T> {
     pub derivative: &'a dyn Fn(usize, f32) -> f32,
     pub gradients: &'a mut T,
 }
 
-/// The gradient of what attention or the MLP adds to the stream, `elements` of it: through the norm of its output where
-/// there is one, else the stream's own. `buffers` are that of the stream and two to write to.
+/// The gradient of a branch (attention or the MLP), `elements` values: passed through the norm of the
+/// branch's output if it has one, else the stream's gradient unchanged. `buffers` are the stream's gradient
+/// and two to write to.
 fn branch_gradient<'a, B: Backend>(
     backend: &mut B,
     norm: Option<RmsNorm<'_, B::Buffer>>,

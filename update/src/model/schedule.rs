@@ -1,9 +1,10 @@
-//! Which work happens when: trees to micro-batches, micro-batches to streams.
+//! Assigns trees to micro-batches and micro-batches to streams.
 //!
-//! Micro-batches are independent, so streams take them without barriers. For the same bytes whatever their number, the cut
-//! into micro-batches follows from the trees alone, and gradients are added in the order of the micro-batches. Several
-//! streams sum each micro-batch's in a buffer first; at most one more than there are streams exists at a time. A single
-//! stream, as large models have ([`super::memory`]), needs none.
+//! Micro-batches are independent, so streams take them without barriers. To give the same bytes for any
+//! number of streams, the cut into micro-batches depends on the trees alone, and gradients are added in the
+//! order of the micro-batches. Several streams sum each micro-batch's gradient in a buffer first; at most one
+//! more buffer than streams exists at a time. A single stream, as in large models ([`super::memory`]), needs
+//! no buffer.
 
 use crate::backend::add_and_clear;
 use crate::tree::Tree;
@@ -13,13 +14,14 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Values kept for the backward pass that a micro-batch aims at: 32 MiB of f32.
 const KEPT_VALUES: usize = 8 << 20;
-/// Tokens of a micro-batch at least and at most, where there are as many: enough rows for matrix products to
-/// reach their speed, few enough to stay near the caches.
+/// Range of the tokens of a micro-batch, if there are enough tokens: enough rows for matrix products to reach
+/// their speed, few enough to stay near the caches.
 const TOKENS: Range<usize> = 256..4096;
-/// Micro-batches of one call at least, where that leaves each as many tokens as [`SHARED_TOKENS`]: threads need something
-/// to share. Fewer are a power of two, so that as many threads end together.
+/// Least number of micro-batches per call, if each then has [`SHARED_TOKENS`]: threads need something to
+/// share. A smaller number is a power of two, so that threads finish together.
 const SHARES: usize = 8;
-/// Tokens of a micro-batch at least where there are few for all threads: products are a little slower, nobody waits.
+/// Least tokens of a micro-batch if all threads have little work: products are slightly slower, but no thread
+/// waits.
 const SHARED_TOKENS: usize = 160;
 /// Values kept per token from which a model is wide: all threads share one micro-batch at a time ([`super::memory`]).
 const WIDE: usize = 128 << 10;
@@ -27,13 +29,13 @@ const WIDE: usize = 128 << 10;
 /// a fifth of the time at 160 tokens.
 const WIDE_TOKENS: usize = 512;
 
-/// Tokens that a micro-batch aims at, of so many in all.
+/// Target size of a micro-batch in tokens, for `total` tokens.
 fn aim(total: usize, kept_values: usize) -> usize {
     let kept = (KEPT_VALUES / kept_values.max(1)).clamp(TOKENS.start, TOKENS.end);
     kept.min(total.div_ceil(SHARES).max(SHARED_TOKENS))
 }
 
-/// Micro-batches that so many tokens are cut into.
+/// Number of micro-batches for `total` tokens.
 fn parts(total: usize, kept_values: usize) -> usize {
     let aim = aim(total, kept_values);
     let parts = ((total + aim / 2) / aim).max(1);
@@ -45,15 +47,15 @@ pub(super) fn most_tokens(total: usize, largest: usize, kept_values: usize) -> u
     if kept_values >= WIDE {
         return total.min(WIDE_TOKENS.max(largest));
     }
-    // Rounding leaves a part up to twice the least aim, or an eighth more than a larger one. The middles of a micro-batch's
-    // trees lie in its part, so that of two or more trees no more than the part's own length is outside of it.
+    // Rounding leaves a part up to twice the least target, or an eighth more than a larger one. The middles
+    // of a micro-batch's trees lie in its part, so two or more trees exceed the part by at most its length.
     let aim = aim(total, kept_values);
     let part = (aim + aim / 8).max(2 * SHARED_TOKENS);
     total.min((part + largest).min(2 * part).max(largest))
 }
 
-/// Cuts trees into micro-batches: equal parts of all tokens, of which a tree belongs to the one that its middle is in; or, of
-/// a wide model, as many trees as fit [`WIDE_TOKENS`].
+/// Cuts trees into micro-batches: equal parts of all tokens, with each tree in the part of its middle; or,
+/// for a wide model, all consecutive trees that fit [`WIDE_TOKENS`].
 pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usize>> {
     if kept_values >= WIDE {
         return filled(trees);
@@ -73,7 +75,7 @@ pub(super) fn micro_batches(trees: &[Tree], kept_values: usize) -> Vec<Range<usi
     batches
 }
 
-/// Micro-batches of as many trees as fit [`WIDE_TOKENS`], in their order; a larger tree is one by itself.
+/// Micro-batches of consecutive trees that fit [`WIDE_TOKENS`]; a larger tree is one by itself.
 fn filled(trees: &[Tree]) -> Vec<Range<usize>> {
     let mut batches: Vec<Range<usize>> = Vec::new();
     let mut tokens = 0;
@@ -90,8 +92,8 @@ fn filled(trees: &[Tree]) -> Vec<Range<usize>> {
     batches
 }
 
-/// Runs `work`, of which each thread takes what is left, on `threads` threads, this one among them; on fewer where the
-/// system starts no more.
+/// Runs `work` on `threads` threads, including this one; each takes the next remaining item. Fewer threads
+/// run if the system starts no more.
 pub(crate) fn on_threads(threads: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         let started = |_: &usize| std::thread::Builder::new().spawn_scoped(scope, &work).is_ok();
@@ -119,7 +121,7 @@ struct State {
     allocated: usize,
 }
 
-/// Gradients of single micro-batches that exist at a time, for so many streams.
+/// Gradients of single micro-batches that exist at a time, for `streams` streams.
 pub(super) fn buffers(streams: usize) -> usize {
     if streams > 1 { streams + 1 } else { 0 }
 }
@@ -135,7 +137,7 @@ pub(super) struct Reduction<'a> {
 }
 
 impl<'a> Reduction<'a> {
-    /// A reduction of the gradients of `batches` micro-batches into `total`, for so many streams.
+    /// A reduction of the gradients of `batches` micro-batches into `total`, for `streams` streams.
     pub(super) fn new(batches: usize, streams: usize, total: &'a mut Vec<f32>) -> Reduction<'a> {
         let (length, total) = (total.len(), Mutex::new(total));
         Reduction {

@@ -83,8 +83,8 @@ impl<B: Backend> Worker<B> {
         (scores, prepared)
     }
 
-    /// Forward and backward pass of one micro-batch, whose first tree has the index given. The gradient is that of the
-    /// weights, or of the factors of the decoder's adapter.
+    /// Forward and backward pass of one micro-batch, whose first tree has the given index. The gradient
+    /// covers the weights, or the factors of the decoder's adapter.
     pub(super) fn differentiate(
         &mut self,
         decoder: &Decoder<'_>,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn rows_belong_to_trees_that_have_some() {
-        // Two rows, none, three, none.
+        // Two rows, zero, three, zero.
         let starts = [0, 2, 2, 5];
         let places: Vec<(usize, usize)> = (0..5).map(|row| place(&starts, row)).collect();
         assert_eq!(places, [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2)]);

@@ -25,7 +25,7 @@ impl Counts {
     }
 }
 
-/// Which rows have queries and an MLP in a layer: in the last one only those that are scored.
+/// The rows that have queries and an MLP in a layer: in the last layer only the scored ones.
 pub(super) fn rows(config: &Config, layer: usize) -> Rows {
     if layer + 1 == config.num_layers { Rows::Scored } else { Rows::All }
 }
@@ -77,17 +77,17 @@ pub(super) struct Workspace<T> {
     pub d_keys: T,
     pub d_query: T,
     pub d_key_value: T,
-    /// Of an adapter.
+    /// Buffers of an adapter.
     pub lora: LoraBuffers<T>,
 }
 
 impl<T> Workspace<T> {
-    /// Which of `saved` a layer uses.
+    /// Index in `saved` of a layer's buffers.
     pub(super) fn saved_index(&self, layer: usize) -> usize {
         layer.min(self.saved.len() - 1)
     }
 
-    /// Whether another layer's forward pass has written over what was saved of this one.
+    /// Returns true if another layer's forward pass has overwritten this layer's saved activations.
     pub(super) fn is_gone(&self, layer: usize) -> bool {
         self.saved.len() == 1 && layer + 1 < self.inputs.len()
     }
@@ -126,7 +126,7 @@ pub(super) struct Batch<'a> {
     pub config: &'a Config,
     pub adapter: Option<&'a LoraAdapter>,
     pub counts: Counts,
-    /// Whether only the input of each layer is saved.
+    /// True if only the input of each layer is saved.
     pub recompute: bool,
     pub backward: bool,
 }

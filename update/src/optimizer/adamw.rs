@@ -5,7 +5,7 @@
 //! p ← p·(1 − η·λ) − η/(1 − β₁ᵗ) · m / (√v/√(1 − β₂ᵗ) + ε)
 //! ```
 //!
-//! The order of operations is that of PyTorch's `torch.optim.AdamW`, so that the two agree to rounding.
+//! The order of operations follows PyTorch's `torch.optim.AdamW`, so that the two agree to rounding.
 
 /// Hyperparameters of one step: η, (β₁, β₂), λ, and t counted from 1.
 #[derive(Clone, Copy, Debug)]

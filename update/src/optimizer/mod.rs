@@ -39,7 +39,6 @@ pub enum Method {
 /// The optimizer's hyperparameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The method.
     pub method: Method,
     /// Peak learning rate.
     pub lr: f64,
@@ -53,7 +52,7 @@ pub struct Settings {
     pub max_grad_norm: f64,
 }
 
-/// Which rule updates a tensor.
+/// The rule that updates a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     AdamW,
@@ -92,7 +91,7 @@ pub struct StateTensor {
     pub name: String,
     /// Index in the layout of the tensor whose state it is.
     pub tensor: usize,
-    /// Which moment.
+    /// First or second moment.
     pub moment: Moment,
 }
 
@@ -115,8 +114,8 @@ pub fn tensors(method: Method, layout: &Layout) -> Vec<StateTensor> {
     kept
 }
 
-/// The slices of a layout's values that so many ranks step, one after another and of about equal size: a matrix that its rule
-/// takes whole is in one of them.
+/// The slices of a layout's values that `count` ranks step, consecutive and of about equal size. A matrix
+/// that its rule takes whole is in one slice.
 pub fn slices(method: Method, layout: &Layout, count: usize) -> Vec<Range<usize>> {
     let cut = |index: usize| {
         let at = (layout.len() * index).div_ceil(count);
@@ -147,7 +146,7 @@ struct Piece<'a> {
 /// How one step is scaled.
 #[derive(Clone, Copy, Debug)]
 pub struct StepScale {
-    /// Factor of the gradients that were added up: that of the loss ([`crate::aggregate`]).
+    /// Factor for the summed gradients, from the loss ([`crate::aggregate`]).
     pub gradient: f64,
     /// The global L2 norm of the gradients, so scaled.
     pub norm: f64,
@@ -203,7 +202,7 @@ impl Optimizer {
         self.own.clone()
     }
 
-    /// The [`slices`] of so many ranks.
+    /// The [`slices`] of `count` ranks.
     pub fn slices(&self, count: usize) -> Vec<Range<usize>> {
         slices(self.settings.method, &self.layout, count)
     }
@@ -285,7 +284,7 @@ fn rule(method: Method, entry: &Entry) -> Rule {
     }
 }
 
-/// Whether the tensor is a projection inside a layer: neither embedding nor head nor a vector.
+/// Returns true if the tensor is a projection inside a layer: neither embedding nor head nor a vector.
 fn is_layer_matrix(entry: &Entry) -> bool {
     entry.shape.len() == 2 && entry.name.contains("model.layers.")
 }

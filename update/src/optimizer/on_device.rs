@@ -20,7 +20,7 @@ pub struct DeviceOptimizer {
     steps: u64,
     /// The weights that it steps, in the order of the layout.
     own: Range<usize>,
-    /// First and second moments of these; none for SGD.
+    /// Their first and second moments; `None` for SGD.
     moments: Option<(Buffer<f32>, Buffer<f32>)>,
 }
 
@@ -138,7 +138,7 @@ impl DeviceOptimizer {
         Some(if moment == Moment::First { first } else { second })
     }
 
-    /// The [`super::slices`] of so many ranks.
+    /// The [`super::slices`] of `count` ranks.
     pub fn slices(&self, count: usize) -> Vec<Range<usize>> {
         super::slices(self.settings.method, &self.layout, count)
     }

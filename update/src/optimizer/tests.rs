@@ -7,7 +7,7 @@ use policy::weights::ElementType;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What PyTorch computed; made by the script beside it.
+/// PyTorch's results, made by the script in the folder of the vectors.
 fn vectors() -> Value {
     serde_json::from_str(include_str!("../../tests/vectors/vectors.json")).expect("vectors.json")
 }

@@ -1,5 +1,5 @@
-//! The log-probabilities of a policy's samples under a checkpoint: its own, for `--check` and for more than one optimizer step, or
-//! the reference's.
+//! The log-probabilities of a policy's samples under a checkpoint: the sampled version, for `--check` and for
+//! several optimizer steps, or the reference.
 
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
@@ -71,8 +71,8 @@ impl PolicyUpdate<'_> {
         self.logprobs(&checkpoint, timing).map(Some)
     }
 
-    /// The trainer's own log-probabilities under the weights that were sampled from. A single step needs none: its forward
-    /// pass computes them.
+    /// The trainer's log-probabilities under the weights that the samples came from. A single step does not
+    /// need them, because its forward pass computes them.
     pub(super) fn start_logprobs(
         &self,
         checkpoint: &Checkpoint,

@@ -7,7 +7,7 @@ use record::failure::{Failure, Result};
 
 use super::{Ranks, gather};
 
-/// Flags that may differ from rank to rank: they do not change what is computed.
+/// Flags that may differ from rank to rank, because they do not change the result.
 const OWN: [&str; 3] = ["threads", "quiet", "isa"];
 
 /// Fails where a rank was started with other flags than rank 0.
@@ -41,7 +41,8 @@ pub fn compare(ranks: &dyn Ranks, flags: &BTreeMap<String, String>) -> Result<()
     Ok(())
 }
 
-/// The flags of a command line by their long names, defaults included. A device's number is the rank's own.
+/// The flags of a command line by their long names, defaults included. The number of a device may differ by
+/// rank.
 pub fn of(command: &Command, matches: &ArgMatches) -> BTreeMap<String, String> {
     let own = |flag: &str| OWN.contains(&flag);
     let flags =

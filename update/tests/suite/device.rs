@@ -20,24 +20,25 @@ use update::optimizer::on_device::DeviceOptimizer;
 use update::optimizer::{self, Method, Optimizer, Settings, StepScale};
 use update::tree::{Sequence, Tree, pack};
 
-/// Least cosine of a whole gradient with that of PyTorch in f64.
+/// Least cosine between a whole gradient and PyTorch's in f64.
 const COSINE: f64 = 0.999;
 /// Allowed relative L2 of a tensor's gradient from PyTorch's in f64, where weights are of a size that multiplies no errors.
 const CALM: f64 = 1e-2;
-/// Allowed share of the error of PyTorch's own bf16 there, of a whole gradient.
+/// Allowed share of the error of PyTorch's bf16 there, of a whole gradient.
 const CALM_SHARE: f64 = 0.5;
-/// Allowed relative L2 of a whole gradient from the CPU's with the same bf16 weights. The random decoders that are
-/// not calm multiply every rounding: PyTorch's own bf16 is off by 1.4e-2 to 2.8e-2 there, rounding their weights alone, all
-/// after it being exact, makes up to 1.5e-2, and rounding the factors of products alone, all else being exact, up to 1.1e-2.
+/// Allowed relative L2 of a whole gradient from the CPU's with the same bf16 weights. The random decoders
+/// that are not calm multiply every rounding: there PyTorch's bf16 is off by 1.4e-2 to 2.8e-2, rounding only
+/// the weights makes up to 1.5e-2, and rounding only the factors of products up to 1.1e-2.
 const GRADIENT: f64 = 2e-2;
-/// Allowed share of the error of PyTorch's own bf16 there, of a whole gradient by the same weights.
+/// Allowed share of the error of PyTorch's bf16 there, of a whole gradient by the same weights.
 const SHARE: f64 = 0.8;
 /// How much further than PyTorch in bf16 a single tensor's gradient may be from the truth.
 const TENSOR: f64 = 2.0;
 /// Allowed relative L2 of log-probabilities.
 const LOGPROBS: f64 = 1.5e-2;
 
-/// A decoder on the simulated device for micro-batches of up to so many tokens; a larger tree finds room in the slack.
+/// A decoder on the simulated device for micro-batches of up to `tokens` tokens; a larger tree finds room in
+/// the slack.
 fn device_model(
     model: &Model,
     parameters: &Parameters,

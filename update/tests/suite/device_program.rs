@@ -1,5 +1,5 @@
-//! The program with `--device`: what it trains, checks and refuses in the simulator, or on the GPU that
-//! `TROUPE_TEST_DEVICE` names, beside the CPU.
+//! The program with `--device`: training, checks and refusals in the simulator, or on the GPU that
+//! `TROUPE_TEST_DEVICE` names, compared with the CPU.
 
 use crate::common;
 use crate::golden;
@@ -28,12 +28,13 @@ fn three_steps_are_those_of_the_processor() {
     let name = "qwen3-4-2-calm";
     let (cpu, sim) = (processor.policy("p", name), simulated.policy("p", name));
     let before = weights(&cpu);
-    // What the optimizer moves; what is published of it is rounded.
+    // The optimizer's exact weights; the published ones are rounded.
     let exact = |root: &Path| -> Weights {
         let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
         common::masters(root).into_iter().map(|(name, bits)| (name, floats(bits))).collect()
     };
-    // Recorded by the policy itself, as in training: ratios begin at 1, so that no rounding decides what is clipped.
+    // Recorded by the policy itself, as in training: ratios begin at 1, so that rounding does not decide the
+    // clipping.
     let logprobs = golden::json(&common::golden(name).join("gradient.json"))["logprobs"].clone();
     let recorded = |root: &Path| {
         common::edited(&stream(name, &version(root)), |index, sample| {
@@ -76,7 +77,7 @@ fn the_program_trains_on_the_simulated_device() {
         let arguments =
             format!("--policy p --lr 1e-3 --minibatches 2 --epochs 2 --kl 0.1 --reference p {device}");
         let metrics = place.update(&arguments, &stream(name, &version(&root))).ok().metrics();
-        // What was published can be trained again, with the state that lies beside it.
+        // The published version can be trained again from the state in its folder.
         let again = place.update(&format!("--policy p --lr 1e-3 {device}"), &stream(name, &version(&root)));
         assert_eq!(again.ok().metrics()["optimizer_state"], "continued");
         (before, weights(&root), metrics)
@@ -84,8 +85,8 @@ fn the_program_trains_on_the_simulated_device() {
     let (before, expected, wanted) = run(&processor, "");
     let (_, found, metrics) = run(&simulated, &format!("--device {} --threads 2", device()));
     assert_eq!(metrics["timing"]["device"], device());
-    // AdamW's first steps have the sign of gradients, which rounding decides where they are next to nothing: the gradients of
-    // later steps are those of weights that went elsewhere.
+    // AdamW's first steps have the sign of gradients, which rounding decides for tiny gradients; later
+    // gradients then belong to weights that moved elsewhere.
     for (field, allowed) in [("loss", 2e-3), ("grad_norm", 1e-2)] {
         let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
         println!("{field}: {a} on the device, {b} on the processor");
@@ -96,8 +97,8 @@ fn the_program_trains_on_the_simulated_device() {
     assert!(direction > 0.99, "{direction}");
 }
 
-/// What waits in host memory between the parts of `--resident` is what calls of their own read from the disk: of f32 weights the moments,
-/// of bf16 weights also the lower halves.
+/// The state kept in host memory between the parts of `--resident` equals the state that separate calls read
+/// from the disk: for f32 weights the moments, for bf16 weights also the lower halves.
 #[test]
 fn the_optimizers_state_waits_in_memory() {
     for name in ["qwen3-2-1-tied", "qwen3-4-2-bf16"] {

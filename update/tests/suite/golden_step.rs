@@ -185,7 +185,7 @@ fn a_cosine_spans_all_steps_of_the_call() {
     let root = place.policy("p", name);
     let arguments = "--policy p --lr 1e-4 --schedule cosine --warmup 3 --minibatches 3 --epochs 2";
     let metrics = place.update(arguments, &stream(name, &version(&root))).ok().metrics();
-    // The last of six steps, of which three warm up: a tenth, and what is left of the rest after five sixths.
+    // The last of six steps, of which three warm up: a tenth, plus the rest after five sixths.
     let factor = 0.1 + 0.9 * 0.5 * (1.0 + (std::f64::consts::PI * 5.0 / 6.0).cos());
     close(&metrics["lr"], &(1e-4 * factor).into(), "lr");
     assert_eq!(metrics["optimizer_steps"], 6);

@@ -1,4 +1,4 @@
-//! Checkpoints stored in 16 bits: what is published is in their type, what is trained is f32 to the last bit.
+//! Checkpoints stored in 16 bits: published weights keep their type, trained weights are f32 to the last bit.
 
 use crate::common::{GOLDEN, Place, golden, masters, stream, version, weights};
 use clap::Parser;
@@ -130,7 +130,7 @@ fn the_masters_survive_from_call_to_call() {
     }
 }
 
-/// Every golden checkpoint published again without training, in its own files and types: the same bytes, so that
+/// Every golden checkpoint published again without training, in its files and types: the same bytes, so that
 /// `transformers` computes the same logits from them.
 #[test]
 fn published_without_training_is_the_same_checkpoint() {

@@ -1,8 +1,7 @@
-//! `update` killed, or refused, at one system call after another: what is published is whole or not there, and the same
-//! command ends with the bytes of a run that nobody disturbed.
+//! `update`, killed or refused at one system call after another: a published version is complete or absent,
+//! and the same command ends with the bytes of an undisturbed run.
 //!
-//! Left out: other programs, and power cuts, which also lose what was not
-//! synchronized.
+//! Left out: other programs, and power cuts, which also lose unsynchronized data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +38,7 @@ const DISK: &[&str] = &[
     "write",
 ];
 
-/// Runs `update` under strace; its exit code, if no signal ended it, and what it said.
+/// Runs `update` under strace; returns its exit code, unless a signal ended it, and its messages.
 fn injected(place: &Place, injection: &str, log: &str, input: &str) -> (Option<i32>, String) {
     let mut child = Command::new("strace")
         .args(["-f", "-qq", "-o", log, "-e", injection])

@@ -49,7 +49,8 @@ fn embedding() {
 
 #[test]
 fn rms_norm() {
-    // Up to 8192 columns stay in registers. 800 rows give blocks of narrow rows two each, 100 those of wide rows.
+    // Up to 8192 columns stay in registers. With 800 rows a block of narrow rows has two, with 100 rows a
+    // block of wide ones.
     for (rows, width) in [(3, 40), (800, 24), (1, 8), (2, 1096), (2, 8192), (100, 8200)] {
         let mut random = Random(2);
         let (x, weights) = (random.values(rows * width), values(&mut random, 8 + width));
@@ -125,7 +126,7 @@ fn products() {
     }
 }
 
-/// The same operation over weights in another backend's memory.
+/// The operation over weights in another backend's memory.
 fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormRope<'a, T> {
     let QkNormRope { rows, heads, width, stride, bias, norm, epsilon, minus_one, rope, .. } = *op;
     QkNormRope { rows, weights, heads, width, stride, bias, norm, epsilon, minus_one, rope }
@@ -133,7 +134,7 @@ fn with_weights<'a, T>(op: &QkNormRope<'_, Vec<f32>>, weights: &'a T) -> QkNormR
 
 #[test]
 fn qk_norm_rope() {
-    // A few heads of every width, and so many that warps of the backward kernel have two.
+    // A few heads of every width, enough for warps of the backward kernel to have two.
     let heads_of = [(8, 3, 2), (8, 128, 0), (16, 2, 2), (64, 2, 0), (80, 1, 1), (128, 1, 1), (256, 1, 1)];
     for (width, heads, others) in heads_of {
         for (bias, norm) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -1,5 +1,5 @@
-//! Memory is what was planned: to the byte on a device, refused before anything is read where it cannot fit, and told
-//! for any geometry by `--dry-run`.
+//! Memory matches its plan: to the byte on a device, refused before anything is read if it cannot fit, and
+//! printed for any geometry by `--dry-run`.
 
 use crate::common;
 

@@ -171,8 +171,8 @@ fn nothing_to_score_is_no_gradient() {
     }
 }
 
-/// With fewer micro-batches than threads some are shared: products, attention and the head are cut. With as many, each has a
-/// gradient of its own. One thread adds to the sum at once.
+/// With fewer micro-batches than threads some are shared: products, attention and the head are cut. With
+/// enough micro-batches each has a separate gradient. One thread adds to the sum at once.
 #[test]
 fn threads_that_share_a_micro_batch_compute_the_bits_of_one() {
     for (tied, precision) in

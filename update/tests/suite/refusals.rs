@@ -197,7 +197,7 @@ fn refusals_teach() {
         change("sampling", sampling)
     };
     let cases: Vec<(&str, String, i32, &str)> = vec![
-        // What is wrong with the samples.
+        // Faults of the samples.
         (
             "--policy p",
             change("advantage", Value::Null),
@@ -224,7 +224,7 @@ fn refusals_teach() {
         ("--policy p", sampling("top_k", json!(20)), 65, "truncated sampling"),
         ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
         ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
-        // What is wrong with the flags.
+        // Faults of the flags.
         ("--policy nowhere", input.clone(), 2, "nowhere: no such directory"),
         ("", input.clone(), 2, "--policy"),
         ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),

@@ -105,7 +105,7 @@ fn a_lock_that_is_no_file_is_refused() {
 fn threads_that_cannot_start_are_refused() {
     let (place, root, input) = one();
     std::fs::write(place.folder.path().join("input"), input).unwrap();
-    // A thread's stack is address space, of which there is none for so many.
+    // A thread's stack is address space, which is too small for them.
     let program = common::program();
     let command = format!("ulimit -v 4000000; '{}' --policy p --threads 5000 < input", program.display());
     let output = Command::new("sh").args(["-c", &command]).current_dir(&place.folder).output().unwrap();

@@ -3,7 +3,8 @@
 use crate::common::{GOLDEN, Place, contents, edited, one, published, stream, version};
 use serde_json::{Value, json};
 
-/// The `end` of `advantage --drop-flat` and what it was made from: groups written by rollout for each agent, and those dropped since.
+/// The `end` of `advantage --drop-flat` with its `after`: groups written by rollout for each agent, and
+/// groups dropped since.
 fn end(played: &Value, left_out: &Value, samples: usize) -> Value {
     let agents = played.as_object().unwrap().iter();
     let agents: Value = agents.map(|(agent, groups)| (agent.clone(), json!({ "groups": groups }))).collect();
@@ -59,7 +60,7 @@ fn a_policy_is_skipped_beside_one_that_learns() {
             end(&json!({"tool": 6, "planner": 5}), &json!({"flat": 5}), count)
         )
     };
-    // Also where nobody learns: the samples are another policy's.
+    // Also if no policy learns: the samples belong to another policy.
     let alone = place.update("--policy planner=planner", &samples("tool")).ok();
     assert_eq!(alone.metrics()["flat_groups"], 5);
     assert!(!published(&planner));

@@ -1,4 +1,4 @@
-//! The stage as its user sees it: what it publishes and what it says.
+//! The stage from its user's side: published versions and messages.
 
 use crate::common;
 
@@ -117,7 +117,8 @@ fn the_optimizer_goes_on_where_it_stopped() {
     }
 }
 
-/// Minibatches of one call are the batches of as many calls: averages are over a batch, not over the stream.
+/// The minibatches of one call equal the batches of separate calls: averages are over a batch, not over the
+/// stream.
 #[test]
 fn minibatches_are_calls_one_after_the_other() {
     for aggregate in ["token", "sequence", "constant --max-tokens 20"] {

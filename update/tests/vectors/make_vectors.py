@@ -24,8 +24,8 @@ def objectives():
     new = [(o.float() + 0.5 * torch.randn(n)).clamp(max=-1e-3).double() for o, n in zip(old, lengths)]
     reference = [(o.float() + 0.2 * torch.randn(n)).double() for o, n in zip(old, lengths)]
     low, high, beta, max_tokens, cap = 0.2, 0.28, 0.05, 16, 1.1
-    # What the trainer's own forward pass gave before its first step, where several steps are taken on the samples. Numbers
-    # of their own, so that those of the other cases stay what they are.
+    # Log-probabilities of the trainer's forward pass before its first step, if several steps are taken on the
+    # samples. Drawn separately, so that the other cases keep their numbers.
     generator = torch.Generator().manual_seed(8)
     start = [(o.float() + 0.3 * torch.randn(n, generator=generator)).double() for o, n in zip(old, lengths)]
 
@@ -111,7 +111,7 @@ def optimizers():
                 if name == "adamw":
                     optimizer = torch.optim.AdamW([param], lr=lr, betas=(0.9, 0.98), weight_decay=decay)
                 else:
-                    # SGD's own weight_decay is coupled; the decoupled form is applied by hand.
+                    # SGD's weight_decay is coupled; the decoupled form is applied by hand.
                     optimizer = torch.optim.SGD([param], lr=lr)
                 for gradient in gradients:
                     if name == "sgd":

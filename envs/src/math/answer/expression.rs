@@ -1,7 +1,7 @@
-//! A formula as a tree, with its value: an exact fraction where there is one, otherwise an f64.
+//! A formula as a tree, with its value: an exact fraction if possible, otherwise an f64.
 //!
-//! Exact values are bounded in size, so that a tower of powers costs nothing. What grows beyond the bound has no exact
-//! value; what overflows f64 has no value at all.
+//! Exact values are bounded in size, so that a tower of powers costs nothing. A value beyond the bound has no
+//! exact form, and a value that overflows f64 has no value at all.
 
 use std::collections::BTreeSet;
 
@@ -17,9 +17,9 @@ const MOST_FACTORIAL: u32 = 1000;
 /// What an [`Expression::Apply`] does with its parts. Angles are in radians, logarithms natural.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
-    /// Of any number of parts.
+    /// Sum of any number of parts.
     Sum,
-    /// Of any number of parts.
+    /// Product of any number of parts.
     Product,
     /// The first divided by the second.
     Quotient,
@@ -42,7 +42,7 @@ pub enum Expression {
     Constant(f64),
     /// A letter.
     Variable(String),
-    /// An operator and what it is applied to.
+    /// An operator and its operands.
     Apply(Operator, Vec<Expression>),
 }
 
@@ -93,7 +93,6 @@ impl Expression {
         if let Expression::Apply(_, parts) = self { parts } else { &[] }
     }
 
-    /// Its variables.
     pub fn variables(&self) -> BTreeSet<String> {
         match self {
             Expression::Variable(name) => [name.clone()].into(),
@@ -101,12 +100,12 @@ impl Expression {
         }
     }
 
-    /// Whether it contains a decimal.
+    /// Returns true if it contains a decimal.
     pub fn is_rounded(&self) -> bool {
         matches!(self, Expression::Number(_, true)) || self.parts().iter().any(Expression::is_rounded)
     }
 
-    /// Whether it comes to a number and is not written as one: as digits, a reduced fraction or a mixed number, perhaps with
+    /// Returns true if it comes to a number and is not written as one: as digits, a reduced fraction or a mixed number, perhaps with
     /// a minus sign. `2√3` and `x + 1` come to none.
     pub fn is_unfinished(&self) -> bool {
         let Expression::Apply(operator, parts) = self else { return false };
@@ -132,7 +131,7 @@ impl Expression {
         }
     }
 
-    /// Its exact value at `point`; `None` where there is none, or none of reasonable size.
+    /// Its exact value at `point`; `None` if it has none of reasonable size.
     pub fn exact(&self, point: &Assignment) -> Option<BigRational> {
         let (operator, parts) = match self {
             Expression::Number(value, _) => return bounded(value.clone()),
@@ -155,7 +154,7 @@ impl Expression {
         })
     }
 
-    /// Its value at `point` as f64, infinite only where infinity was written; `None` where there is none.
+    /// Its value at `point` as f64, infinite only if infinity was written; `None` if it has no value.
     pub fn value(&self, point: &Assignment) -> Option<f64> {
         let value = match self {
             Expression::Constant(value) => return Some(*value),

@@ -1,8 +1,9 @@
 //! Finds the answer in a solution, where a reader would.
 //!
-//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on its line or
-//! the next; then the last "answer is" or "answer:". A single short line that is mathematics from beginning to end is an
-//! answer as well. The last number in prose is not: nobody said that it is the answer.
+//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on
+//! its line or the next; then the last "answer is" or "answer:". A single short line that is mathematics from
+//! beginning to end is an answer as well. The last number in prose is not, because the text does not call it
+//! the answer.
 
 use super::parse::Answer;
 use super::spelling;
@@ -14,8 +15,8 @@ pub fn answer(text: &str) -> Option<String> {
     found.filter(|answer| Answer::read(answer).is_some())
 }
 
-/// The answer of who was asked for a calculation: as [`answer`], but a line with equations says what the last comes to, and
-/// what is still to be calculated is no answer: that would be the question.
+/// The answer to a request for a calculation. Like [`answer`], but a line with equations means the result of
+/// the last one, and an unfinished calculation is no answer, because it may just repeat the question.
 pub fn calculation(text: &str) -> Option<String> {
     let done = |answer: &String| {
         !has_operator(answer) && Answer::read(answer).is_some_and(|answer| !answer.is_unfinished())
@@ -24,7 +25,7 @@ pub fn calculation(text: &str) -> Option<String> {
     stated.or_else(|| result(text).filter(done)).or_else(|| bare(text).filter(done))
 }
 
-/// Whether an operator stands behind a number: also in what says its result after an `=`, or has none.
+/// Returns true if an operator stands behind a number: also in what says its result after an `=`, or has none.
 fn has_operator(answer: &str) -> bool {
     // A degree sign is no exponent.
     let signs: Vec<char> = spelling::plain(answer).chars().filter(|sign| !sign.is_whitespace()).collect();
@@ -75,7 +76,8 @@ fn marked(text: &str) -> Option<String> {
     })
 }
 
-/// What follows the last "answer is" or "answer:", up to the end of the sentence, or the heading "Answer".
+/// The text after the last "answer is" or "answer:", up to the end of the sentence, or after the heading
+/// "Answer".
 fn announced(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
     // Outside of ASCII lower case may have another length, and then other offsets.
@@ -94,7 +96,7 @@ fn announced(text: &str) -> Option<String> {
     })
 }
 
-/// Whether the line that says "answer" up to `end` says no more.
+/// Returns true if the line that says "answer" up to `end` says no more.
 fn is_heading(lower: &str, end: usize) -> bool {
     let begin = lower[..end].rfind('\n').map_or(0, |at| at + 1);
     let line = lower[begin..].lines().next().unwrap_or_default();
@@ -110,7 +112,7 @@ fn bare(text: &str) -> Option<String> {
     (lines.next().is_none() && line.len() <= 64 && is_mathematics(line)).then(|| line.to_owned())
 }
 
-/// Whether `line`, which is [`plain`], only says in which language a block is.
+/// Returns true if `line`, which is [`plain`], only says in which language a block is.
 fn is_fence(line: &str) -> bool {
     matches!(line, "json" | "text" | "latex")
 }

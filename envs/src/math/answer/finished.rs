@@ -1,13 +1,18 @@
-//! Whether an answer is worked out as far as its reference, so that a problem given back does not answer itself.
+//! Decides if an answer is worked out as far as its reference, so that repeating the problem does not answer
+//! it.
 //!
-//! An answer may leave to do what the reference leaves to do, and nothing else. A number is written as digits, as a fraction of whole
-//! numbers that does not come out even, as a mixed number, in percent or in powers of ten (`1.5 \times 10^3`). A radical is simplified: whole numbers
-//! without a power under the root, no like terms, no product of roots. A formula is multiplied out if the reference is, has no like
-//! terms, no variable and no division by a variable that the reference does not have; where the problem says "factor", it has
-//! as many factors as the reference. And whatever stands in the problem answers it only if the reference is written so.
+//! An answer may leave to do what the reference leaves to do, and nothing else:
+//! - A number is written as digits, as a fraction of whole numbers that does not come out even, as a mixed
+//!   number, in percent or in powers of ten (`1.5 \times 10^3`).
+//! - A radical is simplified: whole numbers without a power under the root, no like terms, no product of
+//!   roots.
+//! - A formula is multiplied out if the reference is. It has no like terms, and no variable or division by a
+//!   variable that the reference lacks. If the problem says "factor", it has the same number of factors as
+//!   the reference.
+//! - A part of the problem is an answer only if the reference is written in that form.
 //!
-//! Left out: partial reductions (`42/72` for `7/12`, unless the problem says "simplify" or "lowest terms"), and rewriting that
-//! leaves no trace in the form, as of logarithms or of trigonometric identities.
+//! Left out: partial reductions (`42/72` for `7/12`, unless the problem says "simplify" or "lowest terms"),
+//! and rewriting that leaves no trace in the form, as of logarithms or of trigonometric identities.
 
 use std::collections::BTreeSet;
 
@@ -38,14 +43,13 @@ enum Work {
 /// A problem and its reference, as written.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
-    /// The problem.
     pub problem: &'a str,
     /// The reference answer.
     pub reference: &'a str,
 }
 
 impl Question<'_> {
-    /// Whether `said`, which means the same as the reference and was read as the first answer, is worked out as far.
+    /// Returns true if `said`, which means the same as the reference and was read as the first answer, is worked out as far.
     pub fn is_finished(&self, said: &str, answers: (&Answer, &Answer)) -> bool {
         answers.0 == answers.1 || self.is_worked_out(answers) && !self.is_given_back(said, answers.0)
     }
@@ -98,7 +102,7 @@ impl Question<'_> {
         words.iter().any(|word| problem.contains(word))
     }
 
-    /// Whether the answer's numbers and signs stand in the problem, one after the other, and are not the reference's.
+    /// Returns true if the answer's numbers and signs stand in the problem, one after the other, and are not the reference's.
     fn is_given_back(&self, said: &str, answer: &Answer) -> bool {
         // An inequality for an interval.
         if let Answer::Named(_, set) = answer
@@ -162,7 +166,7 @@ fn whole(value: u8) -> Token {
     Token::Number(BigRational::from_integer(value.into()), false)
 }
 
-/// Whether it is a number as a person writes the result of a calculation.
+/// Returns true if it is a number as a person writes the result of a calculation.
 fn is_literal(formula: &Expression) -> bool {
     let whole = |part: &Expression| match part {
         Expression::Number(value, false) if value.is_integer() => Some(value.clone()),
@@ -199,7 +203,7 @@ fn is_minus_one(formula: &Expression) -> bool {
     *formula == Expression::whole(-1)
 }
 
-/// Whether every fraction in it is in lowest terms.
+/// Returns true if every fraction in it is in lowest terms.
 fn is_reduced(formula: &Expression) -> bool {
     match formula {
         Expression::Apply(Operator::Quotient, parts) if is_literal(formula) => {
@@ -321,12 +325,12 @@ fn is_root(formula: &Expression) -> bool {
     base.exact(&[]).is_some() && exponent.exact(&[]).is_some_and(|exponent| !exponent.is_integer())
 }
 
-/// Whether a formula without variables comes to a fraction, also by way of irrational numbers.
+/// Returns true if a formula without variables comes to a fraction, also by way of irrational numbers.
 fn is_rational(formula: &Expression) -> bool {
     formula.exact(&[]).is_some() || formula.value(&[]).is_some_and(|value| is_fraction(value, 60, 1e-9))
 }
 
-/// Whether some fraction with a denominator up to `largest` is as near as `near`.
+/// Returns true if some fraction with a denominator up to `largest` is as near as `near`.
 fn is_fraction(value: f64, largest: u32, near: f64) -> bool {
     // The denominators of continued fractions.
     let (mut rest, mut before, mut below) = (value.abs(), 0.0, 1.0);
@@ -341,7 +345,7 @@ fn is_fraction(value: f64, largest: u32, near: f64) -> bool {
     false
 }
 
-/// Whether no power is left under a root: `2\sqrt2`, not `\sqrt8`, `\sqrt{1/2}` or `2^{3/2}`.
+/// Returns true if no power is left under a root: `2\sqrt2`, not `\sqrt8`, `\sqrt{1/2}` or `2^{3/2}`.
 fn is_simple_root(under: &BigRational, exponent: &BigRational) -> bool {
     let degree = exponent.denom().to_u32().unwrap_or(u32::MAX);
     let simple = exponent.numer().is_one() && under.is_integer() && (under.is_positive() || degree % 2 == 1);
@@ -353,7 +357,7 @@ fn is_simple_root(under: &BigRational, exponent: &BigRational) -> bool {
     simple && degree <= 64 && !(2..1000).any(divides)
 }
 
-/// Whether two parts of a sum are multiples of each other by a fraction.
+/// Returns true if two parts of a sum are multiples of each other by a fraction.
 fn has_like_terms(parts: &[Expression]) -> bool {
     let names = parts.iter().flat_map(Expression::variables).collect();
     let points: Vec<_> = (0..3).map(|point| test_point(&names, point)).collect();

@@ -38,7 +38,7 @@ pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
     measured(tokens).map(|(formula, _)| formula)
 }
 
-/// The same, and its unit where that is a known one.
+/// Parses a formula and its unit, if that is a known one.
 pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
     let mut parser = Parser { tokens, at: 0, depth: 0, degrees: false };
     let formula = parser.sum()?;
@@ -47,7 +47,7 @@ pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
     complete.then(|| (formula, Unit::of(rest)))
 }
 
-/// Whether `tokens` begin with a word and contain no number but exponents.
+/// Returns true if `tokens` begin with a word and contain no number but exponents.
 fn is_unit(tokens: &[Spaced]) -> bool {
     let Some((Spaced { token: Token::Word(_), .. }, rest)) = tokens.split_first() else { return false };
     let mut before = ' ';
@@ -99,7 +99,7 @@ impl Parser<'_> {
         there.then_some(())
     }
 
-    /// What follows `sign`, if it is there.
+    /// The expression after `sign`, if `sign` is next.
     fn after(&mut self, sign: char) -> Option<Option<Expression>> {
         match self.take(sign) {
             Some(()) => self.primary().map(Some),
@@ -171,7 +171,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A factor, or a mixed number: a whole number beside a fraction of two numbers.
+    /// A factor, or a mixed number: a whole number followed by a fraction of two numbers.
     fn mixed(&mut self) -> Option<Expression> {
         let whole = |token: Option<&Token>| match token {
             Some(Token::Number(value, false)) => Some(value.clone()),

@@ -43,14 +43,14 @@ use expression::{Expression, Operator, test_point};
 const DELTA: f64 = 1e-6;
 /// The relative error of a computation with f64 whose result is a whole number.
 const NOISE: f64 = 1e-12;
-/// The tolerance at test points, where nobody rounded.
+/// The tolerance at test points, for values that are not rounded.
 const POINT_DELTA: f64 = 1e-9;
 /// Test points for formulas with variables, and at how many both formulas must have a value.
 const POINTS: u32 = 12;
 const ENOUGH: usize = 3;
 
 impl Answer {
-    /// Whether this answer means the same as the reference `other`. The order matters: `a + b = 5` answers 5, but 25 does
+    /// Returns true if this answer means the same as the reference `other`. The order matters: `a + b = 5` answers 5, but 25 does
     /// not answer a circle.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
@@ -121,7 +121,7 @@ impl Answer {
     }
 }
 
-/// Whether every member of each has an equal in the other: by name, where both name the same.
+/// Returns true if every member of each has an equal in the other: by name, where both name the same.
 fn same_members(said: &[Answer], right: &[Answer]) -> bool {
     if let (Some(said), Some(right)) = (by_name(said), by_name(right))
         && said.keys().eq(right.keys())
@@ -132,7 +132,7 @@ fn same_members(said: &[Answer], right: &[Answer]) -> bool {
         && right.iter().all(|other| said.iter().any(|one| one.same(other)))
 }
 
-/// The members by their names, if each has its own.
+/// The members by name, if each has a different name.
 fn by_name(items: &[Answer]) -> Option<BTreeMap<&str, &Answer>> {
     let named = items.iter().map(|item| match item {
         Answer::Named(name, answer) => Some((name.as_str(), &**answer)),
@@ -159,7 +159,7 @@ fn difference(left: &Expression, right: &Expression) -> Expression {
     Expression::Apply(Operator::Sum, vec![left.clone(), right.clone().negated()])
 }
 
-/// Whether one formula, which an equation sets to zero, is a multiple of the other.
+/// Returns true if one formula, which an equation sets to zero, is a multiple of the other.
 fn same_equation(left: &Expression, right: &Expression) -> bool {
     let names = names(left, right);
     let ratios: Vec<f64> = (0..POINTS)

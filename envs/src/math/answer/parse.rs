@@ -35,8 +35,8 @@ pub enum Answer {
     Union(Vec<Answer>),
     /// Rows of cells.
     Matrix(Vec<Vec<Answer>>),
-    /// What a name stands for: of a member of a list, `x = 2` beside `y = 3`; of a formula of another variable, `y = 2x`; and where it lies,
-    /// `x > 2`.
+    /// A named value: a member of a list, `x = 2` with `y = 3`; a formula of another variable, `y = 2x`; or a
+    /// range, `x > 2`.
     Named(String, Box<Answer>),
     /// One of two readings: `100,200` is a number, or two.
     Either(Box<Answer>, Box<Answer>),
@@ -45,8 +45,8 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// What `text` means; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. What is no mathematics is
-    /// a [`Answer::Word`].
+    /// Parses `text`; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. Text that is not
+    /// mathematics is a [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
         // A point after a letter ends a sentence; after a digit it does no harm.
         let text = undecorated(text);
@@ -113,7 +113,7 @@ impl Answer {
         }
     }
 
-    /// Whether it contains no variable and no word.
+    /// Returns true if it contains no variable and no word.
     fn is_constant(&self) -> bool {
         match self {
             Answer::Equation(..) | Answer::Word(_) | Answer::Matrix(_) => false,
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Whether something in it is left to calculate: see [`Expression::is_unfinished`].
+    /// Returns true if something in it is left to calculate: see [`Expression::is_unfinished`].
     pub fn is_unfinished(&self) -> bool {
         self.formula().is_some_and(Expression::is_unfinished)
             || self.items().iter().any(Answer::is_unfinished)
@@ -253,7 +253,7 @@ pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     })
 }
 
-/// Whether `tokens` say of different values that they are equal.
+/// Returns true if `tokens` say of different values that they are equal.
 fn contradicts(tokens: &[Spaced]) -> bool {
     let parts = split(tokens, is_comma);
     if parts.len() > 1 {
@@ -268,7 +268,8 @@ fn contradicts(tokens: &[Spaced]) -> bool {
     values.windows(2).any(|pair| !pair[0].same(&pair[1]))
 }
 
-/// `x = 5` and `x ∈ S` mean what comes last, `5 = x` what comes first; `x^2 + y^2 = 25` means that both sides are equal.
+/// `x = 5` and `x ∈ S` mean their right side, `5 = x` its left side; `x^2 + y^2 = 25` means that both sides
+/// are equal.
 fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
     let last = structure(right)?;
     let [side] = before else { return Some(last) };
@@ -281,7 +282,7 @@ fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
         (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
             Some(Answer::Equation(left, right))
         }
-        // Of another variable, so that it may be a line.
+        // The right side has another variable, so this may be a line.
         (Answer::One(right), Some(Expression::Variable(name)))
             if !right.variables().is_empty() && !right.variables().contains(&name) =>
         {
@@ -299,7 +300,7 @@ fn name_of(tokens: &[Spaced]) -> String {
     }
 }
 
-/// Whether `tokens` are a name: letters, words, subscripts, arguments.
+/// Returns true if `tokens` are a name: letters, words, subscripts, arguments.
 fn is_name(tokens: &[Spaced]) -> bool {
     let mut subscript = false;
     tokens.iter().all(|spaced| {
@@ -313,7 +314,7 @@ fn is_name(tokens: &[Spaced]) -> bool {
     })
 }
 
-/// `3 : 4` is a quotient, `1 : 2 : 3` a tuple, and what follows `Answer:` the answer.
+/// `3 : 4` is a quotient, `1 : 2 : 3` a tuple, and the text after `Answer:` the answer.
 fn ratio(parts: &[&[Spaced]]) -> Option<Answer> {
     let (left, right) = (parts.first()?, parts.last()?);
     if parts.len() == 2 && !left.is_empty() && is_name(left) {

@@ -1,6 +1,7 @@
 //! Inequalities of one variable as intervals: `x \ge 2` is `[2, \infty)`, `2 < x < 5` is `(2, 5)`.
 //!
-//! Left out: inequalities of several variables, `\ne`, and what has to be solved first; they are words.
+//! Left out: inequalities of several variables, `\ne`, and inequalities that have to be solved first; they
+//! are words.
 
 use super::expression::Expression;
 use super::parse::{Answer, structure};
@@ -70,7 +71,7 @@ fn interval(text: &str) -> Option<(String, Answer)> {
     Some((name, Answer::Tuple([least.1, greatest.1], vec![least.0, greatest.0])))
 }
 
-/// What stands between relations, and the relations.
+/// The texts between relations, and the relations.
 fn sides(text: &str) -> (Vec<Vec<Spaced>>, Vec<char>) {
     let (mut sides, mut signs) = (Vec::new(), Vec::new());
     let (mut rest, mut begin) = (text, text);
@@ -96,7 +97,6 @@ fn sides(text: &str) -> (Vec<Vec<Spaced>>, Vec<char>) {
     if (1..=2).contains(&signs.len()) { (sides, signs) } else { (Vec::new(), Vec::new()) }
 }
 
-/// The variable that a side is.
 fn variable(side: &[Spaced]) -> Option<String> {
     match side {
         [Spaced { token: Token::Letter(name), .. }] => Some(name.clone()),

@@ -1,6 +1,7 @@
-//! One spelling for what people and models write in several: LaTeX's text and colors, degrees, delimiters, Markdown, and "the answer is".
+//! One spelling for notations that vary: LaTeX's text and colors, degrees, delimiters, Markdown, and "the
+//! answer is".
 //!
-//! What is left is mathematics for [`super::token`] or prose for [`super::word`].
+//! The result is mathematics for [`super::token`] or prose for [`super::word`].
 
 use super::token::is_among;
 
@@ -49,7 +50,7 @@ pub fn undecorated(line: &str) -> &str {
     }
 }
 
-/// `text` without an announcement before what it announces: "The answer is 42", also in `\text{}`.
+/// `text` without an announcement such as "The answer is 42", also in `\text{}`.
 pub fn unannounced(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let found =
@@ -107,7 +108,7 @@ pub fn plain(text: &str) -> String {
         .fold(found, |text, degree| text.replace(degree, "°"))
 }
 
-/// The content of braces that `text` begins with, and what comes after them.
+/// The content of the braces at the start of `text`, and the rest.
 pub fn group(text: &str) -> Option<(&str, &str)> {
     let inside = text.trim_start().strip_prefix('{')?;
     let (mut depth, mut escaped) = (0_u32, false);

@@ -1,4 +1,4 @@
-//! What is the same answer and what is not, and that no text is too much.
+//! Equal and different answers, and a check that no text is too much for the parser.
 
 use super::*;
 
@@ -200,7 +200,7 @@ fn the_same_in_other_words() {
     }
 }
 
-/// Where a fraction is expected the nearest whole number is near enough; where a whole number is, nothing but it is.
+/// An expected fraction accepts the nearest whole number; an expected whole number must be met exactly.
 #[test]
 fn what_is_expected_decides_what_is_near_enough() {
     assert!(same("3", "2.9999999") && !same("2.9999999", "3"));
@@ -339,7 +339,7 @@ proptest::proptest! {
                 format!("\\{{{wrong}\\}}"), format!("({wrong}.00)"), format!("{wrong} \\text{{ apples}}"),
                 format!("{wrong} + 0.0"), format!("{wrong}e0"), format!("{wrong}0.0e-1"),
             ];
-            // As f64 a number is itself up to 53 bits.
+            // f64 represents whole numbers exactly up to 53 bits.
             if wrong.unsigned_abs() < 1 << 53 {
                 texts.extend([format!("{}", wrong as f64), format!("{:e}", wrong as f64)]);
             }
@@ -357,7 +357,7 @@ proptest::proptest! {
     }
 }
 
-/// What stands side by side is no deeper than what stands alone.
+/// A sequence is no deeper than its members.
 #[test]
 fn many_brackets_in_a_row_are_not_deep() {
     assert!(same(&vec!["(1)"; 99].join("+"), "99"));

@@ -7,7 +7,7 @@ use super::expression::Expression;
 pub struct Time {
     hour: u32,
     minute: u32,
-    /// Whether it is after noon, if that is said.
+    /// True if it is after noon, if that is said.
     afternoon: Option<bool>,
 }
 
@@ -46,7 +46,7 @@ impl Time {
         }
     }
 
-    /// Whether both are the same time, or could be where one does not say which half of the day.
+    /// Returns true if both are the same time, or could be if one does not name the half of the day.
     pub fn same(self, other: Time) -> bool {
         let half = match (self.of_day(), other.of_day()) {
             (Some(one), Some(other)) => one == other,

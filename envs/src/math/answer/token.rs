@@ -21,7 +21,6 @@ pub enum Token {
 /// A token and whether white space came before it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spaced {
-    /// The token.
     pub token: Token,
     /// White space before it.
     pub space: bool,
@@ -52,7 +51,7 @@ const SIGNS: [(char, &str); 10] = [
 /// Brackets inside brackets: what reads them calls itself.
 const DEEPEST: usize = 60;
 
-/// Whether `word` is one of the `words`.
+/// Returns true if `word` is one of the `words`.
 pub(super) fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
@@ -62,7 +61,7 @@ pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
     split(text, true)
 }
 
-/// The same where a bare comma never belongs to a number: `1,234` are two.
+/// Tokens of a list, where a bare comma never belongs to a number: `1,234` are two numbers.
 pub fn tokens_of_list(text: &str) -> Option<Vec<Spaced>> {
     split(text, false)
 }
@@ -85,9 +84,9 @@ struct Lexer {
     at: usize,
     /// White space came before `at`.
     space: bool,
-    /// Whether bare commas belong to numbers.
+    /// True if bare commas belong to numbers.
     grouped: bool,
-    /// Of each open bracket, whether it is the brace of a command's argument: no list.
+    /// For each open bracket, true if it is the brace of a command's argument, which cannot be a list.
     open: Vec<bool>,
     /// A command came just before that leaves no token.
     argument: bool,
@@ -201,7 +200,7 @@ impl Lexer {
                 self.sign('<');
                 self.sign('>');
             }
-            // What is left of text are words.
+            // The rest of the text is words.
             "text" => {
                 let ends_value = matches!(
                     self.found.last(),
@@ -268,7 +267,7 @@ const COMMAS: [&str; 4] = [",\\,", ",~", ", \\,", ","];
 const SPACES: [&str; 9] = ["\u{202f}", "\u{2009}", "\u{a0}", "\\ ", "\\;", "~", " ", "\\:", "\u{2008}"];
 const MARKS: [&str; 8] = [",\\! ", ",\\!", "{,}", "\\,", "\\!", "_", "'", "\u{2019}"];
 
-/// Whether `letters` begin with `text`.
+/// Returns true if `letters` begin with `text`.
 fn begin_with(letters: &[char], text: &str) -> bool {
     text.chars().enumerate().all(|(at, letter)| letters.get(at) == Some(&letter))
 }

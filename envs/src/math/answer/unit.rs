@@ -8,7 +8,7 @@ use num_traits::Pow;
 use super::expression::Expression;
 use super::token::{Spaced, Token};
 
-/// A unit's dimension, and how many of the dimension's own it is.
+/// A unit's dimension, and its size in the base unit of the dimension.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Unit {
     dimension: &'static str,
@@ -45,7 +45,6 @@ const UNITS: [(&str, &str, [i64; 2]); 24] = [
 ];
 
 impl Unit {
-    /// Dollars.
     pub fn dollar() -> Option<Unit> {
         Unit::named("dollars", 1)
     }

@@ -8,7 +8,7 @@ use super::token::{LAYOUT, is_among};
 
 /// Characters that are looked at.
 const LONGEST: usize = 4096;
-/// Commands dropped besides those of [`LAYOUT`]; the content of their braces stays.
+/// Commands dropped besides [`LAYOUT`]; the content of their braces stays.
 const DECORATION: &str = "text textbf textit textrm mathrm mathsf mathcal mbox dots";
 /// Signs, and the commands and letters that spell them.
 const SPELLINGS: [(&str, &str); 9] = [

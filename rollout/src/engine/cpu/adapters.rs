@@ -1,9 +1,10 @@
 //! Low-rank adapters (LoRA, arXiv 2106.09685) over one base model.
 //!
-//! The base's matrix products are computed once for all rows. Before them a custom operator computes `B·(A·x)` of each row,
-//! with the adapter of the row's group, and they add to that, in the order of training. So roles that are adapters of one base share its weights, session and batches (as in Punica,
-//! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Nothing is merged: the base in memory is the one on disk. What is
-//! added to a row does not depend on its neighbors.
+//! The base's matrix products are computed once for all rows. Before them a custom operator computes
+//! `B·(A·x)` of each row, with the adapter of the row's group, and the products add to that, in the order of
+//! training. So roles that are adapters of one base share its weights, session and batches (as in Punica,
+//! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Adapters are not merged: the base in memory is the one on
+//! disk. The sum for a row does not depend on its neighbors.
 
 use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::adapter::Adapter as Description;
@@ -17,7 +18,8 @@ use record::failure::{Failure, Result};
 pub struct Factors {
     /// Their A, `[inputs, parts * rank]` as one right operand.
     a: Packed,
-    /// Of each, its first column in the site's output, and its B, `[rank, outputs]` with the scale in it.
+    /// For each part, its first column in the site's output, and its B, `[rank, outputs]`, multiplied by the
+    /// scale.
     parts: Vec<(usize, Packed)>,
 }
 
@@ -67,7 +69,6 @@ impl Adapter {
         Ok(Adapter { factors })
     }
 
-    /// What it adds with at a site of a layer.
     pub fn factors(&self, layer: usize, site: usize) -> Option<&Factors> {
         self.factors[layer][site].as_ref()
     }
@@ -83,7 +84,7 @@ fn pack(values: &[f32], [inner, columns]: [usize; 2], precision: Precision, isa:
 }
 
 impl Factors {
-    /// Whether they read and write rows of these widths.
+    /// Returns true if they read and write rows of these widths.
     pub fn fits(&self, inputs: usize, outputs: usize) -> bool {
         self.a.inner() == inputs && self.parts.iter().all(|(first, b)| first + b.columns() <= outputs)
     }

@@ -1,8 +1,9 @@
 //! The attention of one layer over all rows of a batch, with the prompt that a group's branches share.
 //!
-//! For each row: normalize and rotate query and key, store key and value in the sequence's block, attend. A group's
-//! branches go through the prompt's keys and values together, so these are read once however many branches there are
-//! (as in Hydragen, arXiv 2402.05099, and cascade inference); then each goes through its own.
+//! For each row: normalize and rotate query and key, store key and value in the sequence's block, attend. A
+//! group's branches go through the prompt's keys and values together, so these are read once for any number
+//! of branches (as in Hydragen, arXiv 2402.05099, and cascade inference). Then each branch goes through its
+//! suffix.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
@@ -41,12 +42,14 @@ pub struct Layer {
     pub epsilon: f32,
     /// Factor of the scores.
     pub scale: f32,
-    /// Tokens that a query may attend to, itself included; none where all before it are visible.
+    /// Number of tokens that a query may attend to, itself included; `None` if all earlier tokens are
+    /// visible.
     pub window: Option<usize>,
 }
 
 impl Layer {
-    /// How many of the tokens up to a query, `visible` with itself, its window hides; below 0 where there is room left.
+    /// How many of the `visible` tokens up to and including a query its window hides; negative if the window
+    /// has room left.
     fn hidden(&self, visible: usize) -> i64 {
         self.window.map_or(i64::MIN / 2, |window| visible as i64 - window as i64)
     }
@@ -72,7 +75,7 @@ struct Head<'a> {
     layer: &'a Layer,
     /// Values of a head.
     width: usize,
-    /// What the norms of queries and keys multiply by; none where the family has no such norms.
+    /// Weights of the norms of queries and keys; `None` if the family has no such norms.
     norms: Option<&'a [Vec<f32>; 2]>,
     number: usize,
     offset: usize,
@@ -169,7 +172,7 @@ fn prefix_blocks<'a>(batch: &'a Batch, group: &GroupRows) -> &'a [u32] {
     &batch.blocks(group.sequences.start)[..group.prefix.div_ceil(BLOCK_SIZE)]
 }
 
-/// Scores for so many tokens, in whole blocks.
+/// Number of scores for `tokens` tokens, in whole blocks.
 fn padded(tokens: usize) -> usize {
     tokens.next_multiple_of(BLOCK_SIZE)
 }
@@ -224,8 +227,8 @@ pub unsafe fn forward(
     }
 }
 
-/// Consecutive tokens of one prompt: all are stored, then each attends to itself and what is before it. With `last`, only
-/// the last row's output is computed, if it is needed at all.
+/// Consecutive tokens of one prompt: all are stored, then each attends to itself and all earlier tokens. With
+/// `last`, only the last row's output is computed, if it is needed at all.
 unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, group: &GroupRows, last: bool) {
     let sequence = group.sequences.start;
     let rows = batch.rows(sequence);
@@ -269,8 +272,8 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
     }
 }
 
-/// One new token for each of a group's branches. While the arithmetic goes through the shared prompt, the branches'
-/// own tokens and the `next` prompt are fetched.
+/// One new token for each of a group's branches. While the shared prompt is computed, the suffixes of the
+/// branches and the `next` prompt are prefetched.
 unsafe fn decode(
     context: &mut ForwardContext,
     batch: &Batch,
@@ -320,7 +323,8 @@ unsafe fn decode(
         (head.passes.score)(work, 0, members, prompt);
         for (index, sequence) in part.clone().enumerate() {
             let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
-            // Only now: the block has been fetched meanwhile, and a key touches as many cache lines as it has numbers.
+            // Append this late because the block has been prefetched meanwhile: a key touches one cache line
+            // per element.
             head.append(kv, &context.rope, row, batch.slots[row], position);
             let keys = own(sequence);
             (head.passes.score)(work, index * group, group, keys);

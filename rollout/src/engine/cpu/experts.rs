@@ -1,8 +1,8 @@
-//! Layers with experts in place of the MLP (arXiv 1701.06538, 2101.03961): a router picks a few for each token, and the token
-//! gets the sum of what they say, weighted by their probabilities.
+//! Layers with experts in place of the MLP (arXiv 1701.06538, 2101.03961): a router picks a few experts for
+//! each token, and the token gets the sum of their outputs, weighted by their probabilities.
 //!
-//! Each expert computes its tokens together, the experts in their order, so a token's sum does not depend on the batch. The
-//! router is f32 in every precision, as in training.
+//! Each expert computes its tokens together, and experts run in order, so a token's sum does not depend on
+//! the batch. The router is f32 in every precision, as in training.
 
 use super::linear::Linear;
 use gemm::{Isa, Precision, Scratch};
@@ -85,7 +85,7 @@ impl Experts {
         }
     }
 
-    /// Which expert takes which rows, by expert, then by row.
+    /// Assigns rows to experts, sorted by expert, then by row.
     fn route(&self, scratch: &mut Scratch, rows: usize, x: &[f32]) -> Vec<Assigned> {
         let count = self.experts.len();
         let mut logits = vec![0.0; rows * count];

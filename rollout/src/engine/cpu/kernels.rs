@@ -189,7 +189,7 @@ impl Keys<'_> {
 /// A pass of rows `first..first + rows` of the workspace over `keys`, compiled for an instruction set and a type of keys.
 pub type KeyPass = unsafe fn(&mut Workspace, usize, usize, Keys);
 
-/// Writes the rows' scores. Those of what is not in use of the last block are unspecified.
+/// Writes the rows' scores. Scores of unused slots in the last block are unspecified.
 #[inline(always)]
 pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
     let layout = Rows { width: work.width, stride: work.stride };

@@ -1,9 +1,9 @@
-//! The KV cache's memory on the host: a runner's own, taken from the system as block numbers come into use.
+//! Host memory of the KV cache, owned by a runner and taken from the system as block numbers come into use.
 //!
-//! A block holds [`BLOCK_SIZE`] consecutive tokens of one sequence for every layer and key/value head. Within a head's part
-//! the keys come first, dimension by dimension (`[head_size][BLOCK_SIZE]`), so that one vector holds the same dimension of
-//! sixteen keys; then the values, token by token (`[BLOCK_SIZE][head_size]`). Memory is counted in words of 32 bits,
-//! each an f32 or two neighboring bf16.
+//! A block holds [`BLOCK_SIZE`] consecutive tokens of one sequence for every layer and key/value head. Within
+//! a head's part the keys come first, dimension by dimension (`[head_size][BLOCK_SIZE]`), so that one vector
+//! holds the same dimension of sixteen keys; then the values, token by token (`[BLOCK_SIZE][head_size]`).
+//! Memory is counted in words of 32 bits, each an f32 or two neighboring bf16.
 
 use gemm::Precision;
 use memmap2::MmapMut;
@@ -13,7 +13,8 @@ use std::ptr::NonNull;
 
 /// Tokens per block.
 pub const BLOCK_SIZE: usize = 16;
-/// Memory is mapped in slabs of about this many bytes, several huge pages; what is not used of one takes no memory.
+/// Memory is mapped in slabs of about this size, several huge pages. The unused part of a slab takes no
+/// memory.
 const SLAB_BYTES: usize = 8 << 20;
 
 /// The sizes that decide a block's layout.
@@ -49,7 +50,6 @@ impl KvLayout {
         self.words(2 * BLOCK_SIZE * self.head_size)
     }
 
-    /// Words of a block.
     pub fn block_words(&self) -> usize {
         self.layers * self.kv_heads * self.head_words()
     }

@@ -10,11 +10,11 @@ use half::bf16;
 
 /// A type that keys and values are stored in.
 pub trait Number: Copy {
-    /// Sixteen of them from memory, any alignment.
+    /// Loads sixteen values, any alignment.
     ///
     /// # Safety
     ///
-    /// As for every method of [`Lanes`].
+    /// See [`Lanes`].
     unsafe fn load<S: Lanes>(from: *const Self) -> S;
 }
 
@@ -39,13 +39,13 @@ impl Number for bf16 {
 /// The methods of an implementation may only be called where its instruction set is available, from a function
 /// compiled for it (that is what lets them inline).
 pub unsafe trait Lanes: Copy {
-    /// Whether there are registers for 16 accumulators of sixteen lanes (AVX-512) or for half of them.
+    /// True if there are registers for 16 accumulators of sixteen lanes (AVX-512) or for half of them.
     const WIDE: bool;
-    /// The same number in every lane.
+    /// Copies a number to every lane.
     unsafe fn splat(value: f32) -> Self;
     /// Sixteen numbers from memory, any alignment.
     unsafe fn load(from: *const f32) -> Self;
-    /// The same of bf16 numbers.
+    /// Loads sixteen bf16 values.
     unsafe fn load_bf16(from: *const bf16) -> Self;
     /// Sixteen numbers to memory, any alignment.
     unsafe fn store(self, to: *mut f32);

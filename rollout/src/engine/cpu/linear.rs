@@ -11,13 +11,13 @@ use policy::decoder::{Decoder, Projection, SITES, Tensor};
 use policy::weights::{ElementType, TensorView, Weights};
 use record::failure::Result;
 
-/// All projections of a decoder: those of each layer's sites, then the head.
+/// All projections of a decoder: every layer's sites, then the head.
 pub struct Linears(Vec<Option<Linear>>);
 
 /// One projection.
 pub struct Linear {
     weight: Packed,
-    /// Empty where there is none.
+    /// Empty without a bias.
     bias: Vec<f32>,
 }
 

@@ -1,18 +1,21 @@
-//! The model runner for the CPU, and what it runs on.
+//! The model runner for the CPU.
 //!
-//! ONNX Runtime runs the decoder's graph, whose arithmetic is custom operators ([`operators`]): matrix products ([`linear`]), of
-//! which ONNX Runtime has none for bf16 on a CPU, and whose weights it would pack anew for each version; the attention
-//! ([`attention`]) over keys and values in Rust's memory ([`kv`]), which reads a group's prompt once however many branches
-//! it has; and what stands between (`functional`), by the functions that training has. A token's log-probability is the same
-//! bits in `update`: every sum is in an order that both keep, whatever is computed together. One session serves any number of threads and of versions ([`network`]); each thread has a scheduler and a
-//! [`runner`] of its own, and they share nothing that changes. What a branch generates depends on its prompt, its random
-//! numbers and the weights, not on threads, other groups or cached blocks.
+//! ONNX Runtime runs the decoder's graph, whose arithmetic is custom operators ([`operators`]): matrix
+//! products ([`linear`]), because ONNX Runtime has no bf16 product on a CPU and would repack the weights for
+//! each version; the attention ([`attention`]) over keys and values in Rust's memory ([`kv`]), which reads a
+//! group's prompt once for all branches; and the functions in between (`functional`), which training shares.
+//! A token's log-probability has the same bits in `update`: both keep the order of every sum, whatever is
+//! computed together.
 //!
-//! With [`Precision::BFloat16`] the operands of products are rounded, and so are keys and values when they are stored, which
-//! halves what the attention reads; queries, scores, softmax and all sums stay f32.
+//! One session serves any number of threads and versions ([`network`]). Each thread has a scheduler and a
+//! [`runner`], and threads share no mutable state. A branch depends on its prompt, its random numbers and the
+//! weights, not on threads, other groups or cached blocks.
 //!
-//! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs wherever
-//! ONNX Runtime does; tests use that graph as the oracle.
+//! With [`Precision::BFloat16`] the operands of products are rounded, and so are keys and values when they
+//! are stored, which halves the memory that attention reads; queries, scores, softmax and all sums stay f32.
+//!
+//! Left out: the portable graph with `GroupQueryAttention`. The kernels have a portable version that runs
+//! wherever ONNX Runtime does; tests use that graph as the oracle.
 
 mod adapters;
 mod attention;
@@ -95,9 +98,6 @@ impl Engine {
     /// Loads policies that are adapters of one base, which is in memory once. Adapters are indexed in their order; the base
     /// may be among the policies and is no adapter. What the engine of the version before left in `kept` is used again,
     /// where the options are the same.
-    ///
-    /// # Errors
-    /// As [`Engine::load`].
     pub fn load_all(policies: &[&Policy], options: &Options, kept: Option<CarriedOver>) -> Result<Engine> {
         Ok(Engine { model: Arc::new(Model::load(policies, options, kept)?) })
     }
@@ -107,7 +107,7 @@ impl Engine {
         self.model.kept()
     }
 
-    /// A decoder for one thread, with a KV cache of its own.
+    /// A decoder for one thread, with a new KV cache.
     pub fn decoder(&self) -> Decoder {
         Scheduler::new(CpuRunner::new(self.model.clone()), self.model.scheduler.clone())
     }

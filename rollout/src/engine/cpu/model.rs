@@ -34,14 +34,14 @@ pub struct Model {
     pub scheduler: SchedulerConfig,
     /// What multiplies.
     pub network: Arc<Network>,
-    /// What it multiplies with.
+    /// Its weights.
     pub parameters: Arc<ModelParameters>,
 }
 
 /// What a version leaves to the next: its session, and a base that did not change.
 pub struct CarriedOver {
     network: Arc<Network>,
-    /// None where the next version has weights of its own, which would then be in memory twice.
+    /// `None` if the next version brings new weights, because keeping these would hold both in memory.
     base: Option<Arc<Base>>,
 }
 

@@ -13,7 +13,7 @@ use ort::session::Session;
 use record::failure::Result;
 use std::ptr;
 
-/// A session and what it was opened over.
+/// A session and the weights that it was opened with.
 pub struct Network {
     graph: Vec<u8>,
     session: Session,
@@ -36,15 +36,17 @@ impl Network {
         Ok(Network { graph, session, memory: Memory::host()?, _domain: domain })
     }
 
-    /// Whether a session over `graph` would be the same.
+    /// Returns true if a session over `graph` would be the same.
     pub fn is_over(&self, graph: &[u8]) -> bool {
         self.graph == graph
     }
 
-    /// Runs the graph over a batch with the parameters of `context`; `logits` has `vocabulary` numbers for each of
-    /// `batch.logit_rows`. Inputs and outputs are tensors over our own memory: nothing is copied.
+    /// Runs the graph over a batch with the parameters of `context`; `logits` has `vocabulary` numbers for
+    /// each of `batch.logit_rows`. Inputs and outputs are tensors over memory that we allocate, so nothing is
+    /// copied.
     ///
-    /// `OrtSession::Run` is thread-safe; the wrapper crate's method asks for `&mut`, so this calls the C function.
+    /// `OrtSession::Run` is thread-safe; the wrapper crate's method asks for `&mut`, so this calls the C
+    /// function.
     pub fn run(
         &self,
         context: &mut ForwardContext,

@@ -7,7 +7,7 @@ use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
 
-/// The operators. What they multiply with is the parameters of the current context.
+/// The operators. Their weights are the parameters of the current context.
 pub fn domain(kernels: Kernels) -> Result<Domain<Kernels>> {
     Domain::new(vec![
         Operator::new::<Attention>(kernels),
@@ -75,7 +75,7 @@ impl Kernel for Attention {
 /// Memory of a call.
 ///
 /// # Safety
-/// The tensor lives as long as the call and has so many values.
+/// The tensor lives as long as the call and has `count` values.
 unsafe fn values<'a>(tensor: *const f32, count: usize) -> &'a [f32] {
     // SAFETY: promised by the caller.
     if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(tensor, count) } }
@@ -87,7 +87,7 @@ fn output<'a>(call: &Call, rows: usize, width: usize) -> Outcome<&'a mut [f32]> 
     if rows * width == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the output is this call's, and has so many values.
+    // SAFETY: the output belongs to this call and has `rows * width` values.
     Ok(unsafe { std::slice::from_raw_parts_mut(tensor, rows * width) })
 }
 
@@ -126,7 +126,7 @@ impl Kernel for LinearProduct {
             return Err(format!("[{rows}, {width}] where rows of {} are multiplied", linear.inputs()));
         }
         let addend = addend(call, rows, linear.outputs())?;
-        // SAFETY: the shape is that of the tensor.
+        // SAFETY: rows and width are the tensor's shape.
         let x = unsafe { values(x, rows * width) };
         linear.apply(products, rows, x, addend, output(call, rows, linear.outputs())?);
         Ok(())
@@ -153,7 +153,7 @@ impl Kernel for RmsNorm {
         if shape != [width as i64] {
             return Err(format!("a norm of shape {shape:?} for rows of {width}"));
         }
-        // SAFETY: the shapes are those of the tensors.
+        // SAFETY: the sizes are the tensors' shapes.
         let (x, weight) = unsafe { (values(x, rows * width), values(weight, width)) };
         functional::rms_norm(x, weight, self.epsilon, output(call, rows, width)?);
         Ok(())
@@ -184,7 +184,7 @@ impl Kernel for LayerExperts {
             return Err(format!("[{rows}, {width}] where rows of {} are taken", experts.width()));
         }
         let residual = addend(call, rows, width)?.ok_or("experts without the stream to add to")?;
-        // SAFETY: the shape is that of the tensor.
+        // SAFETY: rows and width are the tensor's shape.
         let x = unsafe { values(x, rows * width) };
         experts.apply(products, rows, x, residual, output(call, rows, width)?);
         Ok(())
@@ -195,7 +195,7 @@ impl Kernel for LayerExperts {
 struct LowRank {
     layer: usize,
     site: usize,
-    /// Whether the rows are those whose logits are needed, and not all.
+    /// True if the rows are those whose logits are needed, and not all.
     scored: bool,
 }
 
@@ -219,7 +219,7 @@ impl Kernel for LowRank {
         if rows != expected {
             return Err(format!("{rows} rows do not fit a batch of {expected}"));
         }
-        // SAFETY: the shape is that of the tensor.
+        // SAFETY: rows and inputs are the tensor's shape.
         let x = unsafe { values(x, rows * inputs) };
         let (addend, result) = (addend(call, rows, outputs)?, output(call, rows, outputs)?);
         match addend {
@@ -265,7 +265,7 @@ impl<const GELU: bool> Kernel for Glu<GELU> {
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let (rows, width, gates) = call.input_rows(0)?;
-        // SAFETY: the shape is that of the tensor.
+        // SAFETY: rows and width are the tensor's shape.
         let gates = unsafe { values(gates, rows * width) };
         let glu = if GELU { functional::geglu } else { functional::swiglu };
         glu(width / 2, gates, output(call, rows, width / 2)?);

@@ -1,5 +1,5 @@
-//! The parameters of a version as the operators read them. None are in the graph, so that a session outlives the version
-//! that it was opened for, and adapters outlive no more than their own.
+//! The parameters of a version as the operators read them. The graph holds no parameters, so a session
+//! outlives the version that it was opened for, and a change of adapters replaces only the adapters.
 
 use super::adapters::Adapter;
 use super::experts::Experts;
@@ -27,9 +27,9 @@ pub struct ModelParameters {
 pub struct Base {
     /// Projections and the head.
     pub linears: Linears,
-    /// Of each layer that has experts.
+    /// Experts by layer, for layers that have them.
     pub experts: Vec<Option<Experts>>,
-    /// What the norms of each layer's queries and keys multiply by, `[head_dim]` each; none where there are no such norms.
+    /// Norm weights of each layer's queries and keys, `[head_dim]` each; `None` without such norms.
     pub head_norms: Vec<Option<[Vec<f32>; 2]>>,
     /// The graph's inputs.
     pub fed: Vec<Fed>,
@@ -42,7 +42,6 @@ pub struct Base {
 pub struct Fed {
     /// The input's name.
     pub name: CString,
-    /// Its value.
     pub value: Tensor,
 }
 
@@ -78,7 +77,7 @@ impl Base {
         Ok(Base { linears, experts, head_norms, fed, _norms: norms, weights })
     }
 
-    /// Whether these are what would be read from `weights`.
+    /// Returns true if these are what would be read from `weights`.
     pub fn is_of(&self, weights: &Weights) -> bool {
         self.weights.is_same_files(weights)
     }

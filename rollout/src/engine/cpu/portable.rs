@@ -1,4 +1,4 @@
-//! [`Lanes`] in plain Rust, for every target without a version of its own (aarch64 compiles it to NEON).
+//! [`Lanes`] in plain Rust, for every target without a special version (on aarch64 it compiles to NEON).
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "`Lanes` says once what callers promise")]
 

@@ -41,8 +41,8 @@ impl Rope {
         }
     }
 
-    /// Cosines and sines of a reserved position in a layer, one of each for every pair of elements; none without rotary
-    /// positions (NoPE).
+    /// Cosines and sines of a reserved position in a layer, one of each per pair of elements; empty without
+    /// rotary positions (NoPE).
     #[inline(always)]
     pub fn at(&self, layer: usize, position: usize) -> [&[f32]; 2] {
         let Some(table) = self.layers[layer] else { return [&[], &[]] };

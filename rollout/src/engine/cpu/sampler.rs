@@ -1,18 +1,19 @@
 //! From logits to a token and its log-probability.
 //!
-//! Inverse transform sampling: the cumulative distribution in the order of token ids, inverted at the uniform number of
-//! the branch's stream at the token's position. Nothing else enters, so a token is the same in any batch and on any
-//! thread. Truncation (top-k, then top-p over what is left, Holtzman et al., arXiv 1904.09751) removes tokens and keeps
-//! the order of the others; among equal logits the lowest ids are kept. The log-probability is that of the whole
-//! distribution, before any truncation.
+//! Inverse transform sampling: the cumulative distribution in the order of token ids, inverted at the uniform
+//! number of the branch's stream at the token's position. Nothing else enters, so a token is the same in any
+//! batch and on any thread. Truncation (top-k, then top-p over the rest, Holtzman et al., arXiv 1904.09751)
+//! removes tokens and keeps the order of the others; among equal logits the lowest ids are kept. The
+//! log-probability is taken from the whole distribution, before any truncation.
 //!
-//! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk), whose weights are
-//! relative to the chunk's largest logit, and the sum of the chunks; sampling descends the same levels. On a device no
-//! thread then adds more than 64 numbers in sequence, and training, which has no whole row of logits in memory, finds the
-//! same sums.
+//! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk),
+//! whose weights are relative to the chunk's largest logit, and the sum of the chunks; sampling descends the
+//! same levels. On a device no thread then adds more than 64 numbers in sequence, and training, which has no
+//! whole row of logits in memory, finds the same sums.
 //!
-//! Truncation computes with weights as integers, in units of 2^-40 of the largest: their sums are exact, so a device may
-//! add them in any order. `kernels/sampler.cu` is the device's twin of this file and gives the same tokens.
+//! Truncation computes with weights as integers, in units of 2^-40 of the largest: their sums are exact, so a
+//! device may add them in any order. `kernels/sampler.cu` is the device's twin of this file and gives the
+//! same tokens.
 
 use crate::engine::request::{SampledToken, SamplingParams};
 use functional::{CHUNK, LogSumExp, LogitChunk, TILE, weights};
@@ -75,7 +76,8 @@ impl Sampler {
         SampledToken { id, logprob: self.logprob(logits, id) }
     }
 
-    /// The whole distribution: the chunk is found by its sum, the tile by its own, the token within it by its weight.
+    /// Samples the whole distribution: finds the chunk by its sum, the tile by its sum, then the token by its
+    /// weight.
     fn draw_any(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> u32 {
         let (largest, temperature) = (self.distribution.largest, temperature(sampling));
         let mut target = f64::from(uniform) * self.distribution.total;

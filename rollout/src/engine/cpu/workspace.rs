@@ -23,7 +23,7 @@ impl Aligned {
         self.0.as_mut_ptr().cast()
     }
 
-    /// Makes room for so many numbers.
+    /// Makes room for `floats` numbers.
     fn reserve(&mut self, floats: usize) {
         let lines = floats.div_ceil(16);
         if self.0.len() < lines {
@@ -31,10 +31,10 @@ impl Aligned {
         }
     }
 
-    /// The first so many numbers.
+    /// The first `count` numbers.
     fn numbers(&mut self, count: usize) -> &mut [f32] {
         assert!(count <= 16 * self.0.len(), "scratch memory is too short");
-        // SAFETY: a line is 16 numbers, and there are as many.
+        // SAFETY: a line is 16 numbers, and enough lines were reserved for `count`.
         unsafe { std::slice::from_raw_parts_mut(self.start(), count) }
     }
 }
@@ -74,7 +74,7 @@ impl Workspace {
         }
     }
 
-    /// Makes `rows` rows of `stride` scores and as many sums, all zero, ready.
+    /// Prepares `rows` rows of `stride` scores and one sum per row, all zero.
     pub fn begin(&mut self, rows: usize, stride: usize) {
         self.stride = stride;
         self.scores.reserve(rows * stride);
@@ -87,7 +87,6 @@ impl Workspace {
         &mut self.queries.numbers((row + 1) * width)[row * width..]
     }
 
-    /// The scores of a row.
     pub fn scores_of(&mut self, row: usize) -> &mut [f32] {
         let stride = self.stride;
         &mut self.scores.numbers((row + 1) * stride)[row * stride..]
@@ -121,7 +120,7 @@ pub struct Ahead {
 unsafe impl Send for Ahead {}
 
 impl Ahead {
-    /// More than this would push out of the cache what is needed sooner.
+    /// Prefetching more than this would evict lines that are needed sooner.
     const MOST: usize = 64;
 
     /// Empties the list.
@@ -142,7 +141,7 @@ impl Ahead {
     ///
     /// # Safety
     ///
-    /// As for every method of [`Lanes`]; the addresses may be anything.
+    /// See [`Lanes`]; the addresses may be anything.
     #[inline(always)]
     pub unsafe fn step<S: Lanes>(&mut self) {
         if self.left == 0 {

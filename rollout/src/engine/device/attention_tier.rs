@@ -1,4 +1,5 @@
-//! Which of ONNX Runtime's attention kernels its CUDA provider may choose from: the provider's option `sdpa_kernel`.
+//! Selects the attention kernels that ONNX Runtime's CUDA provider may choose from: the provider's option
+//! `sdpa_kernel`.
 //!
 //! Without cuDNN they are FlashAttention-2 and the memory-efficient kernel. cuDNN from 9.5 on adds one for paged decoding,
 //! which ONNX Runtime prefers where it serves. It is faster for large batches, and does not give the same bits each time.
@@ -26,7 +27,7 @@ pub fn sdpa_kernel() -> Result<u32> {
     choose(named.as_deref(), cudnn_version)
 }
 
-/// Whether attention by the kernels of this `sdpa_kernel` gives the same bits for the same input each time. cuDNN's for paged
+/// Returns true if attention by the kernels of this `sdpa_kernel` gives the same bits for the same input each time. cuDNN's for paged
 /// decoding does not (9.19 on an H100).
 pub fn is_reproducible(sdpa_kernel: u32) -> bool {
     sdpa_kernel & CUDNN == 0

@@ -1,6 +1,7 @@
-//! How much device memory goes to the KV cache.
+//! Device memory for the KV cache.
 //!
-//! What is free is divided between the models still to come, less weights, adapters and a run's activations. A device that cannot hold one sequence is refused at once, with the numbers.
+//! Free memory, minus weights, adapters and a run's activations, is divided among the models still to come. A
+//! device that cannot hold one sequence is refused at once, with the numbers.
 
 use super::adapters::Adapters;
 use super::config::{Activation, Capacity};
@@ -101,7 +102,7 @@ mod tests {
         let adapter = Adapter::new(64, 64.0, Target::ALL.to_vec());
         let adapters = Adapters::planned(Stack::new([&adapter, &adapter]));
         let bytes = adapters.bytes::<bf16>(&config);
-        // Two of 87 million weights each and, where projections share a product, zeros beside their B.
+        // Two with 87 million weights each, plus zeros in B if projections share a product.
         assert!((1_035_000_000..1_040_000_000).contains(&bytes), "{bytes}");
         let blocks = |adapters: &Adapters| {
             capacity::<bf16>(&config, adapters, 40_000_000_000, "cuda:0").expect("capacity").blocks as u64

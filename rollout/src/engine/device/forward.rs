@@ -1,6 +1,6 @@
-//! The work of a run: ONNX Runtime runs the decoder's graph over KV-cache blocks in device memory, our own product makes
-//! f32 logits of the hidden rows, and our own kernel samples tokens from them. All of it is enqueued without waiting and
-//! depends on nothing but the batch shape and the buffers' content, so it can be captured.
+//! The work of a run: ONNX Runtime runs the decoder's graph over KV-cache blocks in device memory, a product
+//! makes f32 logits of the hidden rows, and a custom kernel samples tokens from them. All of it is enqueued
+//! without waiting and depends only on the batch shape and the buffers' contents, so it can be captured.
 
 use super::config::Activation;
 use super::sampler::DeviceSampler;
@@ -14,8 +14,8 @@ use policy::config::Config;
 use policy::weights::Weights;
 use record::failure::Result;
 
-/// Logits that are held at a time: those of a full batch and a vocabulary of 151,936, so that a decode step reads the head
-/// once.
+/// Logits that are held at a time: enough for a full batch and a vocabulary of 151,936, so that a decode step
+/// reads the head once.
 pub const LOGIT_BYTES: usize = 256 << 20;
 
 /// What computes, and its buffers.

@@ -3,15 +3,16 @@
 //! A run takes some twenty launches per layer, and for small batches decoding is launch-bound. A graph holds all of a run
 //! from the first layer to the sampled tokens.
 //!
-//! The first run of a shape is eager, which loads and allocates what it needs. The second is run, captured, and replayed
-//! twice. Both replays must give the same bits, where the attention kernels do ([`super::attention_tier`]), and nearly the
-//! tokens of the run, for which a library may have chosen other sums: that finds one that works outside of the capture, or
-//! bakes in a value that should be read anew. From the third on the graph is replayed. Where the capture fails or its replay
-//! differs, the shape is tried again, since tokens of kernels that do not repeat their bits may differ by chance; then its runs
-//! stay eager, and the first such shape is reported.
+//! The first run of a shape is eager, which loads code and allocates memory. The second is run, captured, and
+//! replayed twice. Both replays must give the same bits if the attention kernels do
+//! ([`super::attention_tier`]), and nearly the tokens of the run, for which a library may have chosen other
+//! sums. This check finds libraries that work outside of the capture, or that bake in a value that should be
+//! read anew. From the third run on the graph is replayed. If the capture fails or its replay differs, the
+//! shape is tried again, because kernels that do not repeat their bits may differ by chance. After the last
+//! failure its runs stay eager, and the first such shape is reported.
 //!
-//! A capture takes as long as four runs, and as episodes end there are ever fewer sequences. So a shape that has come seldom
-//! replays the graph of a shape up to twice its size, if there is one.
+//! A capture takes as long as four runs, and the number of sequences falls as episodes end. So a rare shape
+//! replays the graph of a shape up to twice its size, if that exists.
 
 use super::shape::BatchShape;
 use crate::engine::request::SampledToken;
@@ -23,10 +24,10 @@ use std::collections::HashMap;
 const MOST: usize = 64;
 /// How often a shape is captured before it is given up.
 const TRIES: u32 = 3;
-/// Runs of a shape that are worth a graph of its own where a larger one would do.
+/// Runs of a shape that justify a separate graph when a larger graph could be used.
 const WORTH: u32 = 8;
-/// How far a log-probability of a replay may be from that of the run: what bf16 may round differently. Of the tokens one in
-/// eight may be further off, or be another (a draw that falls on the border of two), and one where there are fewer.
+/// Allowed difference between a log-probability of a replay and of the run, for bf16 rounding. One token in
+/// eight (at least one) may be further off or different, because a draw can fall on the border of two tokens.
 const TOLERANCE: f32 = 0.05;
 
 /// The captured graphs of a runner; `G` is the device's handle of one.
@@ -37,11 +38,11 @@ pub struct CudaGraphs<G> {
     /// Runs so far.
     clock: u64,
     counts: GraphCounts,
-    /// Whether a shape was given up.
+    /// True if a shape was given up.
     refused: bool,
 }
 
-/// What is known of a shape.
+/// State of a shape.
 struct Known<G> {
     graph: Option<G>,
     /// How often it came.
@@ -61,16 +62,14 @@ impl<G> Default for Known<G> {
 /// What to do with a run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<'a, G> {
-    /// Run it.
     Run,
     /// Run it, capture it, and compare.
     Capture,
-    /// Replay this.
     Replay(&'a G),
 }
 
 impl<G> CudaGraphs<G> {
-    /// No graphs yet; and none at all if `TROUPE_CUDA_GRAPHS` is `off`, to measure what they gain.
+    /// No graphs yet; never any if `TROUPE_CUDA_GRAPHS` is `off`, to measure their gain.
     pub fn asked() -> Self {
         let off = std::env::var_os("TROUPE_CUDA_GRAPHS").is_some_and(|value| value == "off");
         CudaGraphs { enabled: !off, ..CudaGraphs::new() }
@@ -82,7 +81,8 @@ impl<G> CudaGraphs<G> {
         CudaGraphs { known, enabled: true, clock: 0, counts, refused: false }
     }
 
-    /// The shape that a run of `shape` takes: its own; or, while that is not worth a graph, a larger one that has one.
+    /// The shape to run for `shape`: itself, or, while it does not justify a graph, a larger shape that has
+    /// one.
     pub fn padded(&mut self, shape: BatchShape) -> BatchShape {
         if !shape.bucket || !self.enabled {
             return shape;
@@ -121,7 +121,7 @@ impl<G> CudaGraphs<G> {
         }
     }
 
-    /// Keeps the graph of a shape, in place of the one that was not used for longest where there are too many.
+    /// Keeps the graph of a shape; if there are too many, it replaces the least recently used one.
     pub fn insert(&mut self, shape: BatchShape, graph: G) {
         if self.known.values().filter(|known| known.graph.is_some()).count() >= MOST {
             let captured = self.known.values_mut().filter(|known| known.graph.is_some());
@@ -144,7 +144,7 @@ impl<G> CudaGraphs<G> {
         !std::mem::replace(&mut self.refused, true)
     }
 
-    /// What was counted since the last call.
+    /// The counts since the last call.
     pub fn take_counts(&mut self) -> GraphCounts {
         std::mem::take(&mut self.counts)
     }

@@ -19,7 +19,7 @@ pub struct Inputs {
     addresses: Addresses,
     /// Bounds on lengths, which the attention reads in host memory.
     bounds: [i32; 3],
-    /// Whether the graph takes each row's adapter.
+    /// True if the graph takes each row's adapter.
     adapted: bool,
 }
 
@@ -57,7 +57,8 @@ impl Inputs {
         (most_words(capacity, positions) * size_of::<u32>()) as u64
     }
 
-    /// Uploads a run's inputs, padded to its shape with rows of token 0, each a sequence of its own, which store nothing.
+    /// Uploads a run's inputs, padded to its shape with rows of token 0, each a separate sequence that stores
+    /// nothing.
     ///
     /// # Errors
     /// A device that fails.
@@ -89,10 +90,10 @@ impl Inputs {
         device.upload(&self.words, self.buffer.slice(..self.words.len()))
     }
 
-    /// Binds what was uploaded last, which has the same shape.
+    /// Binds the last uploaded inputs, which have the same shape.
     ///
     /// # Errors
-    /// 1 where ONNX Runtime refuses.
+    /// 1 if ONNX Runtime refuses.
     pub fn bind(&mut self, session: &mut Session, shape: &BatchShape) -> Result<()> {
         let BatchShape { rows, sequences, logit_rows, width, .. } = *shape;
         session.input::<i64>("input_ids", self.addresses.ids, &[rows])?;

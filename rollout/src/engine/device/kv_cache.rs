@@ -92,7 +92,7 @@ impl KvCache {
     }
 }
 
-/// Whether the order of copies does not matter.
+/// Returns true if the order of copies does not matter.
 fn independent(copies: &[BlockCopy]) -> bool {
     let written: HashSet<u32> = copies.iter().map(|copy| copy.to).collect();
     written.len() == copies.len() && copies.iter().all(|copy| !written.contains(&copy.from))

@@ -116,7 +116,7 @@ impl<S> Kernel for PagedAttention<S> {
     }
 
     fn compute(&self, call: &Call) -> Outcome<()> {
-        // SAFETY: the types are those of `input_type`.
+        // SAFETY: the types match `input_type`.
         unsafe {
             let (shape, query) = input::<f32>(call, 0)?;
             let (cache_shape, keys) = input::<f32>(call, 3)?;

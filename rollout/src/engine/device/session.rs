@@ -1,4 +1,4 @@
-//! An ONNX Runtime session over device memory: every tensor is bound to an address of ours, nothing is copied.
+//! An ONNX Runtime session over device memory: every tensor is bound to an address of ours, without copies.
 //!
 //! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
 
@@ -23,7 +23,6 @@ pub enum Provider {
     Cuda {
         /// The GPU's number.
         number: u32,
-        /// The stream.
         stream: *mut c_void,
     },
 }
@@ -38,7 +37,7 @@ pub struct Session {
     bound: HashMap<CString, Tensor>,
     device: Memory,
     host: Memory,
-    /// Whether two runs over the same content give the same bits.
+    /// True if two runs over the same content give the same bits.
     pub exact: bool,
     /// The operators. They must outlive the session, so they stand behind it.
     _domain: Box<dyn Any>,
@@ -62,7 +61,8 @@ struct RunOptions(*mut OrtRunOptions);
 impl RunOptions {
     fn new() -> Result<RunOptions> {
         let mut options = ptr::null_mut();
-        // SAFETY: `options` receives what is released when this is dropped; the texts outlive the call.
+        // SAFETY: `options` receives the provider options, which are released when this is dropped; the texts
+        // outlive the call.
         unsafe {
             check((ort::api().CreateRunOptions)(&mut options))?;
             let options = RunOptions(options);
@@ -81,10 +81,10 @@ impl Drop for RunOptions {
 }
 
 impl Session {
-    /// Opens a session over `graph`, a serialized model, with operators of its own.
+    /// Opens a session over `graph`, a serialized model, with custom operators.
     ///
     /// # Errors
-    /// 69 without ONNX Runtime or its CUDA provider, 1 where ONNX Runtime refuses the graph.
+    /// 69 without ONNX Runtime or its CUDA provider, 1 if ONNX Runtime refuses the graph.
     pub fn open<S: 'static>(graph: &[u8], provider: Provider, domain: Domain<S>) -> Result<Session> {
         let mut builder = session_builder()?;
         domain.register(builder.ptr_mut())?;
@@ -96,7 +96,7 @@ impl Session {
                 // A node that CUDA cannot run would move every token through host memory: an error is better.
                 builder =
                     builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
-                // Rotary tables are allocated on their own, not from the arena that activations share.
+                // Rotary tables are allocated separately, not from the arena that activations share.
                 builder = builder
                     .with_config_entry("session.use_device_allocator_for_initializers", "1")
                     .map_err(failed)?;
@@ -123,18 +123,12 @@ impl Session {
     }
 
     /// Binds an input to host memory, whose content must stay until it is bound again.
-    ///
-    /// # Errors
-    /// As [`Session::input`].
     pub fn host_input<T: Element>(&mut self, name: &str, numbers: &[T], shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.host, numbers.as_ptr().cast_mut(), shape)?;
         self.bind(name, tensor, ort::api().BindInput)
     }
 
     /// Binds an output to device memory.
-    ///
-    /// # Errors
-    /// As [`Session::input`].
     pub fn output<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
         self.bind(name, tensor, ort::api().BindOutput)
@@ -148,10 +142,10 @@ impl Session {
         Ok(())
     }
 
-    /// Runs the graph over what is bound; on a GPU its work is then enqueued.
+    /// Runs the graph over the bound tensors; on a GPU its work is then enqueued.
     ///
     /// # Errors
-    /// 1 where the model fails, with ONNX Runtime's message.
+    /// 1 if the model fails, with ONNX Runtime's message.
     pub fn run(&mut self) -> Result<()> {
         // SAFETY: session, binding and all bound tensors are alive, and `self` is held exclusively.
         check(unsafe {
@@ -172,7 +166,7 @@ fn refused(failure: Failure, what: &str) -> Failure {
         .hint("end what else uses the GPU (nvidia-smi), or take a smaller policy or another device")
 }
 
-/// Adds the CUDA provider, in our stream: its work and that of our own kernels then follow each other without waiting.
+/// Adds the CUDA provider in our stream, so that its work and our kernels follow each other without waiting.
 fn append_cuda(
     options: *mut OrtSessionOptions,
     number: u32,

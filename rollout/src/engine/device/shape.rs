@@ -26,7 +26,7 @@ pub struct BatchShape {
     /// The most new tokens of a sequence, the most tokens of one, and the least that the longest one has: the attention
     /// chooses its launches by them.
     pub bounds: [i32; 3],
-    /// Whether it is a padding bucket for decoding, which other runs share.
+    /// True if it is a padding bucket for decoding, which other runs share.
     pub bucket: bool,
 }
 
@@ -41,7 +41,7 @@ impl BatchShape {
             let (width, bounds) = (batch.most_blocks(), [batch.longest_new as i32, longest, longest]);
             return BatchShape { rows, sequences, logit_rows, requests, width, bounds, bucket: false };
         }
-        // 1, 2, 3, 4, 6, 8, 12, 16, 24, …: at most half as many again, and few of them.
+        // 1, 2, 3, 4, 6, 8, 12, 16, 24, …: padding of at most a half, and few shapes.
         let step = (rows.next_power_of_two() / 4).max(1);
         let rows = rows.next_multiple_of(step).min(capacity.sequences);
         let power = batch.longest.next_power_of_two();

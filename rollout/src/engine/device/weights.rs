@@ -19,7 +19,7 @@ pub struct DeviceWeights<T: Activation> {
     buffers: Vec<(Parameter, Buffer<T>)>,
 }
 
-/// The inputs of the graph, and behind them the head if it has weights of its own.
+/// The inputs of the graph, then the head if it has separate weights.
 fn all(config: &Config) -> Vec<Parameter> {
     let mut all = graph::parameters(config);
     let decoder = config.decoder();

@@ -89,7 +89,7 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
     let engine =
         Engine::load_all(&[&policies[0], &policies[1]], &Options::default(), None).expect("an engine");
-    // The vocabulary of the goldens is smaller than that of the other tests.
+    // The goldens have a smaller vocabulary than the other tests.
     let small = |id: u64| {
         let mut request: Request = request(id, 9 + id as usize, 3, 12);
         request.prompt.iter_mut().for_each(|id| *id %= 64);
@@ -107,7 +107,7 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
         alone.submit(owner, small(id as u64)).expect("submitted");
         assert_eq!(bits(&drain(&mut alone)[0].1), bits(&together[id].1), "group {id}");
     }
-    // The same prompt and random numbers under another adapter is another completion.
+    // Another adapter gives another completion for the same prompt and random numbers.
     let under = |owner: Option<u32>| {
         let mut decoder = engine.decoder();
         decoder.submit(owner, small(1)).expect("submitted");
@@ -140,7 +140,7 @@ fn the_next_version_takes_over_the_session_and_a_frozen_base() {
     assert!(Arc::ptr_eq(&first.model.parameters.base, &second.model.parameters.base));
     assert_eq!(said(&second, Some(0)), said(&load(&policies[1], None), Some(0)));
     assert_ne!(said(&second, Some(0)), said(&first, Some(0)));
-    // Without adapters the graph is another; weights that are trained are not kept beside their successors.
+    // Without adapters the graph differs, and trained weights are not kept once they have a successor.
     let whole = load(&base, Some(second.kept()));
     assert!(!Arc::ptr_eq(&second.model.network, &whole.model.network));
     assert!(Arc::ptr_eq(&second.model.parameters.base, &whole.model.parameters.base));

@@ -1,4 +1,5 @@
-//! Blocks under random load: none is lost, none is written by two sequences, copies happen exactly when they must.
+//! Blocks under random load: no block is lost or written by two sequences, and copies happen exactly when
+//! needed.
 
 use crate::engine::block_pool::{BlockPool, CacheConfig, Fork};
 use crate::engine::sequence::{BlockCopy, Sequence};
@@ -15,7 +16,7 @@ fn pool(blocks: usize) -> BlockPool {
     BlockPool::new(CacheConfig { blocks, block_size: SIZE, fork: Fork::CopyOnWrite, lazy: true })
 }
 
-/// Sequences in a cache, and beside them what each should contain: tokens, `ADAPTER` times an adapter added.
+/// Sequences in a cache with their expected contents: tokens plus `ADAPTER` times the adapter.
 struct Fixture {
     cache: BlockPool,
     memory: HashMap<i32, u32>,
@@ -70,7 +71,7 @@ impl Fixture {
     }
 }
 
-/// Whose tokens these are.
+/// The owner of these tokens.
 fn owner(content: &[u32]) -> u32 {
     content.first().map_or(0, |first| first / ADAPTER)
 }
@@ -172,6 +173,6 @@ fn cached_prompts_are_evicted_before_new_memory_is_used() {
         sequence.release(&mut cache);
         last
     });
-    // Of fourteen, ten are in use at a time and four are cached, less than a third.
+    // Fourteen blocks: ten are in use at a time and four are cached, less than a third.
     assert_eq!(used.max().flatten(), Some(13));
 }

@@ -67,7 +67,7 @@ fn instruction_sets_give_the_same_bits() {
     }
 }
 
-/// Every number of rows has its own path through the matrix products of ONNX Runtime; each is compared.
+/// Every number of rows takes a different path through the matrix products of ONNX Runtime; each is compared.
 #[test]
 fn a_row_is_the_same_in_a_batch_of_every_size() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
@@ -165,7 +165,7 @@ fn a_prefix_cache_hit_gives_the_same_bits_as_no_hit() {
             cold.submit(None, group(id)).expect("accepted");
             let expected = bits(&drain(&mut cold)[0].1);
             assert_eq!(warm.pool().lookup(None, prompts[id]).len(), cached, "blocks of prompt {id}");
-            // A neighbor with a prompt of its own shifts the rows.
+            // A neighbor with a different prompt shifts the rows.
             warm.submit(None, request(100 + id as u64, 5 + id, 2, 9)).expect("accepted");
             warm.submit(None, group(id)).expect("accepted");
             assert_eq!(bits(&drain(&mut warm)[0].1), expected, "{shape:?} {precision:?}: prompt {id}");

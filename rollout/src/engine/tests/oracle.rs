@@ -1,4 +1,4 @@
-//! The same model through ONNX Runtime's own `GroupQueryAttention`: one sequence, all positions at once.
+//! The model through ONNX Runtime's `GroupQueryAttention`: one sequence, all positions at once.
 
 use ort::session::Session;
 use ort::value::Tensor;

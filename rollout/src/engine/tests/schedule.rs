@@ -1,4 +1,4 @@
-//! What a run sees: whatever the order, the pieces and the sharing, each row's context is its own sequence.
+//! The input of each run: in any order, in any pieces, with any sharing, each row's context is its sequence.
 
 use crate::engine::batch::{Batch, NextToken, SampleRequest};
 use crate::engine::block_pool::{CacheConfig, Fork};
@@ -52,7 +52,7 @@ impl Runner for Remembering {
             for (offset, row) in rows.enumerate() {
                 let length = batch.past[sequence] as usize + offset + 1;
                 assert!(length <= batch.longest);
-                // Behind a shared prompt that ends within a block the branch's own tokens begin in a new one.
+                // After a shared prompt that ends within a block, the branch's tokens begin in a new block.
                 let own = prefixes[sequence].next_multiple_of(SIZE) - prefixes[sequence];
                 let slot = |at: usize| {
                     let at = if at < prefixes[sequence] { at } else { at + own };
@@ -241,7 +241,8 @@ fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     assert!(scheduler.is_idle());
 }
 
-/// Decoding goes on while prompts gather: where one comes with each run, a run of prompts holds several.
+/// Decoding goes on while prompts gather: if one prompt arrives with each run, a run of prompts holds
+/// several.
 #[test]
 fn on_a_device_prompts_gather_and_wait_for_a_few_runs_only() {
     let mut scheduler = scheduler(Fork::CopyOnWrite, 2000, 256, 100);

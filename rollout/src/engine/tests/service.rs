@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The token of a model that panics where others fail.
 const PANICS: u32 = 9;
 
-/// A model that always says its own token, and fails after so many runs.
+/// A model that always emits one token and fails after `runs` runs.
 struct Constant {
     token: u32,
     runs: Arc<AtomicUsize>,
@@ -60,7 +60,7 @@ fn request(id: u64, max_tokens: usize) -> Request {
     Request { id, prompt: vec![1], streams, max_tokens, sampling: SamplingParams::PLAIN }
 }
 
-/// The first token and the length of what comes for each id.
+/// The first token and the length of the completion for each id.
 fn wait(client: &mut Client) -> Vec<(u64, u32, usize)> {
     let mut found = Vec::new();
     while !client.is_idle() {

@@ -137,7 +137,7 @@ pub fn engine(policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     engine_in(Precision::Float32, policy, isa, max_rows)
 }
 
-/// The same in any precision.
+/// An engine in any precision.
 pub fn engine_in(precision: Precision, policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     runtime();
     let options = Options { threads: 1, max_rows, precision, isa, ..Options::default() };
@@ -187,8 +187,8 @@ pub fn bits(completions: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, bool)> {
 }
 
 impl<R: Runner> Scheduler<R> {
-    /// Queues a group whose completions are given, none of them empty: it goes through the same runs as one that generates,
-    /// and its completions are the same tokens with their log-probabilities.
+    /// Queues a group of given completions, each of at least one token. It takes the same runs as a
+    /// generating group, and its completions are the given tokens with their log-probabilities.
     pub fn submit_scores(
         &mut self,
         adapter: Option<u32>,
@@ -203,7 +203,7 @@ impl<R: Runner> Scheduler<R> {
         self.push(Group::new(adapter, request, completions.iter().cloned().map(Source::Given)));
     }
 
-    /// The log-probabilities of given completions, none of them empty.
+    /// The log-probabilities of given completions, each of at least one token.
     pub fn score(
         &mut self,
         adapter: Option<u32>,

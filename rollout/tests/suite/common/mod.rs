@@ -31,14 +31,15 @@ pub fn staged() -> Arc<Workflow> {
     Workflow::staged("staged", stages).expect("agents with names of their own")
 }
 
-/// How a [`Talk`] rewards what is said together.
+/// How a [`Talk`] rewards joint actions.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Joint {
-    /// As what is said one after another.
+    /// Like actions one after another.
     InOrder,
-    /// The team alone is rewarded, by the product of the digits; nothing ends it, and all prompts of an agent are equal.
+    /// Only the team is rewarded, by the product of the digits; nothing ends it, and all prompts of an agent
+    /// are equal.
     Shared,
-    /// As `Shared`, and each agent for its own digit.
+    /// `Shared`, plus a local reward for each agent's digit.
     Own,
     /// It is not: the agents are scored one by one.
     Never,
@@ -51,7 +52,7 @@ pub struct Talk {
     pub workflow: Arc<Workflow>,
     pub actions: Vec<(String, String)>,
     pub fails_on: Option<String>,
-    /// Whether all agents are asked the same.
+    /// True if all agents are asked the same.
     pub anonymous: bool,
     pub joint: Joint,
     /// Whether an agent acts after what was said so far.
@@ -226,7 +227,7 @@ pub fn tasks(specs: &[Value]) -> String {
     specs.iter().enumerate().map(line).collect()
 }
 
-/// Runs the stage on `input` with `limit` tasks in progress on each thread: the output and what it came to.
+/// Runs the stage on `input` with `limit` tasks in progress on each thread; returns output and outcome.
 pub fn play(
     settings: Settings,
     workflow: Arc<Workflow>,

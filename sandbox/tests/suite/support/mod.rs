@@ -1,9 +1,9 @@
-//! Whether the sandbox stands on this machine: the one place in which tests ask.
+//! The one place where tests ask if the sandbox works on this machine.
 //!
-//! Where it cannot stand (no user namespaces, no Python), a test that needs it says so past the harness, which keeps the
-//! words of passing tests to itself, and is not run. Where it should stand and does not, the test fails: that is found
-//! out by asking the kernel directly, without any code of the sandbox. `TROUPE_SANDBOX=required` makes every absence a
-//! failure.
+//! Without user namespaces or Python it cannot work; a test that needs it then prints a notice past the
+//! harness, which hides the output of passing tests, and is skipped. If the kernel supports it and the
+//! sandbox still fails, the test fails; the kernel is asked directly, without code of the sandbox.
+//! `TROUPE_SANDBOX=required` makes every absence a failure.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -31,7 +31,7 @@ pub fn sandbox() -> Option<&'static Sandbox> {
     None
 }
 
-/// Whether there is a Python that the sandbox would take.
+/// Returns true if there is a Python that the sandbox would take.
 pub fn has_python() -> bool {
     let question = "import sys; sys.exit(sys.version_info < (3, 9))";
     let answer = Command::new("python3").args(["-I", "-S", "-c", question]).stderr(Stdio::null()).status();

@@ -12,8 +12,9 @@ use functional::{dot, exp, softmax, vectorized};
 use gemm::{Onto, View, ViewMut};
 use std::ops::Range;
 
-/// Values that a thread holds for trees of up to so many tokens: the operands and scores of a block for one key head, of whose
-/// width `group` query heads are, and the gradients of keys and values of all heads, `key_width` values a token.
+/// Scratch values of a thread, for trees of at most `largest` tokens: one block's operands and scores for one
+/// key head (shared by `group` query heads of `width`), and gradients of keys and values of all heads,
+/// `key_width` values per token.
 pub fn values(largest: usize, group: usize, width: usize, key_width: usize) -> usize {
     let rows = group * QUERIES;
     2 * rows * largest + (2 * largest + 3 * rows) * width + 2 * largest * key_width
@@ -48,7 +49,7 @@ struct Operands {
 }
 
 impl Operands {
-    /// Gathers those of a block; queries times the scale of attention.
+    /// Gathers the operands of a block; queries are multiplied by attention's scale.
     fn gather(&mut self, op: &Attention<Vec<f32>>, block: &Block, layouts: [HeadLayout; 3]) -> [View<'_>; 3] {
         let (width, group) = (op.heads.width, op.heads.queries / op.heads.keys);
         let [queries_at, keys_at, values_at] = layouts;
@@ -256,7 +257,7 @@ pub(super) fn forward(
 ) {
     let Heads { queries, width, .. } = op.heads;
     let mut pieces = pieces(&blocks.blocks, [queries * width, queries], out, lse);
-    // Those with the most keys first, so that none is left for the end.
+    // Start with the pieces that have the most keys, so that no large piece is left for the end.
     pieces.reverse();
     gemm.each(pieces, |scratch, piece| {
         forward_block(scratch, batch, (&blocks.nodes, window), op, piece);

@@ -169,7 +169,8 @@ vectorized! {
 }
 
 vectorized! {
-    /// The gradient of [`qk_norm_rope`]: writes that of the heads of `projection` and adds that of the norm.
+    /// The gradient of [`qk_norm_rope`]: writes the gradient of the heads of `projection` and adds the
+    /// norm's.
     pub(super) fn qk_norm_rope_backward(
         angles: RowAngles,
         op: &QkNormRope<Vec<f32>>,

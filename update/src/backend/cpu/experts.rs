@@ -100,7 +100,7 @@ pub(super) fn backward(
     let d_x = &mut d_x[..op.rows * hidden];
     d_x.fill(0.0);
     let Routing { probabilities, taken, totals } = route(gemm, op, &x[..op.rows * hidden]);
-    // Of the weights, then of the logits.
+    // First the gradient of the weights, then of the logits.
     let mut d_logits = vec![0.0; op.rows * count];
     for (expert, taken) in taken.iter().enumerate().filter(|(_, taken)| !taken.is_empty()) {
         let Run { inputs, mut gate_up, mut gated, outputs } = run(gemm, op, x, expert, taken);

@@ -1,11 +1,11 @@
-//! Rows of the embedding's gradient that a micro-batch's own tokens have. Where the LM head is the embedding, their
-//! contribution is complete when both have given theirs, and only then is added to the gradient.
+//! Rows of the embedding's gradient for the tokens of a micro-batch. If the LM head is the embedding, such a
+//! row gets two contributions and is added to the gradient only after both.
 
 use super::elementwise;
 
 #[derive(Default)]
 pub(super) struct HeldRows {
-    /// Their tokens, ascending; none if there is nothing from the LM head.
+    /// Their tokens, ascending; empty without a contribution from the LM head.
     ids: Vec<u32>,
     rows: Vec<f32>,
 }
@@ -21,7 +21,7 @@ impl HeldRows {
         self.rows.resize(self.ids.len() * width, 0.0);
     }
 
-    /// Exchanges them with those of a table.
+    /// Exchanges these rows with the table's.
     pub(super) fn swap(&mut self, table: &mut [f32], width: usize) {
         for (&id, row) in self.ids.iter().zip(self.rows.chunks_exact_mut(width)) {
             row.swap_with_slice(&mut table[id as usize * width..][..width]);

@@ -15,7 +15,7 @@ use gemm::{Onto, View};
 const ROWS: usize = 512;
 const COLUMNS: usize = CHUNK;
 
-/// Values of the logits buffer for so many scored nodes.
+/// Values of the logits buffer for `nodes` scored nodes.
 pub fn logits_values(nodes: usize, vocabulary: usize) -> usize {
     (nodes * vocabulary).min(ROWS * COLUMNS)
 }
@@ -33,7 +33,7 @@ fn fits(nodes: usize, vocabulary: usize) -> bool {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
     logits: Vec<f32>,
-    /// Whether `logits` still hold those of every row.
+    /// True if `logits` still hold every row.
     kept: bool,
     /// Chunk by chunk of the vocabulary, one for each node.
     chunks: Vec<LogitChunk>,
@@ -101,7 +101,8 @@ struct Tile {
     stride: usize,
 }
 
-/// The tiles of a micro-batch, one after another in the buffer where all fit. Those of the same tokens follow each other.
+/// The tiles of a micro-batch, consecutive in the buffer if all fit. Tiles of the same tokens follow each
+/// other.
 fn tiles(nodes: usize, vocabulary: usize) -> impl Iterator<Item = Tile> {
     let fit = fits(nodes, vocabulary);
     let (rows, stride) = if fit { (nodes.max(1), vocabulary) } else { (ROWS, COLUMNS.min(vocabulary)) };
@@ -259,7 +260,7 @@ impl Scratch {
                     gemm.linear_gradient(mnk, d_logits.transposed(), x, d_w);
                     continue;
                 }
-                // Like the gradient of any weight, the sum of a micro-batch's nodes is added to what is there as a whole.
+                // As with any weight, the sum over a micro-batch's nodes is added to the gradient as a whole.
                 let first = tile.nodes.start == 0;
                 self.d_head.resize(self.d_head.len().max(columns * width), 0.0);
                 let d_head = &mut self.d_head[..columns * width];

@@ -1,10 +1,10 @@
 //! The CPU backend: f32, optionally with the operands of linear layers, keys and values rounded to bf16.
 //!
-//! One value is one stream of micro-batches with its scratch memory. Where there is memory for few of them, each has a
-//! [`thread_pool`] for products, attention and activations; the bits are those of one thread.
+//! One value is one stream of micro-batches with its scratch memory. If memory allows only a few streams,
+//! each has a [`thread_pool`] for products, attention and activations; the bits equal one thread's.
 //!
-//! What a micro-batch adds to the gradient of a tensor is summed from zero and then added, so that it does not matter
-//! whether it is added to the sum at once or by way of a gradient of its own.
+//! A micro-batch's contribution to the gradient of a tensor is summed from zero and then added. So it does
+//! not matter if it is added to the total directly or through a separate gradient.
 
 mod attention;
 mod attention_blocks;
@@ -45,7 +45,7 @@ pub struct Cpu {
     ropes: Vec<RopeCache>,
     /// Lengths of the windows that some layers have.
     windows: Vec<usize>,
-    /// Whether the LM head is the embedding.
+    /// True if the LM head is the embedding.
     tied: bool,
     held: HeldRows,
     /// A micro-batch's gradient of a vector.
@@ -80,24 +80,25 @@ impl Cpu {
         Cpu { ropes, windows, tied: config.tie_word_embeddings, ..Cpu::new(&[]) }
     }
 
-    /// The same core for attention in windows of these lengths, too.
+    /// Adds attention in windows of these lengths.
     pub fn with_windows(self, windows: Vec<usize>) -> Cpu {
         Cpu { windows, ..self }
     }
 
-    /// The same core with another precision of linear layers, keys and values.
+    /// Sets the precision of linear layers, keys and values.
     pub fn with_precision(mut self, precision: Precision) -> Cpu {
         self.gemm.precision = precision;
         self
     }
 
-    /// Makes it so many cores, which share the work of each operation.
+    /// Uses `threads` cores, which share the work of each operation.
     pub fn set_threads(&mut self, threads: usize) {
         self.gemm.set_threads(threads);
     }
 
-    /// Whether the heads after the operation, and what follows them in a row, are rounded to bf16: keys and values are,
-    /// as rollout's engine stores them. The gradient takes the rounding for the identity.
+    /// Returns true if the heads after the operation, and the values after them in a row, are rounded to
+    /// bf16. Keys and values are, as rollout's engine stores them. The gradient treats rounding as the
+    /// identity.
     fn rounds(&self, op: &QkNormRope<Values>) -> bool {
         self.gemm.precision == Precision::BFloat16 && op.stride > op.heads_width()
     }

@@ -1,4 +1,4 @@
-//! What the CPU needs to know of a micro-batch beside the batch itself.
+//! Precomputed facts about a micro-batch for the CPU.
 
 use super::attention_blocks::Blocks;
 use crate::backend::{MicroBatch, Rows};
@@ -9,7 +9,7 @@ pub struct Prepared {
     pub(super) batch: MicroBatch,
     all: Blocks,
     scored: Blocks,
-    /// The same under each window that is shorter than the sequences.
+    /// The blocks under each window that is shorter than the sequences.
     windowed: Vec<(usize, [Blocks; 2])>,
 }
 

@@ -13,9 +13,10 @@ pub(super) struct ThreadScratch {
 
 /// A pool and its products.
 ///
-/// Those of linear layers and of the LM head, forward and backward, are nearly all of the work and take the backend's
-/// precision. Attention's stay in f32, as in rollout's engine: rounded there, the two would agree less. The keys and
-/// values that it reads are rounded, because the engine stores them in bf16.
+/// Products of linear layers and of the LM head, forward and backward, are nearly all of the work and take
+/// the backend's precision. Attention's products stay in f32, as in rollout's engine; rounding them would
+/// increase the difference. The keys and values that attention reads are rounded, because the engine stores
+/// them in bf16.
 pub(super) struct Gemm {
     pub precision: Precision,
     pool: ThreadPool,
@@ -36,7 +37,7 @@ impl Gemm {
     /// Operations of a product below which a pool does not share it: waking the others takes as long.
     const SHARED: usize = 4 << 20;
 
-    /// Makes it a pool of so many threads.
+    /// Makes it a pool of `threads` threads.
     pub(super) fn set_threads(&mut self, threads: usize) {
         if self.pool.size() != threads {
             self.pool = ThreadPool::new(threads);
@@ -90,7 +91,7 @@ impl Gemm {
         });
     }
 
-    /// Rows of a share of `rows`, for a pool of which each works on its own.
+    /// Rows of one thread's share of `rows`, if each thread works alone.
     pub(super) fn share(&self, rows: usize) -> usize {
         rows.div_ceil(self.pool.size()).max(1)
     }

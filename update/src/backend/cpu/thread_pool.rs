@@ -86,7 +86,7 @@ pub(super) struct ThreadPool {
 }
 
 impl ThreadPool {
-    /// A pool of so many threads, the caller among them; of fewer where the system starts no more.
+    /// A pool of `threads` threads, including the caller; fewer if the system starts no more.
     pub(super) fn new(threads: usize) -> ThreadPool {
         let mut pool = ThreadPool::default();
         for number in 1..threads {
@@ -102,7 +102,7 @@ impl ThreadPool {
         1 + self.helpers.len()
     }
 
-    /// Calls `work` with every piece, and with what each thread keeps for itself, of which there are as many as threads.
+    /// Calls `work` with every piece, and with a per-thread value, one for each thread.
     pub(super) fn each<K: Send, P: Send>(
         &self,
         kept: &mut [K],

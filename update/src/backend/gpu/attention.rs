@@ -14,7 +14,7 @@ use crate::kernels;
 const TILE: usize = 64;
 const BF16: usize = size_of::<bf16>();
 
-/// A kernel whose blocks own so many rows of a head each.
+/// A kernel and the rows of a head that each of its blocks owns.
 struct Blocks {
     kernel: &'static Kernel,
     owned: usize,
@@ -32,8 +32,8 @@ struct Compiled {
 }
 
 macro_rules! compiled {
-    // Keys of a tile in the forward kernel and in the kernel of the queries' gradient; keys that a block of the keys'
-    // gradient kernel owns, and as many queries of a tile.
+    // Keys of a tile in the forward kernel and in the kernel of the queries' gradient; number of keys that a
+    // block of the keys' gradient kernel owns, which is also its number of queries per tile.
     ($width:literal, $keys:expr, $owned:expr, $forward:ident, $by_keys:ident, $by_queries:ident) => {{
         // Bytes of a row in shared memory.
         const ROW: usize = ($width + 8) * BF16;
@@ -113,7 +113,7 @@ impl Compiled {
 }
 
 impl Blocks {
-    /// Launches blocks for so many rows of each head.
+    /// Launches blocks for `rows` rows of each head.
     fn launch<D: Device>(
         &self,
         device: &mut D,

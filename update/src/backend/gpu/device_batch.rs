@@ -38,13 +38,13 @@ pub(super) enum Table {
     Positions,
     /// End of each node's subtree.
     Ends,
-    /// Of the tiles of keys: the largest end of each, the smallest of each, and the next with a larger largest end.
+    /// For tiles of keys: the largest end of each, the smallest of each, and the next with a larger largest
+    /// end.
     Tiles,
     /// The first tile of keys that some node of each tile of nodes sees.
     FirstTiles,
-    /// The same for tiles of scored nodes.
+    /// `Tiles` for tiles of scored nodes.
     FirstTilesScored,
-    /// Each node.
     Nodes,
     /// Each scored node.
     Scored,
@@ -65,7 +65,7 @@ pub(super) fn integers(tokens: usize, rows: usize) -> usize {
     9 * tokens + 5 * tokens.div_ceil(TILE) + rows + 2
 }
 
-/// The next larger value of each, by its place; their number where there is none.
+/// Index of the next larger value for each value; the length if there is none.
 fn next_larger(values: &[u32]) -> Vec<u32> {
     let mut next = vec![values.len() as u32; values.len()];
     for at in (0..values.len()).rev() {
@@ -169,7 +169,6 @@ impl DeviceBatch {
         }
     }
 
-    /// One of the tables.
     pub(super) fn table(&self, table: Table) -> Result<Slice<'_, i32>> {
         let missing = || Failure::work("device: a micro-batch that was not prepared");
         Ok(self.integers.as_ref().ok_or_else(missing)?.slice(self.tables[table as usize].clone()))

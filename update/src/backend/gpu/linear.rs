@@ -1,4 +1,4 @@
-//! Linear layers: one GEMM each, which also adds the residual stream or what is there already.
+//! Linear layers: one GEMM each, which also adds the residual stream or the previous contents.
 
 use device::{Device, Gemm, Operand};
 use record::failure::Result;

@@ -23,7 +23,7 @@ const CHUNK_BYTES: usize = 1 << 30;
 const CHUNK_NODES: (usize, usize) = (64, 2048);
 /// Rows of a GEMM's tile: a chunk is whole tiles if it has one at all.
 const GEMM_TILE: usize = 128;
-/// Threads of a block, for vocabularies with at least so many tokens.
+/// Threads of a block, for vocabularies of at least this size.
 const THREADS: usize = 512;
 
 /// Buffers of one chunk, kept between micro-batches.

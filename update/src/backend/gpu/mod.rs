@@ -78,7 +78,7 @@ impl<D: Device> Gpu<D> {
         Gpu { device, rope, partials: None, deltas: None, lm_head, integers: 0, failure: None }
     }
 
-    /// The same device with the cosines and sines of RoPE times a factor.
+    /// Multiplies the cosines and sines of RoPE by a factor.
     pub fn scaling_rope(self, attention_factor: f32) -> Gpu<D> {
         Gpu { rope: self.rope.scaled(attention_factor), ..self }
     }
@@ -112,7 +112,7 @@ impl<D: Device> Gpu<D> {
         self.attempt(|gpu| to.write(&mut gpu.device, from));
     }
 
-    /// The first values of a buffer, as many as `to` has.
+    /// Reads the first `to.len()` values of a buffer.
     pub fn read(&mut self, from: &Values, to: &mut [f32]) {
         self.attempt(|gpu| from.read(&mut gpu.device, to));
     }

@@ -46,7 +46,7 @@ impl DeviceRopeCache {
         DeviceRopeCache { host, half: inverse_frequencies.len(), cos: None, sin: None }
     }
 
-    /// The same with cosines and sines times a factor.
+    /// Multiplies cosines and sines by a factor.
     pub(super) fn scaled(mut self, attention_factor: f32) -> DeviceRopeCache {
         self.host = self.host.scaled(attention_factor);
         self

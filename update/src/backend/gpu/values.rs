@@ -4,7 +4,7 @@ use device::{Buffer, Device, Element, Slice};
 use half::bf16;
 use record::failure::{Failure, Result};
 
-/// Values on a device; nothing is allocated before [`Values::reserve`].
+/// Values on a device, without memory before [`Values::reserve`].
 #[derive(Debug)]
 pub enum Values {
     /// bf16.

@@ -16,11 +16,11 @@ pub struct MaxBatch<'a> {
     pub positions: usize,
     /// The decoder.
     pub config: &'a Config,
-    /// Whether there is a backward pass.
+    /// True if there is a backward pass.
     pub backward: bool,
 }
 
-/// Lengths of the backend's own buffers, in values.
+/// Lengths of the backend's buffers, in values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceSizes {
     /// Tables of a micro-batch, i32.
@@ -29,7 +29,7 @@ pub struct WorkspaceSizes {
     pub partials: usize,
     /// `sum(out * d_out)` of each row and head, for attention's backward pass, f32.
     pub deltas: usize,
-    /// Cosines of the RoPE cache, and as many sines, f32.
+    /// Number of cosines in the RoPE cache, f32; the number of sines is equal.
     pub rope: usize,
     /// Logits of a chunk, f32.
     pub logits: usize,
@@ -64,7 +64,7 @@ impl WorkspaceSizes {
         }
     }
 
-    /// Bytes of each buffer that has any: those of the logits and their gradient, and the others.
+    /// Bytes of each nonempty buffer: first logits and their gradient, then the others.
     pub fn bytes(&self) -> (Vec<u64>, Vec<u64>) {
         let single = |length: usize| (length * size_of::<f32>()) as u64;
         let others = [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];

@@ -193,7 +193,7 @@ pub fn one() -> (Place, PathBuf, String) {
     (place, root, input)
 }
 
-/// Whether a version was added to a policy.
+/// Returns true if a version was added to a policy.
 pub fn published(root: &Path) -> bool {
     root.join("step-000001").exists()
 }

@@ -71,7 +71,7 @@ pub fn values(random: &mut Random, length: usize) -> Vec<f32> {
 /// What an operation produced, by name, and how exact it should be.
 pub type Results = Vec<(&'static str, Vec<f32>, f64)>;
 
-/// Runs an operation on the CPU and in the simulator, and compares what they produced.
+/// Runs an operation on the CPU and in the simulator, and compares the results.
 pub fn compare(
     name: &str,
     width: usize,

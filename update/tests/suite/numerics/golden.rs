@@ -1,4 +1,4 @@
-//! The golden checkpoints: what they hold, and the loss that PyTorch differentiated.
+//! The golden checkpoints: their contents, and the loss that PyTorch differentiated.
 
 use policy::config::Config;
 use policy::weights::Weights;
@@ -62,7 +62,7 @@ impl RowLoss for Clip {
     }
 }
 
-/// The slopes of [`Clip`] where the log-probabilities are given: no rounding decides what is clipped.
+/// The slopes of [`Clip`] for given log-probabilities, so that rounding does not decide the clipping.
 pub struct Slopes {
     clip: Clip,
     logprobs: Vec<Vec<f32>>,

@@ -55,7 +55,7 @@ pub fn llama(sizes: [usize; 7]) -> Config {
     }
 }
 
-/// Decoders like those of four families, with sizes that divide nothing.
+/// Decoders like four families, with sizes that divide nothing.
 pub fn configs() -> Vec<(&'static str, Config)> {
     let [qwen3, qwen2, smollm3] =
         [[36, 50, 3, 4, 2, 10, 71], [33, 47, 2, 6, 2, 6, 53], [28, 30, 3, 2, 1, 14, 40]].map(llama);
@@ -138,7 +138,7 @@ pub fn cosine(a: &[f32], b: &[f64]) -> f64 {
     dot / (norm(&mut a.iter().map(|&a| f64::from(a))) * norm(&mut b.iter().copied()))
 }
 
-/// The same numbers in f64.
+/// Converts numbers to f64.
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }

@@ -1,8 +1,8 @@
-//! Which forms are paid, and which are the problem given back.
+//! Forms that are paid, and forms that only repeat the problem.
 
 use super::*;
 
-/// Whether `said` is paid for `reference` where the question is `problem`.
+/// Returns true if `said` is paid for `reference` where the question is `problem`.
 fn pays(problem: &str, reference: &str, said: &str) -> bool {
     let (read, right) = (Answer::read(said).unwrap(), Answer::read(reference).unwrap());
     read.same(&right) && Question { problem, reference }.is_finished(said, (&read, &right))

@@ -171,8 +171,8 @@ fn numbers_that_would_reach_the_rows_of_other_adapters_are_refused() {
     assert!(failure.message.contains("some") && failure.message.ends_with("is not finite"), "{failure}");
 }
 
-/// As far as a machine without a GPU goes: ONNX Runtime reads the graph that CUDA gets, resolves its types and shapes,
-/// and then misses nothing but kernels for this processor.
+/// The most that a machine without a GPU can check: ONNX Runtime reads the graph for CUDA, resolves its types
+/// and shapes, and misses only kernels for this processor.
 #[test]
 fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
     runtime();

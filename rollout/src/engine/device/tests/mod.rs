@@ -1,4 +1,4 @@
-//! The device runner on the simulator, beside the CPU's.
+//! The device runner on the simulator, compared with the CPU's.
 
 mod adapters;
 mod graphs;

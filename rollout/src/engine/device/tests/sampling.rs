@@ -10,7 +10,7 @@ use device::{Any, Buffer, Device};
 use record::failure::Result;
 use record::philox::{Part, Stream};
 
-/// Logits in rows of `stride`; what lies beyond the vocabulary must not matter.
+/// Logits in rows of `stride`; values beyond the vocabulary must not matter.
 fn rows(count: usize, vocabulary: usize, stride: usize) -> Vec<f32> {
     let mut all = vec![f32::NAN; count * stride];
     for row in 0..count {

@@ -1,0 +1,247 @@
+//! Plain sentences: some constructions make readers stop. Comments and documents are counted, and none of these may
+//! become more frequent than it is. Write what the construction hides: the noun, the verb, the reason.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use troupe_tests::root;
+
+/// The kinds of text that are counted apart.
+const KINDS: [&str; 3] = ["comments of code", "comments of scripts", "Markdown"];
+
+/// Most occurrences per 10,000 words of each kind. Lower a limit when the prose has become better.
+const LIMITS: [(&str, [f64; 3]); 9] = [
+    ("that of, those of", [5.0, 5.0, 3.2]),
+    ("what is, what they", [10.5, 11.5, 7.0]),
+    ("so many, as many", [2.0, 2.0, 2.5]),
+    ("beside", [1.6, 3.0, 1.5]),
+    ("own", [5.5, 9.5, 8.0]),
+    ("The same (a sentence's beginning)", [1.0, 1.0, 1.2]),
+    ("where there is", [1.5, 2.0, 1.0]),
+    ("; none", [3.3, 7.5, 2.8]),
+    ("Of, Those, That, As, Which, Whether, Whose (a sentence's beginning)", [10.0, 2.0, 2.0]),
+];
+
+const AFTER_WHAT: &str = "is are was were it they he has have had come comes came follows remains stays belongs goes begins stands lies";
+
+const BEGINNINGS: [&str; 7] = ["of", "those", "that", "as", "which", "whether", "whose"];
+
+/// Longest line of a document outside tables and code, in characters: as wide as code is.
+const WIDTH: usize = 110;
+
+/// `line` without the text between backquotes.
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect::<Vec<_>>().join("`")
+}
+
+/// The markers in one paragraph, as indices of [`LIMITS`], and the number of its words.
+fn markers(paragraph: &str) -> (Vec<usize>, usize) {
+    let mut found = Vec::new();
+    let (mut before, mut starts, mut ended) = (String::new(), true, ' ');
+    let plain = without_code(paragraph);
+    let tokens = plain.split_whitespace();
+    let mut words = 0;
+    for token in tokens {
+        words += 1;
+        let word: String = token.chars().filter(|at| at.is_alphanumeric() || *at == '\'').collect();
+        let word = word.to_lowercase();
+        let pair = (before.as_str(), word.as_str());
+        found.extend(match pair {
+            ("that" | "those", "of") => Some(0),
+            ("what", next) if AFTER_WHAT.split(' ').any(|known| known == next) => Some(1),
+            ("so" | "as", "many") => Some(2),
+            (_, "beside") => Some(3),
+            (_, "own") => Some(4),
+            ("where", "there" | "one" | "none" | "nobody" | "nothing") => Some(6),
+            (_, "none" | "nothing" | "nobody") if ";:,".contains(ended) => Some(7),
+            _ => None,
+        });
+        if starts && BEGINNINGS.contains(&word.as_str()) && token.starts_with(char::is_uppercase) {
+            found.push(8);
+        }
+        if pair == ("the", "same") && starts {
+            found.push(5);
+        }
+        // "The" of a sentence that begins "The same" still counts as its beginning for the next word.
+        starts = (starts && token == "The") || token.ends_with(['.', '!', '?']);
+        ended = token.chars().last().unwrap_or(' ');
+        before = word;
+    }
+    (found, words)
+}
+
+/// A paragraph and its first line's number.
+type Paragraph = (usize, String);
+
+/// Gathers lines of prose into paragraphs.
+#[derive(Default)]
+struct Paragraphs {
+    done: Vec<Paragraph>,
+    open: Option<Paragraph>,
+    fenced: bool,
+}
+
+impl Paragraphs {
+    fn close(&mut self) {
+        self.done.extend(self.open.take());
+    }
+
+    /// Takes a line without its comment marks.
+    fn push(&mut self, number: usize, line: &str) {
+        let line = line.trim();
+        if line.starts_with("```") {
+            self.fenced ^= true;
+            return self.close();
+        }
+        let item = ["- ", "* ", "# ", "## ", "### "].iter().find_map(|mark| line.strip_prefix(mark));
+        if line.is_empty() || self.fenced || item.is_some() || line.starts_with('|') {
+            self.close();
+        }
+        if line.is_empty() || self.fenced {
+            return;
+        }
+        if line.starts_with('|') {
+            let cells = line.split('|').map(str::trim).filter(|cell| cell.chars().any(char::is_alphanumeric));
+            return self.done.extend(cells.map(|cell| (number, cell.to_owned())));
+        }
+        let text = item.unwrap_or(line).trim_start_matches(['*', '_', '>']);
+        match &mut self.open {
+            Some((_, open)) => *open += &format!(" {text}"),
+            None => self.open = Some((number, text.to_owned())),
+        }
+    }
+
+    fn finish(mut self) -> Vec<Paragraph> {
+        self.close();
+        self.done
+    }
+}
+
+/// The paragraphs of comments that begin with `mark`, and of Python's docstrings.
+fn comments(text: &str, mark: &str) -> Vec<Paragraph> {
+    let mut found = Paragraphs::default();
+    let mut in_docstring = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let trimmed = line.trim_start();
+        if mark == "#" && (in_docstring || trimmed.starts_with("\"\"\"")) {
+            in_docstring ^= line.matches("\"\"\"").count() % 2 == 1;
+            found.push(number, &line.replace("\"\"\"", ""));
+        } else if let Some(comment) = trimmed.strip_prefix(mark).filter(|rest| !rest.starts_with("!/")) {
+            found.push(number, comment.trim_start_matches(['/', '!', '#']));
+        } else {
+            found.close();
+            let behind =
+                line.split_once(&format!(" {mark} ")).filter(|(code, _)| code.matches('"').count() % 2 == 0);
+            if let Some((_, comment)) = behind {
+                found.push(number, comment);
+                found.close();
+            }
+        }
+    }
+    found.finish()
+}
+
+fn document(text: &str) -> Vec<Paragraph> {
+    let mut found = Paragraphs::default();
+    for (number, line) in (1..).zip(text.lines()) {
+        found.push(number, line);
+    }
+    found.finish()
+}
+
+/// The kind of a file, an index of [`KINDS`], and its paragraphs.
+fn paragraphs(path: &str, text: &str) -> Option<(usize, Vec<Paragraph>)> {
+    let end = path.rsplit('.').next()?;
+    match end {
+        "rs" | "cu" | "cuh" | "cpp" | "c" | "h" => Some((0, comments(text, "//"))),
+        "py" | "sh" | "toml" | "yml" => Some((1, comments(text, "#"))),
+        "md" => Some((2, document(text))),
+        _ => None,
+    }
+}
+
+fn files() -> Vec<(String, String)> {
+    let listed = Command::new("git").arg("ls-files").current_dir(root()).output().expect("git runs");
+    let listed = String::from_utf8(listed.stdout).expect("names");
+    let read = |path: &str| Some((path.to_owned(), std::fs::read_to_string(root().join(path)).ok()?));
+    listed.lines().filter_map(read).collect()
+}
+
+#[test]
+fn sentences_are_plain() {
+    let mut words = [0; 3];
+    let mut places: BTreeMap<(usize, usize), Vec<String>> = BTreeMap::new();
+    for (path, text) in files() {
+        let Some((kind, paragraphs)) = paragraphs(&path, &text) else { continue };
+        for (line, paragraph) in paragraphs {
+            let (found, count) = markers(&paragraph);
+            words[kind] += count;
+            for marker in found {
+                let beginning: String = paragraph.chars().take(90).collect();
+                places.entry((marker, kind)).or_default().push(format!("  {path}:{line}: {beginning}"));
+            }
+        }
+    }
+    assert!(words[0] > 50_000 && words[2] > 20_000, "only {words:?} words were found");
+    let mut wrong = String::new();
+    for (marker, (name, limits)) in LIMITS.iter().enumerate() {
+        for (kind, limit) in limits.iter().enumerate() {
+            let found = places.get(&(marker, kind)).map_or(&[][..], Vec::as_slice);
+            let rate = found.len() as f64 * 1e4 / words[kind] as f64;
+            println!(
+                "{name}, {}: {} of {} words, {rate:.2} per 10,000",
+                KINDS[kind],
+                found.len(),
+                words[kind]
+            );
+            if rate > *limit {
+                wrong += &format!(
+                    "\"{name}\" is {rate:.2} in 10,000 words of {}, more than {limit}:\n",
+                    KINDS[kind]
+                );
+                wrong += &found.join("\n");
+                wrong.push('\n');
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn documents_are_as_wide_as_code() {
+    let mut wrong = String::new();
+    for (path, text) in files().into_iter().filter(|(path, _)| path.ends_with(".md")) {
+        let mut fenced = false;
+        for (number, line) in (1..).zip(text.lines()) {
+            fenced ^= line.trim_start().starts_with("```");
+            let is_prose = !fenced && !line.starts_with(['|', ' ', '#', '!', '[', '`']);
+            if is_prose && line.chars().count() > WIDTH {
+                wrong += &format!("{path}:{number} has {} characters\n", line.chars().count());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "wrap these at {WIDTH} (python3 tests/wrap.py):\n{wrong}");
+}
+
+#[test]
+fn each_marker_is_found_where_it_is() {
+    let found = |text: &str| markers(text).0;
+    assert_eq!(found("The width is that of a row, not those of two."), [0, 0]);
+    assert_eq!(found("What is left: what it holds. What happened? what the file says"), [1, 1]);
+    assert_eq!(found("So many rows and as many sums"), [2, 2]);
+    assert_eq!(found("It lies beside its own file."), [3, 4]);
+    assert_eq!(found("The same again. The same. It is the same"), [5, 5]);
+    assert_eq!(found("Where there is one; none where nobody is"), [6, 7, 6]);
+    assert_eq!(found("Of these. As a rule, that is. Whether"), [8, 8, 8]);
+    assert_eq!(found("Uses `that of` and `beside` in code."), [0; 0]);
+    let code = "fn f() {} // As told.\n/// One\n/// paragraph.\n///\n/// Two.\nlet x = \" // no\";\n";
+    let texts: Vec<_> =
+        comments(code, "//").into_iter().map(|(line, text)| format!("{line} {text}")).collect();
+    assert_eq!(texts, ["1 As told.", "2 One paragraph.", "5 Two."]);
+    let script = "#!/bin/sh\n# Reads\n# lines.\nx=1 # then\n\"\"\"Says\nmore.\"\"\"\n";
+    let texts: Vec<_> = comments(script, "#").into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts, ["Reads lines.", "then", "Says more."]);
+    let page = "# Head\n\nText\ngoes on.\n\n- item\n- **more**\n\n| a | b |\n|---|---|\n```sh\n# none\n```\n";
+    let texts: Vec<_> = document(page).into_iter().map(|(_, text)| text).collect();
+    assert_eq!(texts, ["Head", "Text goes on.", "item", "more**", "a", "b"]);
+}
