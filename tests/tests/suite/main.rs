@@ -14,6 +14,7 @@ mod cluster;
 mod compressed;
 mod configuration;
 mod credit;
+mod credit_stages;
 mod dependencies;
 mod documents;
 mod early;
