@@ -104,16 +104,13 @@ impl Programs {
     /// What cannot be built or fetched.
     pub fn set_up(&mut self, settings: &Settings) -> Result<()> {
         let ranks = settings.number("ranks") > 1;
-        if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT") {
-            if ranks {
-                build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
-                    |failure| {
-                        Failure { message: "update-mpi cannot be built".to_owned(), ..failure }.hint(
-                            "it needs an MPI with mpicc: libopenmpi-dev, mpich, or a module of the cluster",
-                        )
-                    },
-                )?;
-            }
+        if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT").filter(|_| ranks) {
+            build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
+                |failure| {
+                    Failure { message: "update-mpi cannot be built".to_owned(), ..failure }
+                        .hint("it needs an MPI with mpicc: libopenmpi-dev, mpich, or a module of the cluster")
+                },
+            )?;
         }
         let of_ranks = if ranks { &["update-mpi"][..] } else { &[] };
         for program in
