@@ -35,9 +35,9 @@ decode-few:1.7B 40 rollout/src/engine rollout/kernels policy/src/graph device
 rollout:1.7B 45 rollout policy/src/graph device
 decode:1.7B 80 rollout/src/engine rollout/kernels policy/src/graph device
 products:1.7B 30 device
-train:1.7B 110 update device
+train:1.7B 130 update device
 decode:1B 60 rollout/src/engine rollout/kernels policy/src/graph device
-train:1B 70 update device
+train:1B 100 update device
 loop 35 rollout update policy device pipeline
 decode-long:1.7B 45 rollout/src/engine rollout/kernels policy/src/graph device
 agree:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph update device
