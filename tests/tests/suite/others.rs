@@ -2,8 +2,11 @@
 //! `TROUPE_TEST_PYTHON` names an interpreter that has them; each test is skipped without its package. verifiers and OpenEnv ask for
 //! different versions of a third package: `TROUPE_TEST_PYTHON_OPENENV`, and the like, names one for a package alone.
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+
 use serde_json::{Value, json};
-use troupe_tests::{must, root, run, skip};
+use troupe_tests::{must, root, run, shell, skip};
 
 /// The interpreter for the adapter of a package.
 fn python(package: &str) -> String {
@@ -65,23 +68,30 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// The answers to these texts, each said by whoever is to act, from the first task on.
+/// The answers to these texts, each said by the next agent that acts, from the first task on.
 fn plays(command: &str, texts: &[&str]) -> Vec<Value> {
     let task = lines(&must(&format!("{command} tasks --count 1"))).remove(0);
-    let ask = |request: &Value| -> Value {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("request");
-        std::fs::write(&file, format!("{request}\n")).expect("written");
-        lines(&must(&format!("{command} < {}", file.display()))).remove(0)
+    let mut program = shell(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("bash runs");
+    let mut input = program.stdin.take().expect("its stdin");
+    let mut output = BufReader::new(program.stdout.take().expect("its stdout")).lines();
+    let mut ask = |request: &Value| -> Value {
+        writeln!(input, "{request}").expect("it reads");
+        let line = output.next().expect("it answers").expect("a line");
+        serde_json::from_str(&line).expect("JSON")
     };
     let mut answers = vec![ask(&json!({"task": task}))];
+    let agents: Vec<String> = serde_json::from_value(answers[0]["agents"].clone()).expect("agents");
+    let mut next = agents.iter().cycle();
     for text in texts {
         let last = answers.last().expect("an answer");
-        let seen = last["observations"].as_object().unwrap_or_else(|| panic!("{last}"));
-        let (agent, _) = seen.iter().find(|(_, seen)| !seen.is_null()).expect("one acts");
+        assert!(last["observations"].is_object(), "{last}");
+        let acts = |agent: &&String| !last["observations"][agent.as_str()].is_null();
+        let agent = next.by_ref().take(agents.len()).find(acts).expect("one acts");
         let request = json!({"state": last["state"], "agent": agent, "action": text});
         answers.push(ask(&request));
     }
+    drop(input);
+    assert!(program.wait().expect("it ends").success());
     answers
 }
 
@@ -134,9 +144,8 @@ fn games_of_textarena() {
     }
     let command = adapter("textarena", "TicTacToe-v0 --turns 2");
     let samples = trains(&command, "");
-    let agents: std::collections::BTreeSet<&str> =
-        samples.iter().filter_map(|sample| sample["agent"].as_str()).collect();
-    assert_eq!(agents.into_iter().collect::<Vec<_>>(), ["player_0", "player_1"]);
+    // What a new policy says is no move, so player_0 forfeits at once or is asked again.
+    assert!(samples.iter().all(|sample| sample["agent"] == "player_0" && sample["group_size"] == 3));
 
     // player_0 takes a row while player_1 takes another; a text that is no move is said to the same player again.
     let answers =
