@@ -49,7 +49,8 @@ impl SimulatedRun {
         steps.retain(|name| name.starts_with("step-"));
         let (mut states, newest) = (0, steps.len());
         for (number, step) in steps.iter().enumerate().rev() {
-            let has_state = state(step).is_file();
+            // A run goes on from version 0, too, until a state is saved; it never has one.
+            let has_state = state(step).is_file() || step == "step-000000";
             states += usize::from(has_state);
             if has_state && states > 2 {
                 disk::remove(&state(step))?;
