@@ -34,7 +34,7 @@ def called(function, *arguments):
     try:
         return function(*arguments)
     except Exception as error:
-        place = tuple(traceback.extract_tb(error.__traceback__))
+        place = tuple((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
         if place not in told:
             told.add(place)
             traceback.print_exc()
