@@ -17,7 +17,7 @@ use crate::durable::{self, failure};
 const LARGE: u64 = 64 << 20;
 
 /// Pieces that may wait for the thread.
-const WAITING: usize = 8;
+const WAITING: usize = 4;
 
 /// Bytes after which the system is asked to write them to disk.
 const WRITE_BACK: u64 = 64 << 20;
@@ -122,13 +122,13 @@ impl Thread {
     fn start(output: Output) -> Writer {
         let (hand_over, handed_over) = sync_channel::<Output>(1);
         let (pieces, waiting) = sync_channel::<Vec<u8>>(WAITING);
-        let (written, spare) = sync_channel(2 * WAITING);
+        let (written, spare) = sync_channel(WAITING);
         let thread = Builder::new().spawn(move || {
             let mut output =
                 handed_over.recv().map_err(|_| Failure::work("a thread was started for no file"))?;
             for piece in waiting {
                 output.write(&piece)?;
-                // The last buffers have no taker.
+                // Where enough are spare, or nobody takes one any more, it is freed.
                 let _ = written.try_send(piece);
             }
             Ok(output)

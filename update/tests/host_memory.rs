@@ -187,8 +187,9 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
             peak / largest
         );
         assert!(all > 40 * largest);
-        // Masters, their published values and bytes; a product of the simulator; names and headers.
-        assert!(peak < 10 * largest, "{dtype}: {peak} bytes beside tensors of up to {largest}");
+        // Masters, their published values and bytes; a product of the simulator; names and headers; ten pieces that wait for the thread
+        // that writes a large file.
+        assert!(peak < 20 * largest, "{dtype}: {peak} bytes beside tensors of up to {largest}");
     }
 }
 
