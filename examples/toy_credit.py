@@ -328,14 +328,14 @@ def gradient(name):
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["table"]:
-            table()
-        case ["lines", toy, kind, count] if toy in TOYS and kind in ("at-grpo", "parallel"):
-            lines(toy, kind, int(count))
-        case ["exact", rule, toy, agent, turn] if rule in RULES and toy in TOYS:
-            print(exact(rule, toy, AGENTS.index(agent), int(turn))[0])
-        case ["gradient", toy] if toy in TOYS:
-            gradient(toy)
-        case _:
-            sys.exit(__doc__)
+    command, *words = sys.argv[1:] or [""]
+    if command == "table" and not words:
+        table()
+    elif command == "lines" and len(words) == 3 and words[0] in TOYS and words[1] in ("at-grpo", "parallel"):
+        lines(words[0], words[1], int(words[2]))
+    elif command == "exact" and len(words) == 4 and words[0] in RULES and words[1] in TOYS:
+        print(exact(words[0], words[1], AGENTS.index(words[2]), int(words[3]))[0])
+    elif command == "gradient" and len(words) == 1 and words[0] in TOYS:
+        gradient(words[0])
+    else:
+        sys.exit(__doc__)
