@@ -39,7 +39,7 @@ type Turns = BTreeMap<u32, BTreeMap<Option<String>, Together>>;
 
 /// What teams earned by turn, and what the samples of an anchor have in common.
 #[derive(Debug, Default)]
-pub struct Anchors {
+pub struct AnchorReturns {
     gamma: f64,
     turns: HashMap<EpisodeKey, Turns>,
     returns: HashMap<EpisodeKey, BTreeMap<u32, f64>>,
@@ -47,10 +47,10 @@ pub struct Anchors {
     statistics: HashMap<String, Statistics>,
 }
 
-impl Anchors {
+impl AnchorReturns {
     /// Nothing seen yet; `gamma` is the discount a turn.
     pub fn new(gamma: f64) -> Self {
-        Anchors { gamma, ..Anchors::default() }
+        AnchorReturns { gamma, ..AnchorReturns::default() }
     }
 
     /// Takes in a sample that earned `reward`.
@@ -98,7 +98,7 @@ impl Anchors {
         (value, self.statistics.get(anchor).copied().unwrap_or(alone))
     }
 
-    /// Anchors seen.
+    /// AnchorReturns seen.
     pub fn len(&self) -> usize {
         self.statistics.len()
     }

@@ -74,7 +74,7 @@ pub struct Arguments {
     /// How often --credit episode counts an episode in mean and standard deviation: once, or as often as the group's agents
     /// acted in it, as Dr. MAS does (arXiv 2602.08847) [default: episodes]
     #[arg(long, value_enum, value_name = "UNIT")]
-    count: Option<Count>,
+    count: Option<EpisodeWeight>,
 
     /// How --credit tree makes one number of the returns of a sample's joint actions: their mean, or their sum, which grows
     /// with the number of combinations under rollout --joint cross [default: mean]
@@ -156,7 +156,7 @@ impl Credit {
 
 /// How often an episode counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Count {
+pub enum EpisodeWeight {
     /// Once
     Episodes,
     /// Once for each sample
@@ -281,7 +281,7 @@ impl Arguments {
 
     /// Whether an episode counts as often as there are samples of it in a group.
     pub fn counts_calls(&self) -> bool {
-        self.count == Some(Count::Calls)
+        self.count == Some(EpisodeWeight::Calls)
     }
 
     /// Weight of the comparison of equal prompts.

@@ -11,7 +11,7 @@ use record::splice;
 use record::stage::{choice, counted};
 use serde_json::{Value, json};
 
-use crate::anchors::Anchors;
+use crate::anchors::AnchorReturns;
 use crate::arguments::{Arguments, Credit};
 use crate::baselines::Baselines;
 use crate::credit::{CreditKey, Credits};
@@ -50,7 +50,7 @@ pub struct Advantages {
     /// Under `--credit tree`.
     pub(crate) tree: JointTree,
     /// Under `--credit gigpo`.
-    pub(crate) anchors: Anchors,
+    pub(crate) anchors: AnchorReturns,
     pub(crate) gate: Option<Gate>,
     pub(crate) baselines: Option<Baselines>,
     pub(crate) whitening: Option<Whitening>,
@@ -70,7 +70,7 @@ impl Advantages {
         Advantages {
             credits: Credits::new(credit, gamma),
             tree: JointTree::new(gamma, arguments.joint(), arguments.team_weight),
-            anchors: Anchors::new(gamma),
+            anchors: AnchorReturns::new(gamma),
             gate: arguments.gate.as_deref().map(|component| Gate::new(component, credit)),
             baselines: arguments.baselines.as_deref().map(|folder| Baselines::new(folder, arguments.decay())),
             whitening: (over != Whiten::None).then(|| Whitening::new(over, method.epsilon)),

@@ -18,7 +18,7 @@ use record::stage;
 
 use crate::aggregate::Aggregate;
 use crate::loss::{Importance, LossConfig, RatioLevel, WeightLevel};
-use crate::objective::Outside;
+use crate::objective::WeightBounds;
 use crate::optimizer::schedule::Schedule;
 use crate::optimizer::{Method, Settings, on_device};
 
@@ -523,7 +523,7 @@ impl Arguments {
 
     /// The objective and its coefficients.
     pub fn loss_config(&self) -> LossConfig {
-        let outside = |cap: f64| Outside {
+        let outside = |cap: f64| WeightBounds {
             floor: self.importance_floor.unwrap_or(0.0),
             cap,
             mask: self.importance_outside == Some(ImportanceOutside::Mask),

@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use crate::aggregate::Aggregate;
 use crate::arguments::Objective;
 use crate::model::{RowDerivative, RowLoss};
-use crate::objective::{self, Outside};
+use crate::objective::{self, WeightBounds};
 use crate::samples::Samples;
 use crate::sequences::{SequenceStats, TokenLogprobs};
 use crate::tree::{LossRow, Tree};
@@ -172,7 +172,7 @@ pub struct Importance {
     /// Of what a weight is.
     pub level: WeightLevel,
     /// Where weights end.
-    pub outside: Outside,
+    pub outside: WeightBounds,
 }
 
 /// Log-probabilities under weights other than the current ones, by the sample's index.

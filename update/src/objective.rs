@@ -78,7 +78,7 @@ pub fn sequence_weight(difference: f64) -> f64 {
 /// sequence ([`sequence_weight`]).
 ///
 /// Returns the weight, and whether it was truncated or dropped.
-pub fn importance(weight: f64, Outside { floor, cap, mask }: Outside) -> (f64, bool) {
+pub fn importance(weight: f64, WeightBounds { floor, cap, mask }: WeightBounds) -> (f64, bool) {
     match mask {
         true if weight < floor || weight > cap => (0.0, true),
         false if weight > cap => (cap, true),
@@ -88,7 +88,7 @@ pub fn importance(weight: f64, Outside { floor, cap, mask }: Outside) -> (f64, b
 
 /// Where importance weights end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outside {
+pub struct WeightBounds {
     /// The least weight that is kept, where others are dropped.
     pub floor: f64,
     /// The greatest.
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn importance_is_cut_above_its_cap_and_not_at_it() {
-        let outside = |floor, cap, mask| Outside { floor, cap, mask };
+        let outside = |floor, cap, mask| WeightBounds { floor, cap, mask };
         assert_eq!(importance(1.0, outside(0.0, 1.0, false)), (1.0, false));
         assert_eq!(importance(2.7, outside(0.0, 2.0, false)), (2.0, true));
         assert_eq!(importance(0.3, outside(0.5, 2.0, false)), (0.3, false));

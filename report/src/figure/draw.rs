@@ -35,7 +35,7 @@ pub type Spot = (f64, f64);
 
 /// Where a text begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anchor {
+pub enum TextAnchor {
     Start,
     Middle,
     End,
@@ -51,7 +51,7 @@ pub enum Mark {
     /// A filled circle.
     Dot { at: Spot, radius: f64, color: [u8; 3] },
     /// A text; one that is `turned` goes upward.
-    Text { at: Spot, text: String, size: f64, anchor: Anchor, turned: bool },
+    Text { at: Spot, text: String, size: f64, anchor: TextAnchor, turned: bool },
 }
 
 /// A figure.
@@ -170,7 +170,7 @@ fn line(from: Spot, to: Spot, color: [u8; 3], width: f64) -> Mark {
     Mark::Line { spots: vec![from, to], color, width, dash: &[] }
 }
 
-fn text_at(at: Spot, text: &str, size: f64, anchor: Anchor) -> Mark {
+fn text_at(at: Spot, text: &str, size: f64, anchor: TextAnchor) -> Mark {
     Mark::Text { at, text: text.to_owned(), size, anchor, turned: false }
 }
 
@@ -180,9 +180,9 @@ fn axes(chart: &Chart, frame: &Frame, marks: &mut Vec<Mark>) {
         let y = bottom - frame.y.place(tick.value) * PLOT;
         marks.push(line((left, y), (right, y), GRID, 0.5));
         let end = left - 5.0 - raised_width(&tick.power);
-        marks.push(text_at((end, y + 2.8), &tick.label, SMALL, Anchor::End));
+        marks.push(text_at((end, y + 2.8), &tick.label, SMALL, TextAnchor::End));
         if let Some(power) = &tick.power {
-            marks.push(text_at((end, y - 0.7), power, SMALL * 0.75, Anchor::Start));
+            marks.push(text_at((end, y - 0.7), power, SMALL * 0.75, TextAnchor::Start));
         }
     }
     marks.push(line((left, bottom), (right, bottom), LINE, 0.8));
@@ -190,16 +190,16 @@ fn axes(chart: &Chart, frame: &Frame, marks: &mut Vec<Mark>) {
     for tick in &frame.x.ticks {
         let x = left + frame.x.place(tick.value) * (right - left);
         marks.push(line((x, bottom), (x, bottom + 3.0), LINE, 0.8));
-        marks.push(text_at((x, bottom + 12.0), &tick.label, SMALL, Anchor::Middle));
+        marks.push(text_at((x, bottom + 12.0), &tick.label, SMALL, TextAnchor::Middle));
     }
     let x_name = if chart.x == "tokens" { "tokens generated in training" } else { chart.x };
-    marks.push(text_at(((left + right) / 2.0, bottom + 24.0), x_name, SIZE, Anchor::Middle));
+    marks.push(text_at(((left + right) / 2.0, bottom + 24.0), x_name, SIZE, TextAnchor::Middle));
     let at = (SIZE, TOP + PLOT / 2.0);
     marks.push(Mark::Text {
         at,
         text: chart.title.clone(),
         size: SIZE,
-        anchor: Anchor::Middle,
+        anchor: TextAnchor::Middle,
         turned: true,
     });
 }
@@ -278,7 +278,7 @@ fn legend(chart: &Chart, frame: &Frame, marks: &mut Vec<Mark>) -> f64 {
                 dash: DASHES[series.dash % DASHES.len()],
             },
         });
-        marks.push(text_at((at.0 + 22.0, at.1), &name, SMALL, Anchor::Start));
+        marks.push(text_at((at.0 + 22.0, at.1), &name, SMALL, TextAnchor::Start));
         at.0 += width + 12.0;
     }
     at.1 + 8.0

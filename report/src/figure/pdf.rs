@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pdf_writer::types::{FontFlags, LineCapStyle, LineJoinStyle};
 use pdf_writer::{Content, Finish, Name, Pdf, Rect, Ref, Str, TextStr};
 
-use crate::figure::draw::{Anchor, Drawing, Mark, Spot, TEXT};
+use crate::figure::draw::{Drawing, Mark, Spot, TEXT, TextAnchor};
 use crate::figure::text::{FONT, WIDTHS, encoded, width};
 
 /// The font's bounding box, in thousandths of its size.
@@ -83,9 +83,9 @@ fn drawn(drawing: &Drawing) -> Vec<u8> {
             }
             Mark::Text { at, text, size, anchor, turned } => {
                 let before = match anchor {
-                    Anchor::Start => 0.0,
-                    Anchor::Middle => width(text, *size) / 2.0,
-                    Anchor::End => width(text, *size),
+                    TextAnchor::Start => 0.0,
+                    TextAnchor::Middle => width(text, *size) / 2.0,
+                    TextAnchor::End => width(text, *size),
                 };
                 let (x, y) = flipped(*at);
                 let before = before as f32;

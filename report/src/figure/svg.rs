@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::figure::draw::{Anchor, Drawing, Mark, Spot, TEXT};
+use crate::figure::draw::{Drawing, Mark, Spot, TEXT, TextAnchor};
 
 /// The bytes of an SVG file, on a white ground, its size in points.
 pub fn bytes(drawing: &Drawing) -> Vec<u8> {
@@ -40,9 +40,9 @@ pub fn bytes(drawing: &Drawing) -> Vec<u8> {
             }
             Mark::Text { at: (x, y), text, size, anchor, turned } => {
                 let anchor = match anchor {
-                    Anchor::Start => "start",
-                    Anchor::Middle => "middle",
-                    Anchor::End => "end",
+                    TextAnchor::Start => "start",
+                    TextAnchor::Middle => "middle",
+                    TextAnchor::End => "end",
                 };
                 let turn =
                     if *turned { format!(" transform=\"rotate(-90 {x:.2} {y:.2})\"") } else { String::new() };

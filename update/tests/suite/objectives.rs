@@ -7,7 +7,7 @@ use update::aggregate::{Aggregate, Mean};
 use update::arguments::Objective;
 use update::loss::{BatchLoss, Importance, LossConfig, RatioLevel, ReferenceLogprobs, WeightLevel};
 use update::model::RowLoss;
-use update::objective::Outside;
+use update::objective::WeightBounds;
 use update::samples::{Needs, Samples};
 use update::tree::{Sequence, pack};
 
@@ -46,7 +46,7 @@ fn plain() -> LossConfig {
 }
 
 fn truncated(cap: f64) -> Importance {
-    Importance { level: WeightLevel::Token, outside: Outside { floor: 0.0, cap, mask: false } }
+    Importance { level: WeightLevel::Token, outside: WeightBounds { floor: 0.0, cap, mask: false } }
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn sequence_ratios_cispo_and_masks_are_those_of_trl() {
     let drifted = Pair { recorded: [PAIR.start[0], PAIR.recorded[1]], ..PAIR };
     let gspo = LossConfig { ratio: RatioLevel::Sequence, ..plain() };
     let weighed = |level, mask| LossConfig {
-        importance: Some(Importance { level, outside: Outside { floor: 0.0, cap: 1.5, mask } }),
+        importance: Some(Importance { level, outside: WeightBounds { floor: 0.0, cap: 1.5, mask } }),
         ..plain()
     };
     let masked = |bound| LossConfig { mask_negative_above: Some(bound), ..plain() };
@@ -270,7 +270,7 @@ fn sequence_ratios_cispo_and_masks_are_those_of_trl() {
 #[test]
 fn slopes_are_the_derivatives_of_the_loss() {
     let importance =
-        |level| Some(Importance { level, outside: Outside { floor: 0.0, cap: 1.5, mask: false } });
+        |level| Some(Importance { level, outside: WeightBounds { floor: 0.0, cap: 1.5, mask: false } });
     for config in [
         LossConfig { ratio: RatioLevel::Sequence, importance: importance(WeightLevel::Token), ..plain() },
         LossConfig { ratio: RatioLevel::Sequence, importance: importance(WeightLevel::Sequence), ..plain() },
