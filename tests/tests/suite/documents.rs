@@ -200,7 +200,8 @@ fn what_a_newcomer_types_runs_and_learns() {
     let folder = checkout();
     run_blocks("README.md", folder.path(), &["smollm2"]);
     run_blocks("docs/README.md", folder.path(), &["package/package.py"]);
-    run_blocks("docs/configuration.md", folder.path(), &[]);
+    // A study of 24 runs.
+    run_blocks("docs/configuration.md", folder.path(), &["study.toml"]);
     run_blocks("docs/evaluation.md", folder.path(), &["steps/*/", "--watch"]);
     run_blocks("docs/gpu.md", folder.path(), &["cuda", "gpu_pack.sh"]);
 }
