@@ -104,6 +104,8 @@ def demonstrate(stream, draws, share, reset, step, probe, joint=None, act=None):
         stages = [[agent] for agent in agents] if order == "sequential" else [agents] if order == "parallel" else order
         actions, over = [], False
         for turn, stage in ((turn, stage) for turn in range(turns) for stage in stages):
+            if over:
+                break
             before = seen  # agents that act in parallel see the state before the stage
             for agent in (agent for agent in stage if before[agent] is not None):
                 probes, oracle, solved = ([], None, True) if over else probe(state, agent)
