@@ -22,7 +22,7 @@ mutants that survive for a reason. Needs cargo-mutants (cargo install cargo-muta
 TEXT
 }
 
-# Part, package, files, test targets, and after `--` the names of the tests, without those that take minutes.
+# Part, package (and after a comma the one that has the tests), files, test targets, and after `--` the names of the tests, without those that take minutes.
 parts() {
     cat <<'TABLE'
 group         group      group/src                                              --bins --test suite
@@ -30,12 +30,12 @@ advantage     advantage  advantage/src                                          
 loss          update     update/src/{objective,aggregate,loss,minibatch,tree}.rs --lib --test suite -- objective aggregate loss minibatch tree golden_step stage refusals
 optimizer     update     update/src/optimizer                                   --lib --test suite -- optimizer golden_step stage device
 episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}            --test suite -- episode joint stage
-plan-path     envs       envs/src/plan_path                                     --lib --test suite -- plan_path contract tasks
-sokoban       envs       envs/src/sokoban                                       --lib --test suite -- sokoban contract tasks
-sudoku        envs       envs/src/sudoku                                        --lib --test suite -- sudoku contract tasks
-tic-tac-toe   envs       envs/src/tic_tac_toe                                   --lib --test suite -- tic_tac_toe contract tasks command_line
-math          envs       envs/src/math                                          --lib --test suite -- math tasks
-code          envs       envs/src/code                                          --lib --test suite -- code no_sandbox tasks
+plan-path     games,envs envs/games/src/plan_path                                     --lib --test suite -- plan_path contract tasks
+sokoban       games,envs envs/games/src/sokoban                                       --lib --test suite -- sokoban contract tasks
+sudoku        games,envs envs/games/src/sudoku                                        --lib --test suite -- sudoku contract tasks
+tic-tac-toe   games,envs envs/games/src/tic_tac_toe                                   --lib --test suite -- tic_tac_toe contract tasks command_line
+math          problems,envs envs/problems/src/math                                          --lib --test suite -- math tasks
+code          problems,envs envs/problems/src/code                                          --lib --test suite -- code no_sandbox tasks
 TABLE
 }
 
@@ -69,6 +69,8 @@ started=$SECONDS survived=0
 for part in "${chosen[@]}"; do
     read -r _ package files tests < <(parts | grep "^$part ")
     flags=()
+    if [ "$package" != "${package#*,}" ]; then flags+=(--test-package "${package#*,}"); fi
+    package=${package%%,*}
     for file in $(eval "echo $files"); do
         if [ -d "$file" ]; then file="$file/**"; fi
         flags+=(--file "$file")

@@ -4,48 +4,14 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Parser, Subcommand};
-use envs::external::process::lines;
 use envs::{Environment, Selection, Settings, Split};
 use record::failure::{Failure, Result};
 use record::write::Writer;
-
-use crate::command;
+use sandbox::supervise::lines;
 
 /// Help with the examples first.
 pub const TEMPLATE: &str =
     "{before-help}{about-with-newline}\n{usage-heading} {usage}\n\n{all-args}{after-help}";
-
-/// Tasks and environments.
-#[derive(Parser)]
-#[command(name = "envs", version, help_template = TEMPLATE, before_help = "\
-Examples:
-  envs list
-  envs tasks plan-path --count 32 --seed 7
-  envs tasks plan-path --split test --count 300 --set size=10 --set encoding=full
-  envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
-  envs play plan-path
-  envs import aime24.jsonl --split test > aime24-tasks.jsonl
-  envs new my-game")]
-pub struct Arguments {
-    /// No progress on stderr.
-    #[arg(long, short, global = true)]
-    pub quiet: bool,
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-#[derive(Subcommand)]
-pub enum Command {
-    List(command::list::List),
-    Tasks(command::tasks::Tasks),
-    Demo(command::demo::Demo),
-    Step(command::step::Step),
-    Check(command::check::Check),
-    Play(command::play::Play),
-    Import(command::import::Import),
-    New(command::new::New),
-}
 
 /// The name of an environment: any text, of which shells offer the names that there are. [`envs::find`] says what is wrong with others.
 #[derive(Clone)]

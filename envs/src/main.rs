@@ -15,7 +15,39 @@ mod command {
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Command};
+use arguments::TEMPLATE;
+use clap::{Parser, Subcommand};
+
+/// Tasks and environments.
+#[derive(Parser)]
+#[command(name = "envs", version, help_template = TEMPLATE, before_help = "\
+Examples:
+  envs list
+  envs tasks plan-path --count 32 --seed 7
+  envs tasks plan-path --split test --count 300 --set size=10 --set encoding=full
+  envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
+  envs play plan-path
+  envs import aime24.jsonl --split test > aime24-tasks.jsonl
+  envs new my-game")]
+struct Arguments {
+    /// No progress on stderr.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    List(command::list::List),
+    Tasks(command::tasks::Tasks),
+    Demo(command::demo::Demo),
+    Step(command::step::Step),
+    Check(command::check::Check),
+    Play(command::play::Play),
+    Import(command::import::Import),
+    New(command::new::New),
+}
 
 fn main() -> ExitCode {
     record::stage::run("envs", || {

@@ -21,7 +21,7 @@ use record::failure::{Failure, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Environment, Outcome, State};
+use environment::{Environment, Outcome, State};
 
 /// Answers one request line with one answer line, both without line feed.
 pub fn answer(environment: &dyn Environment, line: &str) -> String {

@@ -42,6 +42,7 @@
 //! control group.
 
 mod program;
+pub mod supervise;
 
 #[cfg(target_os = "linux")]
 mod cgroup;

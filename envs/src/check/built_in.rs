@@ -7,8 +7,8 @@ use record::failure::Result;
 use record::line::Task;
 
 use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_interrupted};
-use crate::environment::{Environment, Outcome, Selection, Split, State};
 use crate::step;
+use environment::{Environment, Outcome, Selection, Split, State};
 
 /// Different tasks that the episodes are played on.
 const EPISODE_TASKS: u64 = 500;

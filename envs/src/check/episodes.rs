@@ -9,7 +9,7 @@ use record::philox::{Draws, Part, Stream};
 
 use super::explore::has_oracle;
 use super::{Effort, Ledger, Target, outcome_rules, place, unless_interrupted};
-use crate::environment::{Outcome, State};
+use environment::{Outcome, State};
 
 /// Episodes between progress reports.
 const STRIDE: u64 = 100;

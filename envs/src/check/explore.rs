@@ -12,7 +12,7 @@ use record::line::Task;
 use record::sample::Rewards;
 
 use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
-use crate::environment::{Outcome, State};
+use environment::{Outcome, State};
 
 /// Rounding that is no difference between sums of rewards.
 const ROUNDING: f64 = 1e-9;

@@ -17,8 +17,8 @@ use record::line::Task;
 use record::sample::Rewards;
 use record::stage::interrupted;
 
-use crate::environment::{Environment, Outcome, State};
-use crate::settings::Settings;
+use environment::settings::Settings;
+use environment::{Environment, Outcome, State};
 
 pub use built_in::check;
 

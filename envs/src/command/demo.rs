@@ -1,5 +1,6 @@
 //! `envs demo`: demonstrations by imperfect experts, as text-only samples for `policy encode` and `update`.
 
+use environment::workflow;
 use envs::{Demonstration, Environment, Split};
 use record::failure::{Failure, Result};
 use record::stage;
@@ -52,7 +53,9 @@ impl Demo {
             return Err(Failure::usage(format!("--follow {}: not from 0 to 1", self.follow)));
         }
         let workflow = match &self.workflow {
-            Some(name) => envs::find_workflow(environment, name)?.name().to_owned(),
+            Some(name) => {
+                workflow::find(environment.workflows(), environment.name(), name)?.name().to_owned()
+            }
             None => environment.default_workflow().to_owned(),
         };
         let demonstration = Demonstration {
@@ -98,7 +101,7 @@ fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String,
         let kinds: Vec<&str> = known.iter().map(|(kind, _)| *kind).collect();
         if !kinds.contains(&kind) {
             return Err(fail(format!("{} has no demonstrator '{kind}'", environment.name()))
-                .hint(envs::settings::suggest(kind, &kinds)));
+                .hint(environment::settings::suggest(kind, &kinds)));
         }
         if mix.iter().any(|(other, _)| other == kind) {
             return Err(fail(format!("'{kind}' is there twice")));

@@ -63,7 +63,7 @@ impl Play {
         {
             let agents: Vec<&str> = workflow.agents().iter().map(String::as_str).collect();
             return Err(Failure::usage(format!("--agent {agent}: workflow {name} has no such agent"))
-                .hint(envs::settings::suggest(agent, &agents)));
+                .hint(environment::settings::suggest(agent, &agents)));
         }
         say(&format!(
             "{}\nAn empty line plays the oracle's answer, ? shows the prompt, {SEVERAL} begins and ends an answer of \

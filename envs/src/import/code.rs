@@ -15,12 +15,12 @@ use std::collections::HashSet;
 use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, Refusal, text};
-use crate::code::NAME;
-use crate::code::compare::is_json;
-use crate::code::judge::{golden, passes};
-use crate::code::mutate::mutants;
-use crate::code::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, Test};
-use crate::spec::write;
+use environment::spec::write;
+use problems::code::NAME;
+use problems::code::compare::is_json;
+use problems::code::judge::{golden, passes};
+use problems::code::mutate::mutants;
+use problems::code::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, Test};
 use sandbox::{Limits, Program, Sandbox};
 
 /// Golden tests that are kept of a problem, the shortest first after the examples.

@@ -5,11 +5,11 @@
 use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, text};
-use crate::class_eval::{self, Class};
-use crate::coop_code::{self, Pair};
-use crate::problems::joint::JointTask;
-use crate::spec::write;
-use crate::writing::prose::{Arxiv, Prose, Tldr};
+use environment::spec::write;
+use problems::class_eval::{self, Class};
+use problems::coop_code::{self, Pair};
+use problems::joint::JointTask;
+use problems::writing::prose::{Arxiv, Prose, Tldr};
 
 const ABSTRACT: &[&str] = &["abstract_text", "abstract"];
 

@@ -6,8 +6,8 @@
 use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, Refusal, field, text};
-use crate::math::NAME;
-use crate::math::answer::{Answer, extract};
+use problems::math::NAME;
+use problems::math::answer::{Answer, extract};
 
 /// GSM8K: a question, and a worked answer that ends with `#### 42`.
 pub static GSM8K: Layout = Layout {

@@ -17,10 +17,10 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 use serde_json::{Map, Value};
 
-use crate::environment::Split;
-pub use crate::problems::file::identity;
-use crate::problems::file::split_of;
-use crate::streams;
+use environment::Split;
+use environment::streams;
+pub use problems::file::identity;
+use problems::file::split_of;
 
 /// A record of a public data set.
 pub type Fields = Map<String, Value>;
@@ -95,7 +95,8 @@ pub static LAYOUTS: &[&Layout] = &[
 pub fn find(name: &str) -> Result<&'static Layout> {
     let names: Vec<&str> = LAYOUTS.iter().map(|layout| layout.name).collect();
     LAYOUTS.iter().find(|layout| layout.name == name).copied().ok_or_else(|| {
-        Failure::usage(format!("there is no layout '{name}'")).hint(crate::settings::suggest(name, &names))
+        Failure::usage(format!("there is no layout '{name}'"))
+            .hint(environment::settings::suggest(name, &names))
     })
 }
 

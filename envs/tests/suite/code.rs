@@ -7,10 +7,10 @@ use crate::support;
 use std::collections::HashSet;
 
 use envs::check::{Effort, check, verdict};
-use envs::code::expression;
-use envs::code::judge::{golden, quality};
-use envs::code::spec::Instance;
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use problems::code::expression;
+use problems::code::judge::{golden, quality};
+use problems::code::spec::Instance;
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Message;

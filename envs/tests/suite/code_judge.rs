@@ -5,9 +5,9 @@
 
 use crate::support;
 
-use envs::code::judge::{Quality, compiles, golden, passes, quality, run};
-use envs::code::spec::{Instance, Test};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use problems::code::judge::{Quality, compiles, golden, passes, quality, run};
+use problems::code::spec::{Instance, Test};
 use record::line::Task;
 use serde_json::{Value, json};
 
@@ -318,7 +318,7 @@ fn the_best_case_is_the_oracles() {
     // At 0 both programs give 6; at 4 the wrong one gives 10.
     let tests = json!([{"input": "[0]", "output": "6"}, {"input": "[4]", "output": "14"}, {"input": "[5]", "output": "16"}]);
     let state = start(&with(chain(), &[("tests", tests)]), "team");
-    let oracle = |agent: &str| state.checks().unwrap().oracle(agent);
+    let oracle = |agent: &str| state.oracle(agent);
     assert_eq!(oracle("tester").as_deref(), Some(" 4 : 1 4"));
     assert_eq!(oracle("coder").as_deref(), Some(" ( x + 3 ) * 2"));
 }

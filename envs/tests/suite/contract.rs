@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use envs::check::{Effort, Finding, check, verdict};
-use envs::plan_path::Instance;
-use envs::plan_path::map::Position;
 use envs::{
-    Checks, Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting, Settings,
-    Split, State, Tasks, Workflow, find,
+    Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting, Settings, Split,
+    State, Tasks, Workflow, find,
 };
+use games::plan_path::Instance;
+use games::plan_path::map::Position;
 use record::failure::Result;
 use record::sample::Message;
 use serde_json::Value;
@@ -183,12 +183,6 @@ impl State for FlawedState {
         }
         json
     }
-    fn checks(&self) -> Option<&dyn Checks> {
-        Some(self)
-    }
-}
-
-impl Checks for FlawedState {
     fn oracle(&self, agent: &str) -> Option<String> {
         if self.flaw == Flaw::LazyOracle { Some(" U D".to_owned()) } else { self.state.oracle(agent) }
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use envs::check::external::{Program, Report, check};
 use envs::check::{Effort, verdict};
-use envs::external::process::Processes;
 use envs::{Environment, External, Settings, State};
 use record::line::Task;
+use sandbox::supervise::Processes;
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")

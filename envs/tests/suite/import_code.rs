@@ -7,9 +7,9 @@ use crate::support;
 use std::io::Write;
 use std::process::Command;
 
-use envs::code::judge::golden;
-use envs::code::spec::{Encoding, Instance, Reasoning, Rules, Style};
 use envs::import::Importer;
+use problems::code::judge::golden;
+use problems::code::spec::{Encoding, Instance, Reasoning, Rules, Style};
 use serde_json::{Value, json};
 use troupe_tests::skip;
 

@@ -114,7 +114,7 @@ fn turns_are_the_tasks_except_where_one_answer_ends_it() {
 fn a_situation_is_drawn_as_the_problem_and_everybodys_answer() {
     let mut state = begin(&compact(), "team");
     say(&mut *state, "tool", " 7 + 5");
-    let drawn = state.checks().unwrap().draw();
+    let drawn = state.draw();
     assert_eq!(drawn, "has 7 gets 5 loses 3\ntool: 12\n");
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use envs::plan_path::Instance;
-use envs::plan_path::generate::split_of;
-use envs::plan_path::map::{Map, Move, Position};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use games::plan_path::Instance;
+use games::plan_path::generate::split_of;
+use games::plan_path::map::{Map, Move, Position};
 use record::line::Task;
 use record::sample::Sample;
 use serde_json::json;

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use envs::check::{Effort, check, verdict};
-use envs::grid::{Move, Position};
-use envs::sokoban::Instance;
-use envs::sokoban::generate::split_of;
-use envs::sokoban::level::Situation;
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use games::grid::{Move, Position};
+use games::sokoban::Instance;
+use games::sokoban::generate::split_of;
+use games::sokoban::level::Situation;
 use record::line::Task;
 use record::sample::Sample;
 use serde_json::json;

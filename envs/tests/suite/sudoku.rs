@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 
 use envs::check::{Effort, check, verdict};
-use envs::sudoku::Instance;
-use envs::sudoku::board::{Shape, write};
-use envs::sudoku::canonical::form;
-use envs::sudoku::generate::split_of;
-use envs::sudoku::solve::{solutions, unique};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use games::sudoku::Instance;
+use games::sudoku::board::{Shape, write};
+use games::sudoku::canonical::form;
+use games::sudoku::generate::split_of;
+use games::sudoku::solve::{solutions, unique};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Sample;
@@ -211,7 +211,7 @@ fn the_splits_of_four_share_no_puzzle_in_any_form() {
     assert_eq!(classes.len(), 2, "there are two complete boards up to symmetry");
     assert_eq!(all.len(), 2448, "proper puzzles with 3 to 7 empty cells, up to symmetry");
     assert!(train.is_subset(&all) && test.is_subset(&all));
-    let held_out = all.iter().filter(|form| envs::streams::split_of(form, 8) == Split::Test).count();
+    let held_out = all.iter().filter(|form| environment::streams::split_of(form, 8) == Split::Test).count();
     assert!(test.len() > held_out * 9 / 10, "{} of {held_out} classes are tested", test.len());
     assert!(train.len() > (all.len() - held_out) * 9 / 10, "{} of {}", train.len(), all.len() - held_out);
 }

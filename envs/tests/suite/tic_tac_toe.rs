@@ -71,7 +71,7 @@ fn a_move_that_is_none_places_nothing_and_spoils_the_game() {
 
 #[test]
 fn the_perfect_move_that_ends_the_game_is_the_oracles() {
-    let oracle = |board: &str, agent: &str| state(board).checks().unwrap().oracle(agent);
+    let oracle = |board: &str, agent: &str| state(board).oracle(agent);
     assert_eq!(oracle("xx.oo....", "x").as_deref(), Some(" c0"));
     assert_eq!(oracle("xx.oo....", "o").as_deref(), Some(" c1"));
 }
@@ -136,7 +136,7 @@ fn opt_gives_nothing_away_and_random_does() {
             for sample in &batch {
                 let text = sample.completion.as_deref().unwrap().to_owned();
                 let mut state = state(&board(sample));
-                let best = state.checks().unwrap().oracle("x").unwrap();
+                let best = state.oracle("x").unwrap();
                 let (_, earned, [_, legal, _], ..) = apply(&mut *state.clone_state(), "x", &text);
                 let (_, most, ..) = apply(&mut *state, "x", &best);
                 assert_eq!(legal, 1.0, "{text}");

@@ -5,10 +5,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-const FLOORS: [&[&str]; 5] = [
+const FLOORS: [&[&str]; 6] = [
     &["record", "gemm", "compile-kernels"],
-    &["sandbox", "functional"],
-    &["device", "policy", "envs"],
+    &["sandbox", "functional", "environment"],
+    &["device", "policy", "games", "problems"],
+    &["envs"],
     &["rollout", "group", "advantage", "update", "report", "troupe-run"],
     &[SUPPORT],
 ];
@@ -77,36 +78,35 @@ fn arrows_up_and_sideways_are_found() {
     assert_eq!(wrong_arrows(&unknown), ["extra has no floor: add it to FLOORS"]);
 }
 
-/// Rooms of `envs` and the rooms they must not use: problems know no environment, and environments neither each other
-/// nor the import.
-const ROOMS: [(&str, &[&str]); 9] = [
-    ("problems", &["math", "code", "import", "grid", "writing", "coop_code", "class_eval", "strbuild"]),
-    ("class_eval", &["math", "code", "import", "grid", "writing", "coop_code", "strbuild"]),
-    ("strbuild", &["math", "code", "import", "grid", "writing", "coop_code"]),
-    ("coop_code", &["math", "code", "import", "grid", "writing"]),
-    ("writing", &["math", "code", "import", "grid", "coop_code"]),
-    ("math/answer", &["problems", "code", "import"]),
-    ("math", &["code", "import", "grid"]),
-    ("code", &["math", "import", "grid"]),
-    ("grid", &["problems", "math", "code", "import"]),
+/// Modules of `problems` and the modules they must not use: shared code knows no problem set, and problem sets do not
+/// know each other.
+const MODULES: [(&str, &[&str]); 8] = [
+    ("problem.rs", &SETS),
+    ("joint.rs", &SETS),
+    ("class_eval", &["math", "code", "writing", "coop_code", "strbuild"]),
+    ("strbuild", &["math", "code", "writing", "coop_code", "class_eval"]),
+    ("coop_code", &["math", "code", "writing", "strbuild", "class_eval"]),
+    ("writing", &["math", "code", "coop_code", "strbuild", "class_eval"]),
+    ("math", &["code", "writing", "coop_code", "strbuild", "class_eval"]),
+    ("code", &["math", "writing", "coop_code", "strbuild", "class_eval"]),
 ];
 
+const SETS: [&str; 6] = ["math", "code", "writing", "coop_code", "class_eval", "strbuild"];
+
 #[test]
-fn arrows_between_the_rooms_of_envs_point_one_way() {
-    for (room, others) in ROOMS {
-        let mut folders = vec![troupe_tests::root().join("envs/src").join(room)];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).expect("a room") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let text = std::fs::read_to_string(&path).expect("text");
-                for other in others {
-                    let arrow = format!("use crate::{other}::");
-                    assert!(!text.contains(&arrow), "{} has '{arrow}'", path.display());
-                }
+fn problem_sets_do_not_know_each_other() {
+    for (module, others) in MODULES {
+        let mut paths = vec![troupe_tests::root().join("envs/problems/src").join(module)];
+        while let Some(path) = paths.pop() {
+            if path.is_dir() {
+                let entries = std::fs::read_dir(&path).expect("a module");
+                paths.extend(entries.map(|entry| entry.expect("an entry").path()));
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).expect("text");
+            for other in others {
+                let arrow = format!("use crate::{other}::");
+                assert!(!text.contains(&arrow), "{} has '{arrow}'", path.display());
             }
         }
     }

@@ -114,7 +114,7 @@ impl State for Talk {
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
         if !self.is_shared() {
-            return envs::environment::apply_in_order(self, actions);
+            return envs::apply_in_order(self, actions);
         }
         let parts: Vec<(&str, Outcome)> = actions
             .iter()

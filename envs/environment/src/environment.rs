@@ -1,0 +1,159 @@
+//! A family of tasks: how they are drawn, where an episode begins, what is demonstrated.
+
+use std::sync::Arc;
+
+use record::failure::{DATA, Failure, Result};
+use record::line::Task;
+use record::sample::Sample;
+use serde_json::Value;
+
+use crate::demonstration::Demonstration;
+use crate::selection::{Selection, Split, Tasks};
+use crate::settings::{Setting, Settings};
+use crate::state::State;
+use crate::workflow::{self, Workflow};
+
+/// An action in a style that has to be understood, or has to count as malformed; in the default workflow.
+#[derive(Clone, Debug)]
+pub struct ExtractionCase {
+    /// The style, in a few words.
+    pub name: &'static str,
+    /// The situation: the first of this `spec`.
+    pub spec: Value,
+    /// Who acts.
+    pub agent: &'static str,
+    /// The action.
+    pub text: String,
+    /// A plain action with the same meaning; `None`: malformed.
+    pub means: Option<String>,
+}
+
+impl ExtractionCase {
+    /// A case of name, text and meaning.
+    pub fn new(
+        spec: &Value,
+        agent: &'static str,
+        (name, text, means): (&'static str, &str, Option<&str>),
+    ) -> ExtractionCase {
+        let means = means.map(str::to_owned);
+        ExtractionCase { name, spec: spec.clone(), agent, text: text.to_owned(), means }
+    }
+}
+
+/// The demonstrations of the task at an index of the train split.
+pub type Demonstrator = Box<dyn Fn(u64) -> Result<Vec<Sample<'static>>> + Send>;
+
+/// A family of tasks with one set of rules. Only `name` and `reset` are needed to play; an environment that is built
+/// in gives the rest too.
+pub trait Environment: Send + Sync {
+    /// The name on the command line and in task lines, for example `plan-path`.
+    fn name(&self) -> &str;
+
+    /// The first state of the episode that `spec` describes; `spec` alone decides the rules.
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>>;
+
+    /// The first state of `task`; `workflow`: `None` for the default.
+    ///
+    /// # Errors
+    /// No such workflow: usage, which ends a run. A task that is refused: data.
+    fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
+        self.reset(&task.spec, workflow.unwrap_or(self.default_workflow()))
+    }
+
+    /// The agents that will act in `task`, known before a policy is loaded; empty if the task is refused,
+    /// which is reported when it is played.
+    ///
+    /// # Errors
+    /// No such workflow, or an environment that does not respond: usage.
+    fn agents(&self, task: &Task, workflow: Option<&str>) -> Result<Vec<String>> {
+        match self.workflow(workflow.unwrap_or(self.default_workflow()), &task.spec) {
+            Ok(workflow) => Ok(workflow.agents().to_vec()),
+            Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The state that [`State::to_json`] wrote.
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let _ = state;
+        Err(Failure::data(format!("{}: states cannot be restored", self.name())))
+    }
+
+    /// One-line description.
+    fn summary(&self) -> &'static str {
+        ""
+    }
+
+    /// The workflows that it can be played with, with the agents that they have unless a setting says otherwise;
+    /// the first is the default.
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &[]
+    }
+
+    /// The name of the first workflow.
+    fn default_workflow(&self) -> &str {
+        self.workflows().first().map_or("", |workflow| workflow.name())
+    }
+
+    /// The workflow called `name` with the agents that `spec` asks for.
+    ///
+    /// # Errors
+    /// No such workflow: usage. A `spec` that makes no sense: data.
+    fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+        let _ = spec;
+        workflow::find(self.workflows(), self.name(), name)
+    }
+
+    /// What `--set` understands.
+    fn settings(&self) -> &'static [Setting] {
+        &[]
+    }
+
+    /// Tokens of a completion at most where nobody says: of a tiny policy a bit more than the longest right answer takes; of a chat model,
+    /// which reads prose, with room for the words around the answer.
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        if settings.is_prose() { 128 } else { 8 }
+    }
+
+    /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends
+    /// on the selection and on i alone.
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let _ = selection;
+        Err(Failure::usage(format!("{} draws no tasks", self.name())))
+    }
+
+    /// Actions in styles that policies are known to use, for `envs check`.
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        Vec::new()
+    }
+
+    /// The kinds of demonstrators with the default share of each; empty without demonstrators.
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        &[]
+    }
+
+    /// What demonstrates the tasks of the train split, one index after another.
+    ///
+    /// # Errors
+    /// Settings, a workflow or a mix that cannot be: usage.
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let _ = demonstration;
+        Err(Failure::usage(format!("{} has no demonstrators", self.name())))
+    }
+
+    /// Demonstrations in task order, without end: a batch of samples for each task.
+    ///
+    /// # Errors
+    /// Tasks of the test split, and what [`Environment::demonstrator`] refuses: usage.
+    fn demonstrations(
+        &self,
+        demonstration: &Demonstration,
+    ) -> Result<Box<dyn Iterator<Item = Result<Vec<Sample<'static>>>> + Send>> {
+        match demonstration.tasks.split {
+            Split::Train => Ok(Box::new((0..).map(self.demonstrator(demonstration)?))),
+            Split::Test => {
+                Err(Failure::usage("demonstrations of the test split would leak it into training"))
+            }
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The skeleton of a grid world: workflows, episodes, proposals, tasks and demonstrations.
+//!
+//! In the workflow `team` a tool proposes and the planner, who sees the proposal, decides; only the planner's action
+//! changes the board, which persists between turns. The tool is scored as if its proposal were executed. In `single` the
+//! planner is alone. Two controls show what a team's gain comes from: in `mechanical` the tool is alone and its proposal
+//! is executed as it is; in `route-moves`, for worlds in which somebody walks, one planner writes a route and then its
+//! moves in one action.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, LazyLock};
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use record::sample::{Message, Rewards, Sample};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use super::{ActionFormat, ActionSpace, Parsed};
+use environment::demonstration::{self, Demonstration};
+use environment::settings::{Encoding, RewardMode, Setting, Settings};
+use environment::spec::{self, checked};
+use environment::streams;
+use environment::workflow::Workflow;
+use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
+
+/// The fields that every `spec` has, without the board.
+#[derive(Clone, Debug)]
+pub struct Episode {
+    pub encoding: Encoding,
+    /// What the tool proposes in.
+    pub space: ActionSpace,
+    /// Most steps of an action.
+    pub steps: u32,
+    pub turns: u32,
+    pub reward: RewardMode,
+    pub spec: Value,
+}
+
+impl Episode {
+    /// # Errors
+    /// Cells in prose, or numbers out of range: data.
+    pub fn new(
+        spec: &Value,
+        encoding: Encoding,
+        space: Option<ActionSpace>,
+        (name, steps, most): (&str, u32, u32),
+        turns: u32,
+        reward: RewardMode,
+    ) -> Result<Episode> {
+        if (space, encoding) == (Some(ActionSpace::Cells), Encoding::Full) {
+            return Err(Failure::data("spec: proposal: in prose the tool proposes moves"));
+        }
+        let space = space.unwrap_or(ActionSpace::default_of(encoding));
+        checked(name, steps, 1, most)?;
+        checked("turns", turns, 1, 99)?;
+        Ok(Episode { encoding, space, steps, turns, reward, spec: spec.clone() })
+    }
+
+    pub fn is_compact(&self) -> bool {
+        self.encoding == Encoding::Compact
+    }
+}
+
+/// A grid world: a task's instance, with everything that stays the same during its episodes.
+pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
+    const NAME: &'static str;
+    const SUMMARY: &'static str;
+    const SETTINGS: &'static [Setting];
+    /// Kinds of demonstrators with their default shares.
+    const DEMONSTRATORS: &'static [(&'static str, f64)];
+    /// True if somebody walks, so that there is a workflow `route-moves`.
+    const WALKS: bool;
+    /// Draws after which settings are found to allow no task.
+    const ATTEMPTS: u32;
+
+    /// How tasks are drawn.
+    type Rules: Clone + Send + Sync + 'static;
+    /// What an action changes.
+    type Situation: Clone + Debug + Send;
+    /// A situation as state JSON holds it.
+    type RawSituation: Serialize + DeserializeOwned;
+    /// One of an action's steps.
+    type Step: Clone;
+
+    /// Tokens of a completion at most: a bit more than the longest right answer takes, in prose with the words around it.
+    fn max_tokens(settings: &Settings) -> u32 {
+        if settings.is_prose() { 128 } else { 8 }
+    }
+    /// # Errors
+    /// Values out of range, or that contradict each other: usage.
+    fn rules(settings: &Settings) -> Result<Self::Rules>;
+    /// One try at a task of `split`: its `spec`, and what names it.
+    fn draw(rules: &Self::Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)>;
+    /// The rules in an error message, and what would allow more tasks.
+    fn describe(rules: &Self::Rules) -> (String, &'static str);
+
+    /// # Errors
+    /// A `spec` that describes no task: data.
+    fn parse(spec: &Value) -> Result<Self>;
+    fn episode(&self) -> &Episode;
+    fn start(&self) -> Self::Situation;
+    fn save(&self, situation: &Self::Situation) -> Self::RawSituation;
+    /// # Errors
+    /// A situation that cannot be reached: data.
+    fn load(&self, raw: Self::RawSituation) -> Result<Self::Situation>;
+
+    /// Why the episode is over, if it is.
+    fn ending(&self, situation: &Self::Situation) -> Option<&'static str>;
+    fn prompt(&self, situation: &Self::Situation, proposal: Option<&str>, agent: &str) -> String;
+    fn write(&self, situation: &Self::Situation, format: ActionFormat, steps: &[Self::Step]) -> String;
+    fn read(
+        &self,
+        situation: &Self::Situation,
+        format: ActionFormat,
+        text: &str,
+    ) -> Option<Parsed<Self::Step>>;
+    /// A proposal as the planner is shown it.
+    fn shown(&self, format: ActionFormat, text: &str, action: &Parsed<Self::Step>) -> String;
+    /// Executes an action.
+    fn play(
+        &self,
+        situation: &Self::Situation,
+        agent: &str,
+        action: &Parsed<Self::Step>,
+    ) -> (Self::Situation, Outcome);
+    /// The outcome of an action that cannot be parsed.
+    fn malformed(agent: &str) -> Outcome;
+
+    /// The first turn of a shortest solution.
+    fn best(&self, situation: &Self::Situation) -> Vec<Self::Step>;
+    /// Returns true if the world is solved, found by other means than in [`GridWorld::play`].
+    fn is_solved(&self, situation: &Self::Situation) -> bool;
+    fn test_actions(
+        &self,
+        situation: &Self::Situation,
+        write: &dyn Fn(&[Self::Step]) -> String,
+    ) -> Vec<String>;
+    fn extraction_cases() -> Vec<ExtractionCase>;
+    fn picture(&self, situation: &Self::Situation) -> String;
+
+    /// Draws a situation to demonstrate.
+    fn situations<'a>(&'a self, rules: &Self::Rules) -> Box<Situations<'a, Self>>;
+    /// The steps of a demonstrator of `kind`, at least one.
+    fn demonstrate(&self, kind: &str, situation: &Self::Situation, draws: &mut Draws) -> Vec<Self::Step>;
+}
+
+/// Draws situations without end, or `None` if there are no more.
+pub type Situations<'a, W> = dyn FnMut(&mut Draws) -> Option<<W as GridWorld>::Situation> + 'a;
+
+/// A grid world as an environment.
+pub struct Grid<W> {
+    workflows: LazyLock<Vec<Arc<Workflow>>>,
+    world: PhantomData<fn() -> W>,
+}
+
+impl<W: GridWorld> Grid<W> {
+    pub const fn new() -> Self {
+        Grid { workflows: LazyLock::new(workflows::<W>), world: PhantomData }
+    }
+}
+
+fn workflows<W: GridWorld>() -> Vec<Arc<Workflow>> {
+    let mut workflows = vec![
+        Workflow::sequential("team", &["tool", "planner"]),
+        Workflow::sequential("single", &["planner"]),
+    ];
+    workflows.extend(W::WALKS.then(|| Workflow::sequential("route-moves", &["planner"])));
+    workflows.push(Workflow::sequential("mechanical", &["tool"]));
+    workflows
+}
+
+/// The first task of `stream` that is in `split`.
+fn draw<W: GridWorld>(rules: &W::Rules, split: Split, stream: Stream) -> Result<Task> {
+    let drawn = |draws: &mut Draws| {
+        let (spec, identity) = W::draw(rules, split, draws)?;
+        Some(streams::task(W::NAME, split, &format!("{identity:016x}"), spec))
+    };
+    streams::first_task(W::ATTEMPTS, split, stream, drawn, || W::describe(rules))
+}
+
+impl<W: GridWorld> Environment for Grid<W> {
+    fn name(&self) -> &'static str {
+        W::NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        W::SUMMARY
+    }
+
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &self.workflows
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        W::SETTINGS
+    }
+
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        W::max_tokens(settings)
+    }
+
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let rules = W::rules(&selection.settings)?;
+        Ok(streams::tasks(W::NAME, selection, move |split, stream| draw::<W>(&rules, split, stream)))
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = self.workflow(workflow, spec)?;
+        let world = Arc::new(W::parse(spec)?);
+        Ok(Box::new(GridState { situation: world.start(), world, workflow, proposal: None }))
+    }
+
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let mut raw: Map<String, Value> = spec::read_state(state)?;
+        raw.shift_remove("env");
+        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+        let world = Arc::new(W::parse(&take("spec"))?);
+        let workflow: String = spec::read_state(&take("workflow"))?;
+        let proposal: Option<String> = spec::read_state(&take("proposal"))?;
+        let situation = world
+            .load(spec::read_state(&Value::Object(raw))?)
+            .map_err(|failure| Failure { message: format!("state: {}", failure.message), ..failure })?;
+        let workflow = self.workflow(&workflow, &Value::Null)?;
+        Ok(Box::new(GridState { world, workflow, situation, proposal: proposal.map(Arc::from) }))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        W::extraction_cases()
+    }
+
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        W::DEMONSTRATORS
+    }
+
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let rules = W::rules(&demonstration.tasks.settings)?;
+        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new(move |index| demonstrate::<W>(&rules, &workflow, &demonstration, index)))
+    }
+}
+
+/// The demonstrations of the train task at `index`. A planner adopts the proposal that it sees, good or bad, with
+/// probability `follow`, and otherwise a demonstrator decides. Neighboring samples share their board, and so the
+/// beginning of their prompts.
+fn demonstrate<W: GridWorld>(
+    rules: &W::Rules,
+    workflow: &Arc<Workflow>,
+    demonstration: &Demonstration,
+    index: u64,
+) -> Result<Vec<Sample<'static>>> {
+    let stream = streams::train_stream(W::NAME, demonstration.tasks.seed, index);
+    let task = draw::<W>(rules, Split::Train, stream)?;
+    let world = Arc::new(W::parse(&task.spec)?);
+    let mut draws = demonstration.draws(W::NAME, index);
+    let mut situations = world.situations(rules);
+    let mut samples = Vec::with_capacity(demonstration.states as usize * workflow.agents().len());
+    for number in 0..demonstration.states {
+        let Some(situation) = situations(&mut draws) else { break };
+        let mut state = GridState {
+            world: Arc::clone(&world),
+            workflow: Arc::clone(workflow),
+            situation,
+            proposal: None,
+        };
+        let episode = format!("{index}.{number}");
+        let mut proposed: Option<Vec<W::Step>> = None;
+        for agent in workflow.agents() {
+            let steps = match proposed.take() {
+                Some(steps) if f64::from(draws.uniform()) < demonstration.follow => steps,
+                _ => world.demonstrate(demonstration.kind(&mut draws), &state.situation, &mut draws),
+            };
+            let completion = state.write(agent, &steps);
+            let prompt = state.observe(agent);
+            samples.push(demonstration::sample(&task, &episode, agent, prompt, completion.clone()));
+            state.apply(agent, &completion)?;
+            proposed = Some(steps);
+        }
+    }
+    Ok(samples)
+}
+
+/// A situation in an episode, and what the tool has proposed.
+struct GridState<W: GridWorld> {
+    world: Arc<W>,
+    workflow: Arc<Workflow>,
+    situation: W::Situation,
+    /// The proposal as shown to the planner; `None` also if it could not be parsed.
+    proposal: Option<Arc<str>>,
+}
+
+impl<W: GridWorld> GridState<W> {
+    fn format(&self, agent: &str) -> ActionFormat {
+        let Episode { encoding, space, .. } = *self.world.episode();
+        ActionFormat::of(encoding, space, agent, self.workflow.name())
+    }
+
+    fn write(&self, agent: &str, steps: &[W::Step]) -> String {
+        self.world.write(&self.situation, self.format(agent), steps)
+    }
+}
+
+impl<W: GridWorld> State for GridState<W> {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.world.episode().turns
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        let proposal = match self.workflow.name() {
+            "team" if agent != "tool" => Some(self.proposal.as_deref().unwrap_or("")),
+            _ => None,
+        };
+        let content = self.world.prompt(&self.situation, proposal, agent);
+        vec![Message { role: "user".to_owned(), content }]
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.workflow.check(agent)?;
+        if let Some(reason) = self.world.ending(&self.situation) {
+            return Err(Failure::data(format!("the episode is over: {reason}")));
+        }
+        let format = self.format(agent);
+        self.proposal = None;
+        let Some(action) = self.world.read(&self.situation, format, text) else {
+            return Ok(W::malformed(agent));
+        };
+        let (after, mut outcome) = self.world.play(&self.situation, agent, &action);
+        if self.world.episode().reward == RewardMode::Success {
+            outcome.rewards = Rewards { team: f64::from(outcome.success), local: 0.0 };
+        }
+        // A proposal changes nothing, unless there is nobody else to decide.
+        if agent == "tool" && self.workflow.agents().len() > 1 {
+            self.proposal = Some(self.world.shown(format, text, &action).into());
+            return Ok(Outcome { terminated: false, success: false, ..outcome });
+        }
+        self.situation = after;
+        Ok(outcome)
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(GridState {
+            world: Arc::clone(&self.world),
+            workflow: Arc::clone(&self.workflow),
+            situation: self.situation.clone(),
+            proposal: self.proposal.clone(),
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        let spec = self.world.episode().spec.clone();
+        let mut state = spec::state(W::NAME, spec, self.workflow.name(), &self.world.save(&self.situation));
+        state.insert("proposal".to_owned(), self.proposal.as_deref().into());
+        Value::Object(state)
+    }
+
+    fn oracle(&self, agent: &str) -> Option<String> {
+        Some(self.write(agent, &self.world.best(&self.situation)))
+    }
+
+    fn is_solved(&self) -> bool {
+        self.world.is_solved(&self.situation)
+    }
+
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        self.world.test_actions(&self.situation, &|steps| self.write(agent, steps))
+    }
+
+    fn draw(&self) -> String {
+        self.world.picture(&self.situation)
+    }
+}

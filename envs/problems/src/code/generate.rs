@@ -1,0 +1,209 @@
+//! Generated Code tasks, drawn and never run.
+//!
+//! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task; that
+//! both agree on every test checks both, and `envs check` does so. Wrong programs belong to tasks easily taken for
+//! this one. Only those are kept that one hidden test finds out together, so that a perfect test case exists.
+//!
+//! Train and test are told apart by what a task computes: its answers on fixed inputs are hashed, and one task in 16 is
+//! for testing, of lists one in 8. Two ways of saying the same are on the same side.
+
+use record::failure::Result;
+use record::line::Task;
+use record::philox::{Draws, Part, Stream};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::NAME;
+use super::expression::{self, Chain};
+use super::list::{Pipeline, draw_list};
+use super::spec::{CodeProblem, Encoding, Style, TaskSettings, Test};
+use environment::Split;
+use environment::streams::{self, first_word, split_of};
+
+/// One in this many tasks is for testing.
+const TEST_SHARE: u64 = 16;
+/// Share of test tasks on lists, of which there are fewer.
+const TEST_SHARE_OF_LISTS: u64 = 8;
+/// Draws after which the settings are found to allow no task.
+const ATTEMPTS: u32 = 20_000;
+/// Most wrong programs of a task.
+const WRONG: usize = 4;
+/// Greatest absolute value of an answer to a tiny policy's task.
+const LARGEST_SMALL: i64 = 200;
+
+/// A task of `split`, drawn from `stream`.
+///
+/// # Errors
+/// The settings allow no such task: usage.
+pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
+    let drawn = |draws: &mut Draws| {
+        let steps = settings.least + draws.below((settings.most - settings.least + 1) as u32) as usize;
+        let (behavior, problem, share) = match settings.rules.encoding {
+            Encoding::Compact => small(settings, steps, draws)?,
+            Encoding::Full if settings.level == 1 => formula(settings, steps, draws)?,
+            Encoding::Full => large(settings, steps, draws)?,
+        };
+        let own = split_of(json!(behavior).to_string().as_bytes(), share);
+        (own == split).then(|| streams::task(NAME, split, &problem.name, settings.rules.spec(&problem)))
+    };
+    streams::first_task(ATTEMPTS, split, stream, drawn, || {
+        let TaskSettings { least, most, tests, .. } = settings;
+        (format!("least={least} most={most} tests={tests}"), "allow more steps, or fewer tests")
+    })
+}
+
+/// What a task computes on fixed inputs, the task, and the share of such tasks that are for testing.
+type Drawn = (Vec<Value>, CodeProblem, u64);
+
+/// A task for tiny policies, with its answers to fixed inputs.
+fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
+    let chain = Chain::draw(steps, draws);
+    let mut inputs: Vec<i64> = (0..10).collect();
+    draws.shuffle(&mut inputs);
+    inputs.truncate(settings.tests);
+    if !(0..10).all(|x| (-LARGEST_SMALL..=LARGEST_SMALL).contains(&chain.answer(x))) {
+        return None;
+    }
+    // Copying the words from left to right as an expression must be wrong, or the task would be to copy.
+    let copied = format!(" {}", chain.words());
+    let differs = |x: &i64| expression::evaluate(&copied, i128::from(*x)) != Some(chain.answer(*x).into());
+    let mut best: Vec<i64> = inputs.iter().copied().filter(differs).collect();
+    if best.is_empty() {
+        return None;
+    }
+    best.sort_unstable();
+    let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
+    let draft = Draft {
+        statement: chain.words(),
+        style: Style::Function,
+        name: "f",
+        answer: |chain: &Chain, x: &i64| json!(chain.answer(*x)),
+        write: |chain: &Chain| expression::program(&chain.expression()),
+    };
+    let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, &best)?;
+    problem.wrong.insert(0, expression::program(&copied));
+    problem.wrong.truncate(WRONG);
+    Some((behavior, problem, TEST_SHARE))
+}
+
+/// Arithmetic on a number in prose, with its answers to the inputs of [`small`]: what both compute is on one side.
+fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
+    let chain = Chain::draw(steps, draws);
+    let mut inputs: Vec<i64> = (-9..=20).collect();
+    draws.shuffle(&mut inputs);
+    inputs.truncate(settings.tests);
+    let draft = Draft {
+        statement: chain.prose(),
+        style: Style::Function,
+        name: "solve",
+        answer: |chain: &Chain, x: &i64| json!(chain.answer(*x)),
+        write: |chain: &Chain| format!("def solve(x):\n    return{}\n", chain.expression()),
+    };
+    let hidden = inputs.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&inputs);
+    let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, hidden)?;
+    // Other inputs do not make another task.
+    problem.name = format!("{:016x}", first_word(chain.words().as_bytes()));
+    let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
+    (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE))
+}
+
+/// A task in prose, with its answers to fixed inputs.
+fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
+    let pipeline = Pipeline::draw(steps, draws);
+    let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
+    let mut fixed = Draws::new(Stream::named(0, &[Part::Text(NAME), Part::Text("behaviour")]));
+    let behavior: Vec<Value> = (0..24).map(|_| pipeline.answer(&draw_list(&mut fixed))).collect();
+    // A task that always gives the same is none.
+    if behavior.iter().all(|answer| *answer == behavior[0]) {
+        return None;
+    }
+    let lists: Vec<Vec<i64>> = (0..settings.tests).map(|_| draw_list(draws)).collect();
+    let form = match style {
+        Style::Stdin => {
+            "\nInput: the first line holds the number of numbers, the second line the numbers. Output: the result; a list \
+             is printed on one line.\n"
+        }
+        Style::Function => "\nWrite a function solve(x) that takes the list and returns the result.\n",
+    };
+    let draft = Draft {
+        statement: pipeline.words() + form,
+        style,
+        name: "solve",
+        answer: |pipeline: &Pipeline, list: &Vec<i64>| pipeline.answer(list),
+        write: |pipeline: &Pipeline| match style {
+            Style::Stdin => pipeline.script(),
+            Style::Function => pipeline.function(),
+        },
+    };
+    // A case that the statement shows tells nobody's program apart.
+    let hidden = lists.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&lists);
+    let mut problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, hidden)?;
+    problem.name = format!("{:016x}", first_word(problem.statement.as_bytes()));
+    (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE_OF_LISTS))
+}
+
+/// How a family of tasks becomes a problem.
+struct Draft<A, W> {
+    statement: String,
+    style: Style,
+    /// The function's name.
+    name: &'static str,
+    answer: A,
+    /// The program of a task.
+    write: W,
+}
+
+impl<A, W> Draft<A, W> {
+    /// The problem of `task`, tested on `inputs`. The first of the `best` inputs that tells most `slips` from the task decides
+    /// which of them are its wrong programs.
+    fn problem<T, I: Serialize>(
+        self,
+        settings: &TaskSettings,
+        task: &T,
+        slips: &[T],
+        inputs: &[I],
+        best: &[I],
+    ) -> Option<CodeProblem>
+    where
+        A: Fn(&T, &I) -> Value,
+        W: Fn(&T) -> String,
+    {
+        let found = |input: &I| -> Vec<&T> {
+            let right = (self.answer)(task, input);
+            slips.iter().filter(|slip| (self.answer)(slip, input) != right).collect()
+        };
+        let best = best.iter().rev().max_by_key(|input| found(input).len())?;
+        let wrong = found(best).into_iter().take(WRONG).map(&self.write).collect();
+        let test = |input: &I| {
+            let (input, output) = (json!(input), (self.answer)(task, input));
+            match self.style {
+                Style::Stdin => {
+                    let count = input.as_array().map_or(0, Vec::len);
+                    Test { input: format!("{count}\n{}", printed(&input)), output: printed(&output) }
+                }
+                Style::Function => Test { input: json!([input]).to_string(), output: output.to_string() },
+            }
+        };
+        let tests: Vec<Test> = inputs.iter().map(test).collect();
+        let name = format!("{:016x}", first_word(json!([self.statement, inputs]).to_string().as_bytes()));
+        Some(CodeProblem {
+            name,
+            statement: self.statement,
+            style: self.style,
+            function: (self.style == Style::Function).then(|| self.name.to_owned()),
+            examples: settings.examples.min(tests.len()),
+            tests,
+            solution: Some((self.write)(task)),
+            wrong,
+        })
+    }
+}
+
+/// A number, or the numbers of a list, on a line.
+fn printed(value: &Value) -> String {
+    let words = match value {
+        Value::Array(list) => list.iter().map(Value::to_string).collect::<Vec<_>>().join(" "),
+        number => number.to_string(),
+    };
+    words + "\n"
+}

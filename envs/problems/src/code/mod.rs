@@ -1,0 +1,36 @@
+//! Code: a coder writes a program, a tester a test case, until they agree.
+//!
+//! From Stronger-MAS (arXiv 2510.11062). In the workflow `team` both answer at once, seeing the state before the turn.
+//! When the program does on the tester's input what the tester expects, the episode ends. Success is another matter: the
+//! program has to pass every golden test, and agents see no more of these than the examples in the statement. In `single`
+//! the coder is alone and is shown the example on which its program failed; in `one-shot` it has one turn.
+//!
+//! Programs run in [`sandbox`]; expected outputs stay outside of it. The expressions of tiny policies are
+//! evaluated without one ([`expression`]).
+//!
+//! - [`spec`]: settings and the `spec` of a task; [`generate`], [`list`], [`expression`]: generated tasks;
+//!   [`mutate`]: wrong programs made of right ones;
+//! - [`extract`]: test cases in answers; [`full`], [`compact`]: the two encodings of prompts and answers;
+//! - [`judge`], [`compare`]: runs programs, compares outputs;
+//! - [`state`]: an episode, and what answers earn; `test_actions`: for `envs check`.
+
+mod compact;
+pub mod compare;
+pub mod expression;
+mod extract;
+mod full;
+mod generate;
+pub mod judge;
+mod list;
+pub mod mutate;
+pub mod spec;
+mod state;
+mod test_actions;
+
+use crate::Problems;
+
+/// The environment's name.
+pub const NAME: &str = "code";
+
+/// The environment.
+pub static CODE: Problems<spec::Instance> = Problems::new();

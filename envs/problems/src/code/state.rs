@@ -1,0 +1,364 @@
+//! A Code episode: the program and the test case of the last turn, and what answers earn.
+//!
+//! A turn ends when the coder has answered, or, in the team, coder and tester together. The episode is over when they
+//! agree, that is, when the program does on the tester's input what the tester expects (without a tester: when it passes
+//! the examples in the statement), and after its last turn, when the last program is handed in as it is. It is a success
+//! if the program then passes every golden test. Agreement alone is none.
+//!
+//! A coder earns `.1 compiles + .1 smoke + .8 golden`, a tester `.1 valid + .1 agrees + .8 finds`: the share of wrong
+//! programs that its case finds out. The paper pays a tester as much for a case that the statement already shows.
+//!
+//! Team reward: what a turn adds to the best share of golden tests passed so far. The paper pays the share itself at
+//! every turn (Stronger-MAS, arXiv 2510.11062, appendix A.1), which pays a team with a right program for not agreeing.
+//!
+//! Demonstrators: `opt` gives the reference solution and a right test case; `careless` gives a program for a task easily
+//! taken for this one (an expression without its brackets) and the output of another test. With most answers careless, a
+//! policy becomes weak in a way that reinforcement can correct.
+
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::judge::{self, Disagreement, Quality, TestResults};
+use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, SETTINGS, Style, TaskSettings, Test};
+use super::{NAME, compact, expression, extract, full, generate, test_actions};
+use crate::{Episode, Problem, fences, outcome};
+use environment::demonstration::Demonstration;
+use environment::settings::{Setting, Settings, ranged};
+use environment::spec::{fail, read};
+use environment::workflow::Workflow;
+use environment::{ExtractionCase, Outcome, Split};
+
+/// Tests whose inputs the program has to take without failing, for the component `smoke`.
+const SMOKE: usize = 2;
+
+/// What a turn changes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Situation {
+    /// Turns that have ended.
+    turn: u32,
+    /// The coder's last program.
+    program: Option<String>,
+    /// The tester's last case.
+    case: Option<Test>,
+    /// Where program and case, or program and examples, differed at the end of the last turn.
+    disagreement: Option<Disagreement>,
+    /// Most golden tests that a program has passed.
+    best: usize,
+    /// The episode has ended.
+    over: bool,
+}
+
+impl Episode<Instance> {
+    fn has_tester(&self) -> bool {
+        self.workflow.position("tester").is_some()
+    }
+
+    fn is_compact(&self) -> bool {
+        self.problem.rules.encoding == Encoding::Compact
+    }
+
+    /// An answer that means `program`.
+    pub fn write_program(&self, program: &str) -> String {
+        if self.is_compact() { compact::write_program(program) } else { full::write_program(program) }
+    }
+
+    /// An answer that means `case`.
+    pub fn write_case(&self, case: &Test) -> String {
+        if self.is_compact() { compact::write_case(case) } else { full::write_case(case) }
+    }
+
+    /// The golden test that finds out most wrong programs.
+    fn best_case(&self) -> Result<&Test> {
+        let tests = &self.problem.problem.tests;
+        let mut best = (&tests[0], -1.0);
+        for test in tests {
+            let finds = judge::quality(&self.problem, test)?.finds;
+            if finds > best.1 {
+                best = (test, finds);
+            }
+        }
+        Ok(best.0)
+    }
+
+    /// Applies the coder's answer and returns its reward.
+    fn code(&mut self, text: &str) -> Result<Outcome> {
+        let asked = match &self.problem.problem.function {
+            Some(name) => fences::Wanted::Function(name),
+            None => fences::Wanted::Input,
+        };
+        let program = if self.is_compact() { compact::program(text) } else { fences::program(text, asked) };
+        let tests = &self.problem.problem.tests;
+        let (mut compiles, mut smoke) = (false, false);
+        let mut results = TestResults { passed: 0, total: tests.len() };
+        if let Some(source) = &program
+            && judge::compiles(&self.problem, source)?
+        {
+            compiles = true;
+            smoke = true;
+            for test in tests.iter().take(SMOKE) {
+                smoke = smoke && judge::run(&self.problem, source, &test.input)?.output.is_some();
+            }
+            results = judge::golden(&self.problem, source)?;
+        }
+        let Situation { best, program: last, .. } = &mut self.situation;
+        let team = results.passed.saturating_sub(*best) as f64 / results.total as f64;
+        *best = results.passed.max(*best);
+        *last = program;
+        let golden = ("golden", 8.0, results.fraction());
+        Ok(outcome(team, &[("compiles", 1.0, f64::from(compiles)), ("smoke", 1.0, f64::from(smoke)), golden]))
+    }
+
+    /// Applies the tester's answer and returns its reward. Almost all of the reward is for telling programs
+    /// apart, which an example copied from the statement cannot do.
+    fn test(&mut self, text: &str) -> Result<Outcome> {
+        let case = if self.is_compact() {
+            compact::test_case(text)
+        } else {
+            // A line that a program reads or prints ends with a line feed.
+            let end = if self.problem.problem.style == Style::Stdin { "\n" } else { "" };
+            extract::test_case(text).map(|(input, output)| Test { input: input + end, output: output + end })
+        };
+        let Quality { valid, agrees, finds } = match &case {
+            Some(case) => judge::quality(&self.problem, case)?,
+            None => Quality::NOTHING,
+        };
+        self.situation.case = case;
+        Ok(outcome(
+            0.0,
+            &[("valid", 1.0, f64::from(valid)), ("agrees", 1.0, f64::from(agrees)), ("finds", 8.0, finds)],
+        ))
+    }
+
+    /// Ends the turn: whether there is agreement, whether the episode is over, whether it is a success.
+    fn end_turn(&mut self, outcome: &mut Outcome) -> Result<()> {
+        self.situation.turn += 1;
+        self.situation.disagreement = None;
+        let mut agreed = false;
+        if let Some(program) = &self.situation.program {
+            let cases: Vec<&Test> = match self.has_tester() {
+                true => self.situation.case.iter().collect(),
+                false => self.problem.problem.shown().iter().collect(),
+            };
+            agreed = !cases.is_empty();
+            for case in cases {
+                let run = judge::run(&self.problem, program, &case.input)?;
+                if !judge::gives(&self.problem, &run, &case.output) {
+                    agreed = false;
+                    let (case, got, fault) = (case.clone(), run.output, run.fault);
+                    self.situation.disagreement = Some(Disagreement { case, got, fault });
+                    break;
+                }
+            }
+        }
+        self.situation.over = agreed || self.situation.turn >= self.problem.turns(&self.workflow);
+        outcome.terminated = self.situation.over;
+        outcome.components.insert("agreement".to_owned(), f64::from(agreed));
+        if let Some(program) = self.situation.program.as_ref().filter(|_| outcome.terminated) {
+            outcome.success = judge::golden(&self.problem, program)?.all();
+        }
+        Ok(())
+    }
+}
+
+impl Problem for Instance {
+    const NAME: &'static str = NAME;
+    const SUMMARY: &'static str = "write a program and a test case that agree, and pass the golden tests";
+    const SETTINGS: &'static [Setting] = SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
+    const SHIPPED: &'static str = include_str!("../../data/code.jsonl");
+    const MAX_TOKENS: u32 = 24;
+
+    /// Program and test case are each judged by the reference.
+    const JOINT: bool = false;
+
+    type Rules = TaskSettings;
+    type Situation = Situation;
+
+    fn workflows() -> Vec<Arc<Workflow>> {
+        vec![
+            Workflow::parallel("team", &["coder", "tester"]),
+            Workflow::sequential("single", &["coder"]),
+            Workflow::sequential("one-shot", &["coder"]),
+        ]
+    }
+
+    /// A function of one line with the words around it; programs on lists are longer.
+    fn max_prose_tokens(settings: &Settings) -> u32 {
+        let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
+        if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 }
+    }
+
+    fn rules(settings: &Settings) -> Result<TaskSettings> {
+        let encoding = Encoding::of_problems(settings)?;
+        let level = settings.whole("level", 1, 1, 4)?;
+        let lists = encoding == Encoding::Full && level > 1;
+        let least = settings.whole("least", if lists { level - 1 } else { 2 }, 1, 4)?;
+        Ok(TaskSettings {
+            rules: Rules {
+                encoding,
+                reasoning: Reasoning::from_settings(settings, encoding)?,
+                turns: settings.whole("turns", 4, 1, 99)?,
+                cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
+                wall: settings
+                    .value("wall", "a number")?
+                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
+                    .transpose()?,
+                memory: settings.whole("memory", 256, 16, 4096)?,
+            },
+            tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
+            examples: settings.whole("examples", 2, 1, 3)?,
+            level,
+            least,
+            most: settings.whole("most", least.max(if lists { level } else { 3 }), least, 4)?,
+        })
+    }
+
+    fn draw(rules: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
+        generate::draw(rules, split, stream)
+    }
+
+    fn from_file(rules: &TaskSettings, raw: &Value, name: &str) -> Result<Value> {
+        let mut problem: CodeProblem = read(raw)?;
+        problem.check().map_err(fail)?;
+        problem.name = name.to_owned();
+        problem.tests.truncate(rules.tests.max(problem.examples));
+        Ok(rules.rules.spec(&problem))
+    }
+
+    fn parse(spec: &Value) -> Result<Self> {
+        Instance::parse(spec)
+    }
+
+    fn turns(&self, workflow: &Workflow) -> u32 {
+        if workflow.name() == "one-shot" { 1 } else { self.rules.turns }
+    }
+
+    fn start(&self, _workflow: &Workflow) -> Situation {
+        Situation::default()
+    }
+
+    fn check(episode: &Episode<Self>) -> Result<()> {
+        let (best, total) = (episode.situation.best, episode.problem.problem.tests.len());
+        match best <= total {
+            true => Ok(()),
+            false => Err(Failure::data(format!("state: best: {best} of {total} tests"))),
+        }
+    }
+
+    fn ending(episode: &Episode<Self>) -> Option<&'static str> {
+        episode.situation.over.then_some("the program was handed in")
+    }
+
+    fn prompt(episode: &Episode<Self>, agent: &str) -> String {
+        let Situation { program, disagreement, .. } = &episode.situation;
+        let (program, last) = (program.as_deref(), disagreement.as_ref());
+        let problem = &episode.problem.problem;
+        match episode.is_compact() {
+            true => compact::prompt(&problem.statement, agent, program, last),
+            false => {
+                let reasoning = episode.problem.rules.reasoning;
+                full::prompt(problem, reasoning, agent, !episode.has_tester(), program, last)
+            }
+        }
+    }
+
+    /// In the team a turn ends when both have answered; an answer alone is scored, and ends nothing.
+    fn play(
+        episode: &mut Episode<Self>,
+        actions: &[(&str, &str)],
+        credited: Option<&str>,
+    ) -> Result<Outcome> {
+        let mut parts = Vec::new();
+        for (agent, text) in actions {
+            parts.push((*agent, if *agent == "tester" { episode.test(text)? } else { episode.code(text)? }));
+        }
+        let team = parts.iter().map(|(_, own)| own.rewards.team).sum();
+        let mut outcome = match (credited, parts.pop()) {
+            (Some(_), Some((_, own))) => own,
+            (_, last) => {
+                parts.extend(last);
+                Outcome::together(team, &parts)
+            }
+        };
+        if credited.is_none() || !episode.has_tester() {
+            episode.end_turn(&mut outcome)?;
+        }
+        Ok(outcome)
+    }
+
+    fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
+        if agent == "tester" {
+            // Without a sandbox there is no oracle; whoever asks learns why from the first `apply`.
+            return episode.best_case().ok().map(|case| episode.write_case(case));
+        }
+        episode.problem.problem.solution.as_ref().map(|solution| episode.write_program(solution))
+    }
+
+    /// By the reference solution: the program gives what the solution gives, whatever the tests expect.
+    fn is_solved(episode: &Episode<Self>) -> bool {
+        let Situation { program: Some(program), over: true, .. } = &episode.situation else { return false };
+        let instance = &*episode.problem;
+        let right = |test: &Test| -> Result<bool> {
+            let expected = match &instance.problem.solution {
+                Some(solution) => judge::run(instance, solution, &test.input)?.output,
+                None => Some(test.output.clone()),
+            };
+            let run = judge::run(instance, program, &test.input)?;
+            Ok(expected.is_some_and(|expected| judge::gives(instance, &run, &expected)))
+        };
+        instance.problem.tests.iter().all(|test| right(test).unwrap_or(false))
+    }
+
+    fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
+        test_actions::all(episode, agent)
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases()
+    }
+
+    fn picture(episode: &Episode<Self>) -> String {
+        let Situation { turn, program, case, .. } = &episode.situation;
+        let mut text = format!("{}\nturn {turn}\n", episode.problem.problem.statement.trim_end());
+        if let Some(program) = program {
+            text.push_str(&format!("program:\n{}\n", program.trim_end()));
+        }
+        if let Some(case) = case {
+            let (input, output) = (case.input.trim_end(), case.output.trim_end());
+            text.push_str(&match input.contains('\n') || output.contains('\n') {
+                true => format!("case, input:\n{input}\ncase, output:\n{output}\n"),
+                false => format!("case: {input} -> {output}\n"),
+            });
+        }
+        text
+    }
+
+    fn demonstrate(
+        episode: &Episode<Self>,
+        agent: &str,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+    ) -> String {
+        let problem = &episode.problem.problem;
+        let careless = demonstration.kind(draws) == "careless";
+        if agent == "tester" {
+            let case = problem.tests[draws.below(problem.tests.len() as u32) as usize].clone();
+            return match draws.choose(&problem.tests) {
+                Some(other) if careless => episode.write_case(&Test { output: other.output.clone(), ..case }),
+                _ => episode.write_case(&case),
+            };
+        }
+        let mut program = problem.solution.clone().unwrap_or_default();
+        if careless && episode.is_compact() {
+            program = expression::program(&format!(" {}", problem.statement));
+        } else if careless {
+            program = draws.choose(&problem.wrong).cloned().unwrap_or(program);
+        }
+        episode.write_program(&program)
+    }
+}

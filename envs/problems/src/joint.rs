@@ -1,0 +1,267 @@
+//! Shared code of environments that score the texts of all agents in a turn as one: one reward for the team,
+//! as in MAGRPO (arXiv 2508.04652), and none for an agent alone.
+//!
+//! A [`JointTask`] grades texts and writes prompts; turns, states and the end of an episode are handled here.
+//! A turn ends and pays when the last stage of the workflow has acted. An episode lasts all its turns, even
+//! after a perfect one: returns add up turns, and an early end would pay for being slow. The last turn
+//! decides about success.
+//!
+//! Visibility: in `team` and `single` an agent sees its earlier texts, in `pipeline` also the earlier texts
+//! of the same turn, in `discussion` everything, from the second turn on.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Episode, Problem, fences};
+use environment::demonstration::Demonstration;
+use environment::settings::{Setting, Settings};
+use environment::workflow::Workflow;
+use environment::{ExtractionCase, Outcome, Split};
+
+/// A task whose answer is the texts of all agents. For constants and functions without a comment see
+/// [`Problem`].
+pub trait JointTask: Clone + Debug + Send + Sync + 'static {
+    const NAME: &'static str;
+    const SUMMARY: &'static str;
+    const SETTINGS: &'static [Setting];
+    const DEMONSTRATORS: &'static [(&'static str, f64)] = &[];
+    const SHIPPED: &'static str = "";
+    const DATA: Option<&'static str> = Some("shipped");
+    const MAX_TOKENS: u32;
+
+    type Rules: Clone + Send + Sync + 'static;
+
+    fn workflows() -> Vec<Arc<Workflow>>;
+    /// # Errors
+    /// Values out of range, or that contradict each other: usage.
+    fn rules(settings: &Settings) -> Result<Self::Rules>;
+    /// # Errors
+    /// The rules allow none: usage.
+    fn draw(_rules: &Self::Rules, _split: Split, _stream: Stream) -> Result<Task> {
+        Err(Failure::usage(format!("{} draws no tasks", Self::NAME)).hint("--set data=shipped"))
+    }
+    /// # Errors
+    /// `raw` is no such problem: data.
+    fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
+    /// # Errors
+    /// A `spec` that describes no task: data.
+    fn parse(spec: &Value) -> Result<Self>;
+    fn turns(&self, workflow: &Workflow) -> u32;
+    fn reward_range(&self) -> (f64, f64);
+
+    /// The prompt of `agent`, with the visible part of earlier turns.
+    fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String;
+    /// Grades `texts`, one for each agent of `workflow`; an empty text means that the agent wrote nothing.
+    ///
+    /// # Errors
+    /// No sandbox to run a program in: unavailable.
+    fn grade(&self, workflow: &Workflow, texts: &[&str]) -> Result<Grade>;
+
+    /// A text of `agent` that earns most with the best texts of the others, if one is known.
+    fn best(&self, workflow: &Workflow, agent: &str) -> Option<String>;
+    fn test_actions(&self, workflow: &Workflow, agent: &str) -> Vec<String>;
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        Vec::new()
+    }
+    fn picture(&self) -> String;
+    fn demonstrate(&self, _workflow: &Workflow, _agent: &str, _kind: &str, _draws: &mut Draws) -> String {
+        String::new()
+    }
+}
+
+/// What texts are worth together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Grade {
+    /// The team's reward.
+    pub team: f64,
+    /// Its components, each in [0, 1].
+    pub components: Vec<(&'static str, f64)>,
+    /// The task counts as solved.
+    pub success: bool,
+    /// Feedback for each agent in the next turn; empty without feedback.
+    pub feedback: Vec<String>,
+}
+
+/// What an agent is shown.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    /// Turns that have ended.
+    pub turn: u32,
+    /// Earlier texts, each with the position of its agent.
+    pub texts: Vec<(usize, &'a str)>,
+    /// What the agent is told of the last turn, if anything.
+    pub feedback: Option<&'a str>,
+}
+
+/// What a turn changes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JointProgress {
+    /// Turns that have ended.
+    turn: u32,
+    /// What each agent said last.
+    texts: Vec<Option<String>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    feedback: Vec<String>,
+}
+
+/// A [`JointTask`] as a [`Problem`].
+#[derive(Clone, Debug)]
+pub struct Together<J>(pub J);
+
+impl<J: JointTask> Together<J> {
+    fn grade(&self, workflow: &Workflow, said: &JointProgress) -> Result<Grade> {
+        let texts: Vec<&str> = said.texts.iter().map(|text| text.as_deref().unwrap_or_default()).collect();
+        self.0.grade(workflow, &texts)
+    }
+}
+
+impl<J: JointTask> Problem for Together<J> {
+    const NAME: &'static str = J::NAME;
+    const SUMMARY: &'static str = J::SUMMARY;
+    const SETTINGS: &'static [Setting] = J::SETTINGS;
+    const DEMONSTRATORS: &'static [(&'static str, f64)] = J::DEMONSTRATORS;
+    const SHIPPED: &'static str = J::SHIPPED;
+    const JOINT: bool = true;
+    const MAX_TOKENS: u32 = J::MAX_TOKENS;
+    const DATA: Option<&'static str> = J::DATA;
+
+    type Rules = J::Rules;
+    type Situation = JointProgress;
+
+    fn workflows() -> Vec<Arc<Workflow>> {
+        J::workflows()
+    }
+
+    fn rules(settings: &Settings) -> Result<J::Rules> {
+        J::rules(settings)
+    }
+
+    fn draw(rules: &J::Rules, split: Split, stream: Stream) -> Result<Task> {
+        J::draw(rules, split, stream)
+    }
+
+    fn from_file(rules: &J::Rules, raw: &Value, name: &str) -> Result<Value> {
+        J::from_file(rules, raw, name)
+    }
+
+    fn parse(spec: &Value) -> Result<Self> {
+        J::parse(spec).map(Together)
+    }
+
+    fn turns(&self, workflow: &Workflow) -> u32 {
+        self.0.turns(workflow)
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        self.0.reward_range()
+    }
+
+    fn start(&self, workflow: &Workflow) -> JointProgress {
+        JointProgress { turn: 0, texts: vec![None; workflow.agents().len()], feedback: Vec::new() }
+    }
+
+    fn check(episode: &Episode<Self>) -> Result<()> {
+        let JointProgress { texts, feedback, .. } = &episode.situation;
+        let agents = episode.workflow.agents().len();
+        match texts.len() == agents && (feedback.is_empty() || feedback.len() == agents) {
+            true => Ok(()),
+            false => {
+                Err(Failure::data(format!("state: texts, feedback: not one for each of {agents} agents")))
+            }
+        }
+    }
+
+    fn ending(episode: &Episode<Self>) -> Option<&'static str> {
+        (episode.situation.turn >= episode.problem.turns(&episode.workflow)).then_some("it had all its turns")
+    }
+
+    fn prompt(episode: &Episode<Self>, agent: &str) -> String {
+        let Episode { workflow, situation: JointProgress { turn, texts, feedback }, .. } = episode;
+        let own = workflow.position(agent).unwrap_or_default();
+        let sees = |position: usize| match workflow.name() {
+            "pipeline" => position <= own,
+            "discussion" => true,
+            _ => position == own,
+        };
+        let texts = texts.iter().enumerate().filter(|(position, _)| sees(*position));
+        let shown = Shown {
+            turn: *turn,
+            texts: texts.filter_map(|(position, text)| Some((position, text.as_deref()?))).collect(),
+            feedback: feedback.get(own).map(String::as_str),
+        };
+        episode.problem.0.prompt(workflow, agent, &shown)
+    }
+
+    /// Alone, an agent of several earns nothing, and nothing ends.
+    fn play(
+        episode: &mut Episode<Self>,
+        actions: &[(&str, &str)],
+        _credited: Option<&str>,
+    ) -> Result<Outcome> {
+        let workflow = Arc::clone(&episode.workflow);
+        for (agent, text) in actions {
+            if let Some(position) = workflow.position(agent) {
+                // A text longer than any sensible answer counts as empty.
+                let text = if text.len() > fences::LONGEST { "" } else { text };
+                episode.situation.texts[position] = Some(text.to_owned());
+            }
+        }
+        let mut last = workflow.agents()[workflow.stage(workflow.stages() - 1)].iter();
+        if !last.all(|agent| actions.iter().any(|(actor, _)| actor == agent)) {
+            return Ok(Outcome::new(0.0, 0.0, &[]));
+        }
+        let grade = episode.problem.grade(&workflow, &episode.situation)?;
+        episode.situation.turn += 1;
+        episode.situation.feedback = grade.feedback;
+        let mut outcome = Outcome::new(grade.team, 0.0, &grade.components);
+        outcome.terminated = Self::ending(episode).is_some();
+        outcome.success = outcome.terminated && grade.success;
+        Ok(outcome)
+    }
+
+    fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
+        episode.problem.0.best(&episode.workflow, agent)
+    }
+
+    /// Graded again from the texts in the state.
+    fn is_solved(episode: &Episode<Self>) -> bool {
+        let grade = || episode.problem.grade(&episode.workflow, &episode.situation);
+        Self::ending(episode).is_some() && grade().is_ok_and(|grade| grade.success)
+    }
+
+    fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
+        let mut actions = episode.problem.0.test_actions(&episode.workflow, agent);
+        let malformed = ["", " ", "\u{0}\u{1b}[2J", "é\u{202e}\u{1f600} ```", "so on "];
+        actions.extend(malformed.map(str::to_owned));
+        actions
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        J::extraction_cases()
+    }
+
+    fn picture(episode: &Episode<Self>) -> String {
+        let mut text = format!("{}\n", episode.problem.0.picture());
+        for (agent, said) in episode.workflow.agents().iter().zip(&episode.situation.texts) {
+            text.push_str(&format!("{agent}: {}\n", said.as_deref().unwrap_or("nothing yet")));
+        }
+        text
+    }
+
+    fn demonstrate(
+        episode: &Episode<Self>,
+        agent: &str,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+    ) -> String {
+        let kind = demonstration.kind(draws).to_owned();
+        episode.problem.0.demonstrate(&episode.workflow, agent, &kind, draws)
+    }
+}

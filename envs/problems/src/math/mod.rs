@@ -1,0 +1,35 @@
+//! Math: solve a problem by thinking and by program.
+//!
+//! From Stronger-MAS (arXiv 2510.11062). Workflows:
+//!
+//! - `team`: a tool, who writes a program, and a reasoner, who thinks. Both see the state before the turn; the episode ends
+//!   when their answers agree, in success if the answer is right. Running out of turns is no success, even where the
+//!   reasoner is right.
+//! - `single`: a reasoner who answers once.
+//! - `turns`: a reasoner who sees its last solution, until it gives the same answer twice.
+//! - `ensemble`: the numbers of reasoners and tools in the task's `spec`, in parallel, then a judge, who sees
+//!   them all; the episode ends when the judge adopts one of their answers.
+//!
+//! Files:
+//! - [`answer`]: parses answers, finds them in solutions, compares them;
+//! - [`story`]: generated word problems; [`spec`]: settings and the `spec` of a task;
+//! - [`state`]: an episode, and what answers earn; [`compact`], [`full`]: the two encodings of prompts and answers;
+//! - [`demonstrate`]: demonstrations for the warm-up; `test_actions`: for `envs check`.
+
+pub mod answer;
+mod compact;
+mod demonstrate;
+mod full;
+mod message;
+mod spec;
+mod state;
+mod story;
+mod test_actions;
+
+use crate::Problems;
+
+/// The environment's name.
+pub const NAME: &str = "math";
+
+/// The environment.
+pub static MATH: Problems<spec::MathProblem> = Problems::new();

@@ -1,0 +1,373 @@
+//! A problem as an environment: workflows, tasks, episodes, state JSON and demonstrations.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::{Arc, LazyLock};
+
+use record::failure::{Failure, Result};
+use record::line::Task;
+use record::philox::{Draws, Stream};
+use record::sample::{Message, Sample};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use environment::demonstration::{self, Demonstration};
+use environment::settings::{Setting, Settings};
+use environment::spec;
+use environment::streams;
+use environment::workflow;
+use environment::workflow::Workflow;
+use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
+
+/// Tokens of a completion at most where problems come from a file, whose answers nobody here knows.
+const MAX_TOKENS_OF_FILES: u32 = 512;
+
+/// A problem: a task's instance, with everything that stays the same during its episodes.
+pub trait Problem: Clone + Debug + Send + Sync + 'static {
+    const NAME: &'static str;
+    const SUMMARY: &'static str;
+    const SETTINGS: &'static [Setting];
+    /// Kinds of demonstrators with their default shares.
+    const DEMONSTRATORS: &'static [(&'static str, f64)];
+    /// The shipped problems: a `spec` without rules on each line.
+    const SHIPPED: &'static str;
+    /// Tokens of a completion at most, where it is no prose.
+    const MAX_TOKENS: u32;
+    /// Whether an agent's success can depend on what the others of its stage do.
+    const JOINT: bool;
+    /// Default of `--set data`; `None`: tasks are generated.
+    const DATA: Option<&'static str> = None;
+
+    /// Tokens of a completion in prose at most: room for an answer that explains itself, as untrained chat models do.
+    fn max_prose_tokens(settings: &Settings) -> u32 {
+        let _ = settings;
+        Self::MAX_TOKENS
+    }
+
+    /// How tasks are drawn.
+    type Rules: Clone + Send + Sync + 'static;
+    /// What an action changes.
+    type Situation: Clone + Debug + Send + Serialize + DeserializeOwned + 'static;
+
+    fn workflows() -> Vec<Arc<Workflow>>;
+    /// The workflow `name` where its agents depend on `spec`; `None`: the one in [`Problem::workflows`].
+    ///
+    /// # Errors
+    /// A `spec` that makes no sense: data.
+    fn workflow(_name: &str, _spec: &Value) -> Result<Option<Arc<Workflow>>> {
+        Ok(None)
+    }
+
+    /// # Errors
+    /// Values out of range, or that contradict each other: usage.
+    fn rules(settings: &Settings) -> Result<Self::Rules>;
+    /// The first task of `stream` that is in `split`.
+    ///
+    /// # Errors
+    /// The rules allow none: usage.
+    fn draw(rules: &Self::Rules, split: Split, stream: Stream) -> Result<Task>;
+    /// The `spec` of the problem called `name`, with these rules; whatever else `raw` holds is added by the caller.
+    ///
+    /// # Errors
+    /// `raw` is no such problem: data.
+    fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
+
+    /// # Errors
+    /// A `spec` that describes no task: data.
+    fn parse(spec: &Value) -> Result<Self>;
+    fn turns(&self, workflow: &Workflow) -> u32;
+    /// Least and greatest reward.
+    fn reward_range(&self) -> (f64, f64) {
+        (0.0, 1.0)
+    }
+    fn start(&self, workflow: &Workflow) -> Self::Situation;
+    /// Checks a situation that was read from JSON.
+    ///
+    /// # Errors
+    /// It cannot be reached: data.
+    fn check(episode: &Episode<Self>) -> Result<()>;
+
+    /// Why the episode is over, if it is.
+    fn ending(episode: &Episode<Self>) -> Option<&'static str>;
+    fn prompt(episode: &Episode<Self>, agent: &str) -> String;
+    /// Executes the actions of a stage together, or of one agent alone; the outcome for the agent `credited`, otherwise
+    /// the joint outcome.
+    ///
+    /// # Errors
+    /// No sandbox to run a program in: unavailable.
+    fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], credited: Option<&str>)
+    -> Result<Outcome>;
+
+    fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
+    /// Returns true if the problem is solved, found by other means than in [`Problem::play`].
+    fn is_solved(episode: &Episode<Self>) -> bool;
+    fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String>;
+    fn extraction_cases() -> Vec<ExtractionCase>;
+    fn picture(episode: &Episode<Self>) -> String;
+
+    /// # Errors
+    /// Nothing under these rules is demonstrated: usage.
+    fn demonstrated(_rules: &Self::Rules) -> Result<()> {
+        Ok(())
+    }
+    /// What a demonstrator of `agent` says.
+    fn demonstrate(
+        episode: &Episode<Self>,
+        agent: &str,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+    ) -> String;
+}
+
+/// An outcome after which the episode goes on. The local reward is the weighted sum of the parts, given as name, weight
+/// in tenths and value in [0, 1]. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+pub fn outcome(team: f64, parts: &[(&str, f64, f64)]) -> Outcome {
+    let local = parts.iter().map(|(_, tenths, value)| tenths * value).sum::<f64>() / 10.0;
+    let components: Vec<(&str, f64)> = parts.iter().map(|(name, _, value)| (*name, *value)).collect();
+    Outcome::new(team, local, &components)
+}
+
+/// `text` with a space before each character: every digit is a word of a tiny tokenizer.
+pub fn spell(text: &str) -> String {
+    text.chars().flat_map(|letter| [' ', letter]).collect()
+}
+
+/// Problems of one kind as an environment.
+pub struct Problems<P> {
+    workflows: LazyLock<Vec<Arc<Workflow>>>,
+    problem: PhantomData<fn() -> P>,
+}
+
+impl<P: Problem> Problems<P> {
+    pub const fn new() -> Self {
+        Problems { workflows: LazyLock::new(P::workflows), problem: PhantomData }
+    }
+}
+
+impl<P: Problem> Environment for Problems<P> {
+    fn name(&self) -> &'static str {
+        P::NAME
+    }
+
+    fn summary(&self) -> &'static str {
+        P::SUMMARY
+    }
+
+    fn workflows(&self) -> &[Arc<Workflow>] {
+        &self.workflows
+    }
+
+    fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+        P::workflow(name, spec)?.map_or_else(|| workflow::find(self.workflows(), P::NAME, name), Ok)
+    }
+
+    fn settings(&self) -> &'static [Setting] {
+        P::SETTINGS
+    }
+
+    fn max_tokens(&self, settings: &Settings) -> u32 {
+        match settings.text("data") {
+            Some(_) => MAX_TOKENS_OF_FILES,
+            None if settings.is_prose() => P::max_prose_tokens(settings),
+            None => P::MAX_TOKENS,
+        }
+    }
+
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let rules = P::rules(&selection.settings)?;
+        match selection.settings.text("data").or(P::DATA) {
+            Some(file) => crate::file::tasks::<P>(file, &rules, selection),
+            None => {
+                Ok(streams::tasks(P::NAME, selection, move |split, stream| P::draw(&rules, split, stream)))
+            }
+        }
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = self.workflow(workflow, spec)?;
+        Ok(Box::new(Episode::begin(&Arc::new(P::parse(spec)?), &Arc::new(spec.clone()), &workflow)))
+    }
+
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let mut raw: Map<String, Value> = spec::read_state(state)?;
+        raw.shift_remove("env");
+        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+        let (spec, name) = (Arc::new(take("spec")), take("workflow"));
+        let problem = Arc::new(P::parse(&spec)?);
+        let workflow = self.workflow(&spec::read_state::<String>(&name)?, &spec)?;
+        let situation = spec::read_state(&Value::Object(raw))?;
+        let episode = Episode { problem, spec, workflow, situation };
+        P::check(&episode)?;
+        Ok(Box::new(episode))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        P::extraction_cases()
+    }
+
+    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
+        P::DEMONSTRATORS
+    }
+
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let rules = P::rules(&demonstration.tasks.settings)?;
+        if demonstration.tasks.settings.text("data").is_some() {
+            return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
+        }
+        P::demonstrated(&rules)?;
+        let workflow = workflow::find(self.workflows(), P::NAME, &demonstration.workflow)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new(move |index| demonstrate::<P>(&rules, &workflow, &demonstration, index)))
+    }
+}
+
+/// The demonstrations of the train task at `index`: what every agent says in the first turn, and every second time after
+/// a turn of such answers, if that did not end the episode.
+fn demonstrate<P: Problem>(
+    rules: &P::Rules,
+    workflow: &Arc<Workflow>,
+    demonstration: &Demonstration,
+    index: u64,
+) -> Result<Vec<Sample<'static>>> {
+    let task = P::draw(rules, Split::Train, streams::train_stream(P::NAME, demonstration.tasks.seed, index))?;
+    let (problem, spec) = (Arc::new(P::parse(&task.spec)?), Arc::new(task.spec.clone()));
+    let workflow = P::workflow(workflow.name(), &task.spec)?.unwrap_or_else(|| Arc::clone(workflow));
+    let mut draws = demonstration.draws(P::NAME, index);
+    let mut samples = Vec::new();
+    for number in 0..demonstration.states {
+        let mut episode = Episode::begin(&problem, &spec, &workflow);
+        if number % 2 == 1 {
+            let mut later = episode.clone();
+            if !later.demonstrated_turn(demonstration, &mut draws, None)? {
+                episode = later;
+            }
+        }
+        let name = format!("{index}.{number}");
+        let mut record = |episode: &Episode<P>, agent: &str, text: &str| {
+            let prompt = episode.observe(agent);
+            samples.push(demonstration::sample(&task, &name, agent, prompt, text.to_owned()));
+        };
+        episode.demonstrated_turn(demonstration, &mut draws, Some(&mut record))?;
+    }
+    Ok(samples)
+}
+
+/// Callback for a situation, an agent and its text.
+type Recorder<'a, P> = &'a mut dyn FnMut(&Episode<P>, &str, &str);
+
+/// A situation in an episode.
+#[derive(Clone, Debug)]
+pub struct Episode<P: Problem> {
+    pub problem: Arc<P>,
+    spec: Arc<Value>,
+    pub workflow: Arc<Workflow>,
+    pub situation: P::Situation,
+}
+
+impl<P: Problem> Episode<P> {
+    fn begin(problem: &Arc<P>, spec: &Arc<Value>, workflow: &Arc<Workflow>) -> Self {
+        let situation = problem.start(workflow);
+        let (problem, spec, workflow) = (Arc::clone(problem), Arc::clone(spec), Arc::clone(workflow));
+        Episode { problem, spec, workflow, situation }
+    }
+
+    fn play(&mut self, actions: &[(&str, &str)], credited: Option<&str>) -> Result<Outcome> {
+        if actions.is_empty() {
+            return Err(Failure::data("no action was given"));
+        }
+        actions.iter().try_for_each(|(agent, _)| self.workflow.check(agent))?;
+        if let Some(reason) = P::ending(self) {
+            return Err(Failure::data(format!("the episode is over: {reason}")));
+        }
+        P::play(self, actions, credited)
+    }
+
+    /// Plays a turn of demonstrators; returns true if the episode is over. A recorded turn ends with its last
+    /// stage, because nothing follows from that stage.
+    fn demonstrated_turn(
+        &mut self,
+        demonstration: &Demonstration,
+        draws: &mut Draws,
+        mut record: Option<Recorder<'_, P>>,
+    ) -> Result<bool> {
+        let workflow = Arc::clone(&self.workflow);
+        for stage in 0..workflow.stages() {
+            let mut texts = Vec::new();
+            for agent in &workflow.agents()[workflow.stage(stage)] {
+                let text = P::demonstrate(self, agent, demonstration, draws);
+                if let Some(record) = &mut record {
+                    record(self, agent, &text);
+                }
+                texts.push((agent.as_str(), text));
+            }
+            if record.is_some() && stage + 1 == workflow.stages() {
+                break;
+            }
+            let actions: Vec<(&str, &str)> =
+                texts.iter().map(|(agent, text)| (*agent, text.as_str())).collect();
+            if self.play(&actions, None)?.terminated {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl<P: Problem> State for Episode<P> {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.problem.turns(&self.workflow)
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        self.problem.reward_range()
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: P::prompt(self, agent) }]
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.play(&[(agent, text)], Some(agent))
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        self.play(actions, None)
+    }
+
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        if !P::JOINT {
+            return Ok(None);
+        }
+        let actions: Vec<(&str, &str)> = others.iter().copied().chain([(agent, text)]).collect();
+        self.play(&actions, Some(agent)).map(Some)
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        spec::state(P::NAME, (*self.spec).clone(), self.workflow.name(), &self.situation).into()
+    }
+
+    fn oracle(&self, agent: &str) -> Option<String> {
+        P::oracle(self, agent)
+    }
+
+    fn is_solved(&self) -> bool {
+        P::is_solved(self)
+    }
+
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        P::test_actions(self, agent)
+    }
+
+    fn draw(&self) -> String {
+        P::picture(self)
+    }
+}

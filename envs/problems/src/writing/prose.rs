@@ -1,0 +1,319 @@
+//! `tldr` and `arxiv`: two writers in prose, scored as published for MAGRPO (arXiv 2508.04652).
+//!
+//! By default both texts have to be about the source ([`super::source`]), and connectives are whole words.
+//!
+//! Counting follows the published rewards to the letter: words by white space, lengths in characters of the raw text, every
+//! word counted for the vocabulary, connectives of the second text alone (`tldr`) or of both texts without anything in between
+//! (`arxiv`). Of two published ranges of `arxiv`'s length the older is taken, 1.0 to 1.3 with edges at 0.8 and 1.5.
+//!
+//! Left out: demonstrations; a pretrained policy needs none.
+
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use record::failure::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::connectives::{Hits, content, kinds, words};
+use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
+use super::{SUCCESS, grade, pair, source};
+use crate::gates::{GATES, Gates as Kinds};
+use crate::joint::{Grade, JointTask, Shown};
+use environment::ExtractionCase;
+use environment::settings::{Setting, Settings, choice};
+use environment::spec::{checked, fail, read, write};
+use environment::workflow::Workflow;
+
+/// What one writer puts between the two texts.
+const MARK: &str = "[PARAGRAPH_SPLIT]";
+
+const DATA: Setting =
+    Setting::new("data", "shipped", "FILE of texts, as `envs import` writes it; shipped: some of our own");
+const HITS: Setting = Setting::new(
+    "hits",
+    "word; substring with gates=published",
+    "what counts as a connective: word, or substring (its letters, also inside a word, as published)",
+);
+const SHARE: Setting =
+    Setting::new("success", "0.9", "share of the greatest reward, 3, from which on it is a success, 0 to 1");
+
+/// What the two kinds of prose differ in.
+pub trait Kind: Clone + Debug + Send + Sync + 'static {
+    /// The environment's name.
+    const NAME: &'static str;
+    /// One-line description.
+    const SUMMARY: &'static str;
+    /// The shipped texts.
+    const SHIPPED: &'static str;
+    /// What the levels ask for.
+    const GATES: Gates;
+    /// The share of a text's content words that stand in the source, where that is asked for.
+    const SOURCE: Ramp;
+    /// Connectives count in both texts, not in the second alone.
+    const BOTH: bool;
+    /// What the source is, what the first writer does, and the second.
+    const ROLES: [&'static str; 3];
+    /// Texts that earn the most there is by the published rules, 2.98, whatever the source.
+    fn best() -> [String; 2];
+}
+
+/// Summaries of a post.
+#[derive(Clone, Debug)]
+pub struct Tldr;
+
+impl Kind for Tldr {
+    const NAME: &'static str = "tldr";
+    const SUMMARY: &'static str = "two writers summarize a post, one shortly and one at more length";
+    const SHIPPED: &'static str = include_str!("../../data/tldr.jsonl");
+    const GATES: Gates = Gates {
+        words: (8, 256),
+        length: Ramp { from: 1.1, least: 1.6, most: 3.2, to: 5.0 },
+        vocabulary: Ramp { from: 1.3, least: 2.0, most: f64::INFINITY, to: f64::INFINITY },
+        kind: 0.05,
+        overlap: 0.03,
+    };
+    const SOURCE: Ramp = Ramp { from: 0.25, least: 0.5, most: f64::INFINITY, to: f64::INFINITY };
+    const BOTH: bool = false;
+    const ROLES: [&'static str; 3] = [
+        "post",
+        "Summarize the post in one or two short sentences.",
+        "Summarize the post in a paragraph two to three times as long as a short summary: use other and more words, and \
+         connect the sentences with words such as however, because of this, for example or finally.",
+    ];
+
+    fn best() -> [String; 2] {
+        let first = "Someone tells what happened at home and asks for help.";
+        let second = "Also, someone tells what happened; notably, that is likewise the point, so it was hard at first, but \
+                      overall, although things went wrong, we should indeed act when we can.";
+        [first.to_owned(), second.to_owned()]
+    }
+}
+
+/// An abstract, expanded.
+#[derive(Clone, Debug)]
+pub struct Arxiv;
+
+impl Kind for Arxiv {
+    const NAME: &'static str = "arxiv";
+    const SUMMARY: &'static str = "two writers expand an abstract: background, then method";
+    const SHIPPED: &'static str = include_str!("../../data/arxiv.jsonl");
+    const GATES: Gates = Gates {
+        words: (128, 256),
+        length: Ramp { from: 0.8, least: 1.0, most: 1.3, to: 1.5 },
+        vocabulary: Ramp { from: 0.5, least: 0.7, most: 1.3, to: 1.7 },
+        kind: 0.05,
+        overlap: 0.23,
+    };
+    // Background and method bring more words of their own than a summary.
+    const SOURCE: Ramp = Ramp { from: 0.15, least: 0.3, most: f64::INFINITY, to: f64::INFINITY };
+    const BOTH: bool = true;
+    const ROLES: [&'static str; 3] = [
+        "abstract",
+        "Write the paragraph on background and motivation of a paper with this abstract, in 130 to 200 words. Leave its method \
+         to your partner.",
+        "Write the paragraph on method and implications of a paper with this abstract, in 130 to 200 words. Leave its background \
+         to your partner; keep the same style and the same terms.",
+    ];
+
+    fn best() -> [String; 2] {
+        let [_, connected] = Tldr::best();
+        let text = [connected.as_str(); 5].join(" ");
+        [text.clone(), text]
+    }
+}
+
+/// The fields of a `spec`; others are kept and ignored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Spec {
+    /// The source.
+    problem: String,
+    #[serde(flatten)]
+    rules: Rules,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Rules {
+    #[serde(default)]
+    gates: Kinds,
+    /// What counts as a connective, where the gates do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hits: Option<Hits>,
+    #[serde(default = "success")]
+    success: f64,
+}
+
+impl Rules {
+    fn hits(&self) -> Hits {
+        self.hits.unwrap_or(if self.gates.earned() { Hits::Word } else { Hits::Substring })
+    }
+}
+
+fn success() -> f64 {
+    SUCCESS
+}
+
+/// A source to write about.
+#[derive(Clone, Debug)]
+pub struct Prose<K> {
+    spec: Spec,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Kind> Prose<K> {
+    fn score(&self, [first, second]: [&str; 2]) -> Score {
+        let (one, two) = (words(first), words(second));
+        let connected = if K::BOTH { [first, second].concat() } else { second.to_owned() };
+        let count = |text: &str| text.split(is_space).filter(|word| !word.is_empty()).count();
+        let counts = Counts {
+            words: [count(first), count(second)],
+            length: [first.chars().count(), second.chars().count()],
+            vocabulary: [one.len(), two.len()],
+            kinds: kinds(&connected, self.spec.rules.hits()),
+            overlap: jaccard(&content(&one), &content(&two)),
+        };
+        Score::of(&counts, &K::GATES)
+    }
+}
+
+/// What Python's `split` takes for white space.
+fn is_space(letter: char) -> bool {
+    letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
+}
+
+impl<K: Kind> JointTask for Prose<K> {
+    const NAME: &'static str = K::NAME;
+    const SUMMARY: &'static str = K::SUMMARY;
+    const SETTINGS: &'static [Setting] = &[DATA, GATES, HITS, SHARE];
+    const SHIPPED: &'static str = K::SHIPPED;
+    const MAX_TOKENS: u32 = 256;
+
+    type Rules = Rules;
+
+    fn workflows() -> Vec<Arc<Workflow>> {
+        super::workflows()
+    }
+
+    fn rules(settings: &Settings) -> Result<Rules> {
+        let hits = match settings.text("hits") {
+            None => None,
+            Some("substring") => Some(Hits::Substring),
+            Some("word") => Some(Hits::Word),
+            Some(other) => return Err(choice("hits", other, "substring or word")),
+        };
+        Ok(Rules {
+            gates: Kinds::of(settings)?,
+            hits,
+            success: settings.number("success", SUCCESS, 0.0, 1.0)?,
+        })
+    }
+
+    fn from_file(rules: &Rules, raw: &Value, _name: &str) -> Result<Value> {
+        let problem = raw["problem"].as_str().unwrap_or_default().to_owned();
+        Ok(write(&Spec { problem, rules: rules.clone() }))
+    }
+
+    fn parse(spec: &Value) -> Result<Self> {
+        let spec: Spec = read(spec)?;
+        if spec.problem.trim().is_empty() {
+            return Err(fail("problem: there is no text"));
+        }
+        checked("success", spec.rules.success, 0.0, 1.0)?;
+        Ok(Prose { spec, kind: PhantomData })
+    }
+
+    fn turns(&self, workflow: &Workflow) -> u32 {
+        super::turns(workflow)
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        (0.0, MOST)
+    }
+
+    fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
+        let [source, first, second] = K::ROLES;
+        let mut text = format!("This is the {source}:\n\n{}\n\n", self.spec.problem.trim());
+        for (position, said) in &shown.texts {
+            let whose = if workflow.agents()[*position] == agent { "You" } else { "Your partner" };
+            text.push_str(&format!("{whose} wrote:\n\n{}\n\n", said.trim()));
+        }
+        if workflow.name() == "single" {
+            let parts = format!("Write two texts. The first: {first} The second: {second}");
+            return format!("{text}{parts}\n\nPut {MARK} between the two, and write nothing else.");
+        }
+        let own = if agent == "writer-1" { first } else { second };
+        let again =
+            if shown.turn > 0 { "Write your text again, so that both fit each other better. " } else { "" };
+        format!(
+            "{text}You are one of two writers; your partner writes the other part. {again}{own} Write nothing else."
+        )
+    }
+
+    fn grade(&self, _workflow: &Workflow, texts: &[&str]) -> Result<Grade> {
+        let texts = pair(texts, MARK);
+        let Rules { gates, success, .. } = self.spec.rules;
+        let mut grade = grade(&self.score(texts), success);
+        if gates.earned() {
+            let work = texts.map(|text| source::work(text, &self.spec.problem, K::SOURCE));
+            let least = work[0].min(work[1]);
+            grade.team *= least;
+            grade.success = grade.team >= success * MOST;
+            grade.components.push(("source", least));
+        }
+        Ok(grade)
+    }
+
+    /// Of summaries no best one is known.
+    fn best(&self, workflow: &Workflow, agent: &str) -> Option<String> {
+        let texts = (!self.spec.rules.gates.earned()).then(K::best)?;
+        match workflow.position(agent) {
+            _ if workflow.name() == "single" => Some(texts.join(MARK)),
+            position => texts.get(position?).cloned(),
+        }
+    }
+
+    fn test_actions(&self, workflow: &Workflow, agent: &str) -> Vec<String> {
+        let source = &self.spec.problem;
+        let long = "on ".repeat(300);
+        let best = self.best(workflow, agent).unwrap_or_default();
+        let twice = format!("{best} {best}");
+        vec![best, twice, source.clone(), format!("{source} {MARK} {source}"), long, MARK.to_owned()]
+    }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec = json!({"problem": "My cat sits on the keyboard whenever I write."});
+        vec![ExtractionCase::new(&spec, "writer-1", ("empty", "", None))]
+    }
+
+    fn picture(&self) -> String {
+        self.spec.problem.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::writing::{ARXIV, TLDR};
+    use environment::Environment;
+
+    /// What the best texts earn, however connectives are found.
+    #[test]
+    fn the_best_texts_earn_what_is_published() {
+        let environments: [(&dyn Environment, [String; 2]); 2] =
+            [(&TLDR, Tldr::best()), (&ARXIV, Arxiv::best())];
+        for (environment, [first, second]) in environments {
+            for hits in ["substring", "word"] {
+                let spec = json!({"problem": "text", "hits": hits, "gates": "published"});
+                let mut state = environment.reset(&spec, "team").unwrap();
+                let outcome = state.apply_together(&[("writer-1", &first), ("writer-2", &second)]).unwrap();
+                assert!(
+                    (outcome.rewards.team - 2.98).abs() < 1e-12,
+                    "{} {hits}: {outcome:?}",
+                    environment.name()
+                );
+            }
+        }
+    }
+}

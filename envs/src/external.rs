@@ -1,0 +1,409 @@
+//! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
+//!
+//! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
+//! candidates costs it nothing either. [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it
+//! dies or times out.
+//!
+//! Left out: drawing tasks and demonstrations; they come as lines on stdin.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use record::failure::{DATA, Failure, Result};
+use record::line::Task;
+use record::sample::{Message, Rewards};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use environment::workflow::Workflow;
+use environment::{Environment, Outcome, State, apply_in_order};
+use sandbox::supervise::Processes;
+
+/// Turn limit when neither `--turns` nor the program gives one: the paper's T.
+const TURNS: u32 = 4;
+
+/// The environment behind a command. Clones share its processes.
+#[derive(Clone)]
+pub struct External {
+    command: String,
+    processes: Arc<Processes>,
+    probing: Arc<Probing>,
+    /// True if rewards out of their range are refused.
+    strict: bool,
+}
+
+impl External {
+    /// The environment that `command` runs, each response within `timeout`. The program is not started before its first
+    /// request.
+    pub fn new(command: &str, timeout: Duration) -> External {
+        External {
+            command: command.to_owned(),
+            processes: Arc::new(Processes::new(command, timeout)),
+            probing: Arc::default(),
+            strict: true,
+        }
+    }
+
+    /// [`External::new`] for `envs check`, which accepts rewards out of range in order to report them.
+    pub fn lenient(command: &str, timeout: Duration) -> External {
+        External { strict: false, ..External::new(command, timeout) }
+    }
+
+    /// The processes of the program.
+    pub fn processes(&self) -> &Processes {
+        &self.processes
+    }
+
+    /// The request that resets to `task`, without its number.
+    pub fn reset_request(task: &Task, workflow: Option<&str>) -> Value {
+        match workflow {
+            None => json!({"task": task}),
+            Some(workflow) => json!({"task": task, "workflow": workflow}),
+        }
+    }
+
+    /// The first state of `task`.
+    ///
+    /// # Errors
+    /// The program does not respond: work. It refuses the task, or violates the protocol: data.
+    pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
+        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow))?)?;
+        let (least, most) = response.reward_range;
+        if !(least.is_finite() && most.is_finite() && least <= most) {
+            return Err(Failure::data(format!(
+                "`reward_range` is [{least}, {most}]: not least and greatest"
+            )));
+        }
+        if response.turns == Some(0) {
+            return Err(Failure::data("`turns` is 0: an episode has one turn at least")
+                .hint("leave `turns` out, and --turns or its default applies"));
+        }
+        let state = ExternalState {
+            reward_range: response.reward_range,
+            strict: self.strict,
+            processes: self.processes.clone(),
+            probing: self.probing.clone(),
+            workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
+            turns: response.turns.unwrap_or(TURNS),
+            together: response.together,
+            state: response.state,
+            observations: response.observations,
+            solved: false,
+        };
+        state.check_observations()?;
+        Ok(state)
+    }
+
+    /// From now on oracles and test actions come from `probe` requests. The first failure of one is kept for
+    /// [`External::probe_failure`].
+    pub fn enable_probes(&self) {
+        self.probing.lock().0 = true;
+    }
+
+    /// Why a `probe` request failed, if one did; reported once.
+    pub fn probe_failure(&self) -> Option<Failure> {
+        self.probing.lock().1.take()
+    }
+}
+
+impl Environment for External {
+    fn name(&self) -> &str {
+        &self.command
+    }
+
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        self.begin(&Task { spec: spec.clone(), ..Task::default() }, Some(workflow))
+    }
+
+    fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
+        Ok(Box::new(self.first_state(task, workflow)?))
+    }
+
+    fn agents(&self, task: &Task, workflow: Option<&str>) -> Result<Vec<String>> {
+        match self.first_state(task, workflow) {
+            Ok(state) => Ok(state.workflow.agents().to_vec()),
+            Err(failure) if failure.code == DATA => Ok(Vec::new()),
+            Err(failure) if failure.is_interruption() => Err(failure),
+            Err(failure) => Err(Failure::usage(format!("--env-command {}", failure.message))
+                .hint("the program answers one line of JSON for each line, like: envs step plan-path")),
+        }
+    }
+}
+
+/// True if the program supports `probe`, and the first failure of one.
+#[derive(Default)]
+struct Probing(Mutex<(bool, Option<Failure>)>);
+
+impl Probing {
+    fn lock(&self) -> MutexGuard<'_, (bool, Option<Failure>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What each agent sees; `None` for one that skips its turn.
+type Observations = BTreeMap<String, Option<Vec<Message>>>;
+
+/// The response to a request with `task`.
+#[derive(Deserialize)]
+struct ResetResponse {
+    state: Value,
+    observations: Observations,
+    agents: Vec<String>,
+    order: Value,
+    turns: Option<u32>,
+    /// True if it supports `actions`.
+    #[serde(default)]
+    together: bool,
+    #[serde(default = "unit")]
+    reward_range: (f64, f64),
+}
+
+fn unit() -> (f64, f64) {
+    (0.0, 1.0)
+}
+
+/// The rewards of a response; `local` may be one number for all agents, or one by agent.
+#[derive(Deserialize)]
+struct StepRewards {
+    team: f64,
+    local: Local,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
+enum Local {
+    Of(f64),
+    By(BTreeMap<String, f64>),
+}
+
+/// The response to a request with `state`, `agent` and `action`.
+#[derive(Deserialize)]
+struct StepResponse {
+    state: Value,
+    rewards: StepRewards,
+    #[serde(default)]
+    reward_components: BTreeMap<String, f64>,
+    terminated: bool,
+    success: bool,
+    #[serde(default)]
+    observations: Observations,
+}
+
+/// The response to a request with `state`, `agent` and `probe`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProbeResponse {
+    /// Test actions; empty after the end of the episode.
+    #[serde(default)]
+    pub probes: Vec<String>,
+    /// An action that no other outscores.
+    pub oracle: Option<String>,
+    /// True if the task is solved here, found by other means than the last action's.
+    pub solved: bool,
+}
+
+fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(response))
+        .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
+}
+
+/// A situation that the program described.
+#[derive(Clone)]
+pub struct ExternalState {
+    processes: Arc<Processes>,
+    probing: Arc<Probing>,
+    workflow: Arc<Workflow>,
+    turns: u32,
+    together: bool,
+    reward_range: (f64, f64),
+    strict: bool,
+    state: Value,
+    observations: Observations,
+    solved: bool,
+}
+
+impl ExternalState {
+    fn check_observations(&self) -> Result<()> {
+        const SKIP: &str = "null says that an agent skips its turn";
+        for agent in self.workflow.agents() {
+            match self.observations.get(agent) {
+                None => {
+                    return Err(
+                        Failure::data(format!("`observations` has nothing for the agent {agent}")).hint(SKIP)
+                    );
+                }
+                Some(Some(messages)) if messages.is_empty() => {
+                    return Err(Failure::data(format!(
+                        "`observations` has no message for the agent {agent}, and a prompt is not empty"
+                    ))
+                    .hint(SKIP));
+                }
+                Some(_) => {}
+            }
+        }
+        match self.workflow.agents().iter().any(|agent| self.acts(agent)) {
+            true => Ok(()),
+            false => {
+                Err(Failure::data("`observations` is null for every agent, and `terminated` is not true")
+                    .hint("one agent acts, or the episode is over"))
+            }
+        }
+    }
+
+    /// Sends `request`, which is about the actions of `agents`, and about this state.
+    fn step(&mut self, mut request: Value, agents: &[&str]) -> Result<Outcome> {
+        request["state"] = self.state.clone();
+        let response: StepResponse = read(self.processes.ask(request)?)?;
+        let (team, (least, most)) = (response.rewards.team, self.reward_range);
+        let (local, locals) = match response.rewards.local {
+            Local::Of(local) => (local, BTreeMap::new()),
+            Local::By(locals) => {
+                if let Some(agent) = agents.iter().find(|agent| !locals.contains_key(**agent)) {
+                    return Err(Failure::data(format!("`rewards.local` has nothing for the agent {agent}")));
+                }
+                (locals.values().sum::<f64>() / locals.len().max(1) as f64, locals)
+            }
+        };
+        let within = |reward: &f64| (least..=most).contains(reward);
+        if let Some(reward) = [team, local].iter().chain(locals.values()).find(|reward| !within(reward))
+            && self.strict
+        {
+            let which = if *reward == team { "team" } else { "local" };
+            return Err(Failure::data(format!(
+                "a {which} reward of {reward} is not in [{least}, {most}], the range of the environment"
+            )));
+        }
+        if response.success && !response.terminated && self.strict {
+            return Err(Failure::data(
+                "`success` is true and `terminated` false: a success ends the episode",
+            ));
+        }
+        self.state = response.state;
+        self.observations = response.observations;
+        self.solved = response.success;
+        if !response.terminated {
+            self.check_observations()?;
+        }
+        Ok(Outcome {
+            rewards: Rewards { team, local },
+            locals,
+            components: response.reward_components,
+            terminated: response.terminated,
+            success: response.success,
+        })
+    }
+
+    /// Test actions and oracle of `agent`, as the program gives them.
+    ///
+    /// # Errors
+    /// It does not respond: work. It does not support `probe`: data.
+    pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
+        read(self.processes.ask(json!({"state": self.state, "agent": agent, "probe": true}))?)
+    }
+
+    /// [`ExternalState::probe`] once probes are enabled; a failure is kept for [`External::probe_failure`].
+    fn enabled_probe(&self, agent: &str) -> Option<ProbeResponse> {
+        if !self.probing.lock().0 {
+            return None;
+        }
+        let response = self.probe(agent);
+        response.map_err(|failure| self.probing.lock().1.get_or_insert(failure).code).ok()
+    }
+}
+
+impl State for ExternalState {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.turns
+    }
+
+    fn reward_range(&self) -> (f64, f64) {
+        self.reward_range
+    }
+
+    fn acts(&self, agent: &str) -> bool {
+        self.observations.get(agent).is_some_and(Option::is_some)
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        self.observations.get(agent).cloned().flatten().unwrap_or_default()
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.step(json!({"agent": agent, "action": text}), &[agent])
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        if self.together {
+            let texts: Map<String, Value> =
+                actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
+            let agents: Vec<&str> = actions.iter().map(|(agent, _)| *agent).collect();
+            return self.step(json!({"actions": texts}), &agents);
+        }
+        apply_in_order(self, actions)
+    }
+
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        if !self.together {
+            return Ok(None);
+        }
+        let others: Map<String, Value> =
+            others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
+        self.step(json!({"agent": agent, "action": text, "beside": others}), &[agent]).map(Some)
+    }
+
+    fn scores_together(&self) -> bool {
+        self.together
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        self.state.clone()
+    }
+
+    fn oracle(&self, agent: &str) -> Option<String> {
+        self.enabled_probe(agent)?.oracle
+    }
+
+    fn is_solved(&self) -> bool {
+        let agents = self.workflow.agents();
+        let first = agents.iter().find(|agent| self.acts(agent)).or(agents.first());
+        first.and_then(|agent| self.enabled_probe(agent)).map_or(self.solved, |response| response.solved)
+    }
+
+    /// The program's test actions, or else the words of the observation; then malformed ones.
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        let mut texts = match self.enabled_probe(agent) {
+            Some(response) => response.probes,
+            None => words(&self.observe(agent)),
+        };
+        texts.extend(MALFORMED.map(str::to_owned));
+        texts
+    }
+
+    fn draw(&self) -> String {
+        self.state.to_string()
+    }
+}
+
+/// What every environment has to have an outcome for.
+pub const MALFORMED: [&str; 9] =
+    ["", " ", "\n", "\u{0}", "[[[", "{\"action\":1}", "\\\"", "🦀 日本", "-1e999"];
+/// Words of an observation that are tried.
+const WORDS: usize = 24;
+
+fn words(messages: &[Message]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in messages.iter().flat_map(|message| message.content.split_whitespace()) {
+        if words.len() < WORDS && words.iter().all(|other| other != word) {
+            words.push(word.to_owned());
+        }
+    }
+    words
+}

@@ -1,0 +1,322 @@
+//! A program that answers one line of JSON for each line it is sent.
+//!
+//! A process that dies, exceeds the timeout, or answers another request is killed and replaced, and the
+//! request is sent once more: requests are pure, so a retry changes nothing. Processes are kept for later
+//! requests, one for each concurrent request.
+//!
+//! What a process has started ends with it ([`descendants`]), and what it says on stderr is passed on ([`errors`]). Left out: a sandbox. The program is the user's own, run
+//! as `sh -c` would run it.
+
+mod descendants;
+mod errors;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use record::failure::{Failure, Result};
+use record::read::MAX_LINE;
+use record::stage::interrupted;
+use serde_json::{Map, Value};
+
+use errors::{Errors, Told};
+
+/// How long a process may take to exit once its stdin is closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often a wait checks for a signal.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Characters of a line that is no answer.
+const SHOWN: usize = 200;
+
+/// The processes of one command.
+pub struct Processes {
+    command: String,
+    timeout: Duration,
+    idle: Mutex<Vec<Running>>,
+    requests: AtomicU64,
+    told: Told,
+}
+
+impl Processes {
+    /// Processes that run `command`, each answer within `timeout`. None is started yet.
+    pub fn new(command: &str, timeout: Duration) -> Processes {
+        Processes {
+            command: command.to_owned(),
+            timeout,
+            idle: Mutex::new(Vec::new()),
+            requests: AtomicU64::new(0),
+            told: Told::default(),
+        }
+    }
+
+    /// The answer to `request`, whose field `request` is filled in here.
+    ///
+    /// # Errors
+    /// Two processes in a row gave no answer: work. The answer says `error`: data.
+    pub fn ask(&self, mut request: Value) -> Result<Map<String, Value>> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        request["request"] = number.into();
+        let (answer, _) = self.exchange(&request.to_string(), number)?;
+        match answer.get("error") {
+            None => Ok(answer),
+            Some(Value::String(message)) => Err(Failure::data(message)),
+            Some(other) => Err(Failure::data(other)),
+        }
+    }
+
+    /// The answer to `line`, a request that carries `number`, read and as it came.
+    ///
+    /// # Errors
+    /// Two processes in a row gave no answer: work.
+    pub fn exchange(&self, line: &str, number: u64) -> Result<(Map<String, Value>, String)> {
+        let line = format!("{line}\n");
+        let idle = self.lock().pop();
+        let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
+        let answer = first.or_else(|cause| match interrupted() {
+            true => Err(cause),
+            false => self.start().and_then(|child| self.put(child, &line, number)),
+        });
+        answer.map_err(|cause| match interrupted() {
+            true => Failure::interrupted(),
+            false => Failure::work(format!("{}: {cause}", self.command)),
+        })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Running>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) -> std::result::Result<Running, String> {
+        Running::start(&self.command, &self.told).map_err(|error| format!("could not be started: {error}"))
+    }
+
+    fn put(
+        &self,
+        mut child: Running,
+        line: &str,
+        number: u64,
+    ) -> std::result::Result<(Map<String, Value>, String), String> {
+        let text = child.ask(line, self.timeout)?;
+        let answer: Map<String, Value> =
+            serde_json::from_str(&text).map_err(|error| not_json(&text, child.lines, &error))?;
+        if answer.get("request").and_then(Value::as_u64) != Some(number) {
+            return Err(format!("its answer does not echo \"request\": {number}"));
+        }
+        self.lock().push(child);
+        Ok((answer, text))
+    }
+}
+
+/// Why an answer, so many lines after the program's start, is no JSON: Python and others write numbers that JSON does not have,
+/// and what a program prints comes between its answers.
+fn not_json(text: &str, line: u64, error: &serde_json::Error) -> String {
+    let at = text.get(error.column().saturating_sub(2)..).unwrap_or_default().trim_start();
+    match ["NaN", "Infinity", "-Infinity"].iter().find(|number| at.starts_with(**number)) {
+        Some(number) => {
+            format!("its answer holds {number}, which is no number in JSON (column {})", error.column())
+        }
+        None if text.trim_start().starts_with('{') => format!("its answer is no JSON object: {error}"),
+        None => {
+            let shown: String = text.chars().take(SHOWN).collect();
+            format!(
+                "line {line} of its output is no JSON object: {shown:?}; stdout is for answers, so print to stderr"
+            )
+        }
+    }
+}
+
+/// Runs `command` without input, and gives each line that it prints to `each`.
+///
+/// # Errors
+/// No line for `timeout`, one that is too long or no UTF-8: work. An exit code other than 0: the same. What `each` fails
+/// with.
+pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> Result<()>) -> Result<()> {
+    let failed = |cause: String| match interrupted() {
+        true => Failure::interrupted(),
+        false => Failure::work(format!("{command}: {cause}")),
+    };
+    let mut running = Running::start(command, &Told::default())
+        .map_err(|error| failed(format!("could not be started: {error}")))?;
+    running.input = None;
+    while let Some(line) = running.line(b"", timeout).map_err(failed)? {
+        each(line)?;
+    }
+    if !running.read.is_empty() {
+        each(String::from_utf8_lossy(&std::mem::take(&mut running.read)).into_owned())?;
+    }
+    match running.end() {
+        Some(status) if !status.success() => {
+            let failure = failed(running.with_cause(format!("failed ({status})")));
+            let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(failure.code);
+            Err(Failure { code, ..failure })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A process with its pipes, which never block.
+struct Running {
+    process: Child,
+    /// Mark in the environment that identifies its descendants.
+    mark: String,
+    /// None once it is closed.
+    input: Option<ChildStdin>,
+    ended: bool,
+    output: ChildStdout,
+    errors: Errors,
+    /// What was read of the next answer.
+    read: Vec<u8>,
+    /// Lines read.
+    lines: u64,
+}
+
+impl Running {
+    fn start(command: &str, told: &Told) -> io::Result<Running> {
+        let mark = descendants::mark();
+        // A new process group, so that the children of a shell can be killed with it.
+        let mut process = Command::new("sh")
+            .arg("-c")
+            .arg(command)
+            .env(descendants::MARK, &mark)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(ErrorKind::BrokenPipe.into());
+        };
+        let errors = Errors::new(process.stderr.take(), told.clone());
+        let (input, read) = (Some(input), Vec::new());
+        let running = Running { process, mark, input, ended: false, output, errors, read, lines: 0 };
+        for descriptor in running.descriptors() {
+            // SAFETY: fcntl sets flags of a descriptor that `running` keeps open, and touches no memory of ours.
+            if unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(running)
+    }
+
+    /// Of its output, its input and its stderr.
+    fn descriptors(&self) -> [RawFd; 3] {
+        let input = self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        [self.output.as_raw_fd(), input, self.errors.descriptor()]
+    }
+
+    /// Sends `line` and reads a line.
+    fn ask(&mut self, line: &str, timeout: Duration) -> std::result::Result<String, String> {
+        self.line(line.as_bytes(), timeout)?.ok_or_else(|| match self.end() {
+            Some(status) => self.with_cause(format!("ended without an answer ({status})")),
+            None => self.with_cause("closed its output without an answer".to_owned()),
+        })
+    }
+
+    /// Sends `unsent` and reads a line; `None` if the process has closed a pipe.
+    fn line(&mut self, mut unsent: &[u8], timeout: Duration) -> std::result::Result<Option<String>, String> {
+        let deadline = Instant::now() + timeout;
+        let mut searched = 0;
+        let mut buffer = [0; 1 << 16];
+        loop {
+            // First, as one read may have brought several lines, and the end of the output comes after them.
+            let end = self.read[searched..].iter().position(|byte| *byte == b'\n').map(|end| searched + end);
+            if let Some(end) = end.filter(|_| unsent.is_empty()) {
+                let rest = self.read.split_off(end + 1);
+                let mut answer = std::mem::replace(&mut self.read, rest);
+                answer.pop();
+                self.lines += 1;
+                return String::from_utf8(answer).map(Some).map_err(|_| "a line is not UTF-8".to_owned());
+            }
+            searched = end.unwrap_or(self.read.len());
+            if self.read.len() > MAX_LINE {
+                return Err(format!("a line is longer than {} MiB", MAX_LINE >> 20));
+            }
+            if Instant::now() >= deadline || interrupted() {
+                return Err(format!("no line within {} s", timeout.as_secs_f64()));
+            }
+            if let Some(input) = self.input.as_mut().filter(|_| !unsent.is_empty()) {
+                match input.write(unsent) {
+                    Ok(count) => unsent = &unsent[count..],
+                    Err(error) if waits(&error) => {}
+                    Err(_) => return Ok(None),
+                }
+            }
+            self.errors.pass_on();
+            match self.output.read(&mut buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.read.extend_from_slice(&buffer[..count]),
+                Err(error) if waits(&error) => self.poll(!unsent.is_empty(), deadline),
+                Err(error) => return Err(format!("its output cannot be read: {error}")),
+            }
+        }
+    }
+
+    /// Waits a little, at most until `deadline`, for output, or for room to write to it.
+    fn poll(&self, writes: bool, deadline: Instant) {
+        let [output, input, errors] = self.descriptors();
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let input = if writes { input } else { -1 };
+        let mut entries =
+            [entry(output, libc::POLLIN), entry(input, libc::POLLOUT), entry(errors, libc::POLLIN)];
+        let left = deadline.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
+        // SAFETY: the pointer and the count describe `entries`, which outlives the call. The next read or write shows
+        // what it returns.
+        unsafe { libc::poll(entries.as_mut_ptr(), 3, left.as_millis().max(1) as libc::c_int) };
+    }
+
+    /// Closes its stdin, waits a moment for it to exit, then kills its process group and its descendants.
+    /// Returns its status if it exited by itself.
+    fn end(&mut self) -> Option<ExitStatus> {
+        self.input = None;
+        if std::mem::replace(&mut self.ended, true) {
+            return None;
+        }
+        let started = Instant::now();
+        while !self.has_exited() && started.elapsed() < EXIT_TIMEOUT && !interrupted() {
+            self.errors.pass_on();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let exited = self.has_exited();
+        self.errors.pass_on();
+        if let Ok(group) = i32::try_from(self.process.id()) {
+            // SAFETY: kill only sends a signal. The group belongs to the child, and its id cannot be reused
+            // before the child is reaped.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
+        descendants::kill(&self.mark);
+        self.process.wait().ok().filter(|_| exited)
+    }
+
+    /// `cause`, with what it said last on stderr.
+    fn with_cause(&self, cause: String) -> String {
+        match self.errors.last() {
+            "" => cause,
+            last => format!("{cause}: {last}"),
+        }
+    }
+
+    /// Whether it has exited; it is not reaped.
+    fn has_exited(&self) -> bool {
+        // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the call that fills it in.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            libc::waitid(libc::P_PID, self.process.id(), &raw mut info, flags) != 0 || info.si_pid() != 0
+        }
+    }
+}
+
+/// Returns true if a read or a write has to be tried again.
+fn waits(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
