@@ -1,4 +1,4 @@
-//! A family of tasks: how they are drawn, where an episode begins, what is demonstrated.
+//! A family of tasks: how they are drawn, where an episode begins, which demonstrations there are.
 
 use std::sync::Arc;
 

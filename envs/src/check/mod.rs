@@ -38,7 +38,7 @@ pub struct Effort {
 /// Tests that the outcome of `agent` saying `text` depends on the state alone.
 type Fidelity<'a> = dyn Fn(&dyn State, &str, &str, &mut Ledger) -> Result<()> + 'a;
 
-/// What is explored and played.
+/// The environment under test.
 pub(crate) struct Target<'a> {
     environment: &'a dyn Environment,
     /// The workflows to play; `None`: the default.

@@ -133,7 +133,7 @@ struct Spec {
     rules: Rules,
 }
 
-/// What is asked for.
+/// The rules of a reward.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rules {
     #[serde(default)]
