@@ -70,7 +70,7 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
-    /// The environment's workflow: the agents that act, and their order. Default: the environment's first.
+    /// The environment's workflow: the agents that act, and their order; a name, or a TOML file. Default: the environment's first.
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
 

@@ -1,6 +1,7 @@
 //! The environment of a run: its name, who acts there, and how long a completion may be.
 
 use std::io::{Read, Write};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use record::failure::{Failure, Result};
 use serde_json::{Value, json};
 
+use crate::disk;
 use crate::kind::PolicyKind;
 use crate::processes;
 use crate::programs::{Programs, cannot_start, code_of};
@@ -59,8 +61,16 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
 
 fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let (env, workflow) = (settings.text("env").to_owned(), settings.text("workflow").to_owned());
+    let file = workflow_file(settings).map(|file| match file.exists() {
+        true => workflow.clone(),
+        // A run keeps a copy.
+        false => Some(Path::new(settings.text("run")).join(KEPT_WORKFLOW))
+            .filter(|kept| kept.exists())
+            .map_or_else(|| workflow.clone(), |kept| kept.display().to_string()),
+    });
     let list = |set: &[String]| -> Result<Value> {
         let mut arguments = vec!["list", &env, "--format", "json"];
+        file.iter().for_each(|file| arguments.extend(["--workflow", file]));
         set.iter().for_each(|setting| arguments.extend(["--set", setting]));
         let text = programs.printed("envs", &arguments)?; // it names the nearest
         serde_json::from_str(&text)
@@ -75,7 +85,7 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     }
     let known = list(&settings.set)?;
     let mut workflows = known["workflows"].as_array().into_iter().flatten();
-    let found = workflows.find(|known| known["name"] == workflow.as_str());
+    let found = workflows.find(|known| known["name"] == file.as_deref().unwrap_or(&workflow));
     let agents = found.and_then(|found| found["agents"].as_array()).ok_or_else(|| {
         Failure::usage(format!("there is no workflow {workflow} of an environment {env}"))
             .hint("envs list names them all")
@@ -83,6 +93,35 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let agents = agents.iter().filter_map(|agent| Some(agent.as_str()?.to_owned())).collect();
     let max_tokens = known["max_tokens"].as_u64().unwrap_or(SHORT);
     Ok(Acting { env, workflow, agents, max_tokens })
+}
+
+/// The copy of a workflow file in a run directory.
+pub const KEPT_WORKFLOW: &str = "workflow.toml";
+
+/// The file that `--workflow` names, if it names one.
+pub fn workflow_file(settings: &Settings) -> Option<&Path> {
+    let name = settings.text("workflow");
+    (name.ends_with(".toml") && settings.text("env_command").is_empty()).then_some(Path::new(name))
+}
+
+/// Copies the workflow file into the run, so that the run goes on with it wherever it is resumed.
+///
+/// # Errors
+/// The run has another one: usage. I/O (exit 74).
+pub fn keep_workflow(settings: &Settings, run: &Path) -> Result<()> {
+    let Some(file) = workflow_file(settings) else { return Ok(()) };
+    let kept = run.join(KEPT_WORKFLOW);
+    match (std::fs::read_to_string(file), std::fs::read_to_string(&kept)) {
+        (Ok(now), Ok(before)) if now != before => Err(Failure::usage(format!(
+            "--workflow {}: {} was started with other content",
+            file.display(),
+            run.display()
+        ))
+        .hint(format!("that content is in {}; or choose another --run", kept.display()))),
+        (Ok(text), Err(_)) => disk::replace(&kept, &text),
+        (Err(error), Err(_)) => Err(disk::failed("read", file, &error)),
+        _ => Ok(()),
+    }
 }
 
 /// Its first task names it, and the answer to that task names who acts.

@@ -55,7 +55,7 @@ Options:
                         flags of stages; --flags replaces one                [default: at-grpo]
   --explain             print the pipe with the flags of --method, then stop
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
-  --workflow NAME       who acts, in which order          [default: team; the program's own]
+  --workflow NAME       who acts when: a name or FILE.toml [default: team; the program's own]
   --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |
                         hf:ORG/NAME, a model of the hub                      [default: tiny]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR, or AGENT=URL of an OpenAI-compatible

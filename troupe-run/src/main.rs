@@ -116,6 +116,7 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     let (values, lines) = (prepared.values()?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
+    environment::keep_workflow(plan.settings, run.path())?;
     processes::is_resumable(run.path());
     let stages = run.path().join("stages");
     plan.write(&stages)?;
@@ -151,6 +152,7 @@ fn evaluate_only(
     let team = Team { agents, served, ..Team::default() };
     let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
     plan.write(folder.path())?;
+    environment::keep_workflow(settings, folder.path())?;
     let place = Place { programs, run: folder.path(), stages: folder.path().to_path_buf(), lock: None };
     let step = settings.number("evaluate");
     let status = place.start(&mut place.one_pipe(PRINTED, step))?.wait();

@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 
 use crate::checks::{Launcher, is_installed};
 use crate::disk;
-use crate::environment::Acting;
+use crate::environment::{self, Acting};
 use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
 use crate::settings::{PolicyChoice, STAGES, Settings};
@@ -62,13 +62,21 @@ impl Plan<'_> {
         }
     }
 
+    /// A name, or the run's copy of a file.
+    fn workflow(&self) -> String {
+        match environment::workflow_file(self.settings) {
+            Some(_) => self.run.join(environment::KEPT_WORKFLOW).display().to_string(),
+            None => self.acting.workflow.clone(),
+        }
+    }
+
     /// What all of `rollout`'s command lines have in common.
     fn player(&self, line: ShellLine) -> ShellLine {
         let players = self.team.players(self.run);
         let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
         line.flag_if_any("--local", self.settings.text("local"))
             .flag_if_any("--env-command", self.settings.text("env_command"))
-            .flag_if_any("--workflow", &self.acting.workflow)
+            .flag_if_any("--workflow", &self.workflow())
             .flag_if_any("--turns", self.settings.text("turns"))
             .flag("--max-tokens", self.settings.text("max_tokens"))
             .computed("--step", "\"$STEP\"")
@@ -217,7 +225,7 @@ impl Plan<'_> {
         let count = self.settings.number("warmup") * self.settings.number("warmup_tasks");
         let demo = self
             .environment_program("demo")
-            .flag_if_any("--workflow", &self.acting.workflow)
+            .flag_if_any("--workflow", &self.workflow())
             .flag("--count", count)
             .flag("--seed", text("seed"));
         let encode = self.program("policy").word("encode").flag("--policy", &policy);

@@ -157,7 +157,14 @@ pub fn find(workflows: &[Arc<Workflow>], environment: &str, name: &str) -> Resul
         return Ok(Arc::clone(workflow));
     }
     let names: Vec<&str> = workflows.iter().map(|workflow| workflow.name()).collect();
-    Err(Failure::usage(format!("{environment} has no workflow '{name}'")).hint(suggest(name, &names)))
+    let hint = match name.ends_with(".toml") {
+        true => format!(
+            "files are for tasks with a checker, math and code; {environment} has: {}",
+            names.join(", ")
+        ),
+        false => suggest(name, &names),
+    };
+    Err(Failure::usage(format!("{environment} has no workflow '{name}'")).hint(hint))
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod problem;
 pub mod reasoning;
 pub mod run;
 pub mod strbuild;
+pub mod workflow_file;
 pub mod writing;
 
 pub use problem::{Episode, Problem, Problems, outcome, spell};

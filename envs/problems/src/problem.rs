@@ -12,6 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::workflow_file::state::FileState;
+use crate::workflow_file::{Checker, is_file, load};
 use environment::demonstration::{self, Demonstration};
 use environment::settings::{Setting, Settings};
 use environment::spec;
@@ -43,6 +45,11 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     fn max_prose_tokens(settings: &Settings) -> u32 {
         let _ = settings;
         Self::MAX_TOKENS
+    }
+
+    /// What checks answers in workflows of a file; `None`: such workflows cannot be played.
+    fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
+        None
     }
 
     /// How tasks are drawn.
@@ -159,6 +166,12 @@ impl<P: Problem> Environment for Problems<P> {
     }
 
     fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+        if is_file(name) {
+            if !spec.is_null() {
+                checker(P::parse(spec)?)?;
+            }
+            return load(name)?.workflow(name);
+        }
         P::workflow(name, spec)?.map_or_else(|| workflow::find(self.workflows(), P::NAME, name), Ok)
     }
 
@@ -185,11 +198,19 @@ impl<P: Problem> Environment for Problems<P> {
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        if is_file(workflow) {
+            let (checker, spec) = (checker(P::parse(spec)?)?, Arc::new(spec.clone()));
+            return Ok(Box::new(FileState::begin(P::NAME, checker, spec, load(workflow)?, workflow)?));
+        }
         let workflow = self.workflow(workflow, spec)?;
         Ok(Box::new(Episode::begin(&Arc::new(P::parse(spec)?), &Arc::new(spec.clone()), &workflow)))
     }
 
     fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        if state["workflow"].is_object() {
+            let checker = checker(P::parse(&state["spec"])?)?;
+            return Ok(Box::new(FileState::restore(P::NAME, checker, state)?));
+        }
         let mut raw: Map<String, Value> = spec::read_state(state)?;
         raw.shift_remove("env");
         let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
@@ -216,10 +237,23 @@ impl<P: Problem> Environment for Problems<P> {
             return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
         }
         P::demonstrated(&rules)?;
+        if is_file(&demonstration.workflow) {
+            return Err(Failure::usage("a workflow of a file is not demonstrated").hint(
+                "a pretrained policy needs no demonstrations: ./pipeline.sh --model NAME, or --warmup 0",
+            ));
+        }
         let workflow = workflow::find(self.workflows(), P::NAME, &demonstration.workflow)?;
         let demonstration = demonstration.clone();
         Ok(Box::new(move |index| demonstrate::<P>(&rules, &workflow, &demonstration, index)))
     }
+}
+
+/// What checks the answers to `problem` in a workflow of a file.
+fn checker<P: Problem>(problem: P) -> Result<Arc<dyn Checker>> {
+    Arc::new(problem).checker().ok_or_else(|| {
+        Failure::usage(format!("this task of {} plays no workflow of a file", P::NAME))
+            .hint("math and code do, in prose: --set encoding=full")
+    })
 }
 
 /// The demonstrations of the train task at `index`: what every agent says in the first turn, and every second time after

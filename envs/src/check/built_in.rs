@@ -60,16 +60,42 @@ pub fn check(
     advance: &mut dyn FnMut(),
 ) -> Result<Vec<Finding>> {
     let names = environment.workflows().iter().map(|workflow| Some(workflow.name().to_owned()));
+    check_all(environment, names.collect(), true, effort, advance)
+}
+
+/// [`check`] for one workflow, which may be a file.
+///
+/// # Errors
+/// No such workflow, or the environment fails where it should answer.
+pub fn check_workflow(
+    environment: &dyn Environment,
+    workflow: &str,
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Vec<Finding>> {
+    check_all(environment, vec![Some(workflow.to_owned())], false, effort, advance)
+}
+
+/// Tests the rules on these workflows; `reads_styles`: also how actions of the default workflow are read.
+fn check_all(
+    environment: &dyn Environment,
+    workflows: Vec<Option<String>>,
+    reads_styles: bool,
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Vec<Finding>> {
     let target = Target {
         environment,
-        workflows: names.collect(),
+        workflows,
         max_situations: MAX_SITUATIONS,
         own_clones: true,
         fidelity: Box::new(|state, agent, text, ledger| fidelity(environment, state, agent, text, ledger)),
     };
     let mut ledger = Ledger::default();
     streams(environment, effort, &mut ledger)?;
-    answers(environment, &mut ledger)?;
+    if reads_styles {
+        answers(environment, &mut ledger)?;
+    }
     for split in [Split::Train, Split::Test] {
         for task in draw(environment, effort, split, effort.seed, effort.tasks)? {
             for workflow in &target.workflows {

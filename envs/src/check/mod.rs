@@ -20,7 +20,7 @@ use record::stage::interrupted;
 use environment::settings::Settings;
 use environment::{Environment, Outcome, State};
 
-pub use built_in::check;
+pub use built_in::{check, check_workflow};
 
 /// How much is tried.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use envs::check::external::{self, Program};
-use envs::check::{Effort, Finding, check, verdict};
+use envs::check::{Effort, Finding, check, check_workflow, verdict};
 use envs::{Settings, find};
 use record::failure::{Failure, Result};
 use record::line::{self, Task};
@@ -31,6 +31,7 @@ Examples:
   envs check plan-path
   envs check plan-path --set size=4 --set farthest=6 --tasks 100
   envs check plan-path --set size=10 --set encoding=full --tasks 1
+  envs check math --set encoding=full --workflow debate.toml
   (python3 my_env.py tasks --count 20; python3 my_env.py tasks --split test --count 20) |
     envs check --env-command 'python3 my_env.py'")]
 pub struct Check {
@@ -40,8 +41,8 @@ pub struct Check {
     /// Check this program instead, with the tasks on stdin.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
     env_command: Option<String>,
-    /// The workflow that the program plays [default: the program's choice].
-    #[arg(long, value_name = "NAME", requires = "env_command")]
+    /// The workflow to play: a name or a TOML file [default: all; of a program its choice].
+    #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
     /// Seconds after which a silent program is replaced.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "env_command")]
@@ -74,7 +75,10 @@ impl Check {
         let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
         let effort = self.effort(10_000, settings);
         let mut progress = self.progress(&effort, quiet);
-        let findings = check(environment, &effort, &mut || progress.inc(1))?;
+        let findings = match &self.workflow {
+            None => check(environment, &effort, &mut || progress.inc(1))?,
+            Some(name) => check_workflow(environment, name, &effort, &mut || progress.inc(1))?,
+        };
         progress.finish();
         write::stdout(table(&findings).as_bytes())?;
         verdict(environment.name(), &findings)

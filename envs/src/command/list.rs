@@ -26,6 +26,9 @@ pub struct List {
     /// Changes a setting (repeatable).
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "environment")]
     settings: Vec<String>,
+    /// Adds the workflow of this TOML file.
+    #[arg(long, value_name = "FILE", requires = "environment")]
+    workflow: Option<String>,
     /// The names alone, one a line.
     #[arg(long)]
     names: bool,
@@ -76,12 +79,12 @@ impl List {
     fn workflows(&self, environment: &dyn Environment) -> Result<Vec<Arc<Workflow>>> {
         let spec = self.spec(environment)?;
         let workflows = environment.workflows().iter();
-        workflows
-            .map(|workflow| match &spec {
-                Some(spec) => environment.workflow(workflow.name(), spec),
-                None => Ok(workflow.clone()),
-            })
-            .collect()
+        let named = workflows.map(|workflow| match &spec {
+            Some(spec) => environment.workflow(workflow.name(), spec),
+            None => Ok(workflow.clone()),
+        });
+        let file = self.workflow.iter().map(|file| environment.workflow(file, &serde_json::Value::Null));
+        named.chain(file).collect()
     }
 
     /// The `spec` of a task under the settings, or `None` without settings.

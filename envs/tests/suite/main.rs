@@ -26,4 +26,5 @@ mod sudoku;
 mod support;
 mod tasks;
 mod tic_tac_toe;
+mod workflow_file;
 mod writing;

@@ -39,6 +39,14 @@ pub fn prompt(
     text
 }
 
+/// The request and the task for a coder.
+pub fn request(problem: &CodeProblem, reasoning: Reasoning) -> String {
+    match reasoning {
+        Reasoning::Brief => brief_task(problem, false),
+        Reasoning::Steps => task(problem, false),
+    }
+}
+
 /// The request and the task. The text that all tasks share comes first, so that it is computed once. An
 /// example shows the form if it has to be learned; for functions there is none, because a small model would
 /// only vary it.

@@ -26,6 +26,7 @@ use serde_json::Value;
 use super::judge::{self, Disagreement, Quality, TestResults};
 use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, SETTINGS, Style, TaskSettings, Test};
 use super::{NAME, compact, expression, extract, full, generate, test_actions};
+use crate::workflow_file::Checker;
 use crate::{Episode, Problem, fences, outcome};
 use environment::demonstration::Demonstration;
 use environment::settings::{Setting, Settings, ranged};
@@ -87,10 +88,7 @@ impl Episode<Instance> {
 
     /// Applies the coder's answer and returns its reward.
     fn code(&mut self, text: &str) -> Result<Outcome> {
-        let asked = match &self.problem.problem.function {
-            Some(name) => fences::Wanted::Function(name),
-            None => fences::Wanted::Input,
-        };
+        let asked = self.problem.wanted();
         let program = if self.is_compact() { compact::program(text) } else { fences::program(text, asked) };
         let tests = &self.problem.problem.tests;
         let (mut compiles, mut smoke) = (false, false);
@@ -165,6 +163,50 @@ impl Episode<Instance> {
     }
 }
 
+impl Checker for Instance {
+    fn problem(&self) -> String {
+        full::request(&self.problem, self.rules.reasoning)
+    }
+
+    fn form(&self) -> &'static str {
+        "Give the whole program in one ```python block."
+    }
+
+    fn is_brief(&self) -> bool {
+        self.rules.reasoning == Reasoning::Brief
+    }
+
+    fn answer(&self, text: &str) -> Option<String> {
+        fences::program(text, self.wanted())
+    }
+
+    fn grade(&self, answer: &str) -> Result<f64> {
+        Ok(match judge::compiles(self, answer)? {
+            true => judge::golden(self, answer)?.fraction(),
+            false => 0.0,
+        })
+    }
+
+    /// Programs that differ may do the same; votes count equal texts.
+    fn same(&self, left: &str, right: &str) -> bool {
+        left == right
+    }
+
+    fn solution(&self) -> Option<String> {
+        self.problem.solution.as_ref().map(|solution| full::write_program(solution))
+    }
+}
+
+impl Instance {
+    /// What to look for in an answer.
+    fn wanted(&self) -> fences::Wanted<'_> {
+        match &self.problem.function {
+            Some(name) => fences::Wanted::Function(name),
+            None => fences::Wanted::Input,
+        }
+    }
+}
+
 impl Problem for Instance {
     const NAME: &'static str = NAME;
     const SUMMARY: &'static str = "write a program and a test case that agree, and pass the golden tests";
@@ -175,6 +217,10 @@ impl Problem for Instance {
 
     /// Program and test case are each judged by the reference.
     const JOINT: bool = false;
+
+    fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
+        (self.rules.encoding == Encoding::Full).then_some(self as Arc<dyn Checker>)
+    }
 
     type Rules = TaskSettings;
     type Situation = Situation;

@@ -24,6 +24,7 @@ use super::message::{AgentMessage, Role};
 use super::spec::{Encoding, MathProblem, Pay, Reasoning, Rules, SETTINGS, Spec};
 use super::story::Chain;
 use super::{NAME, compact, demonstrate, full, test_actions};
+use crate::workflow_file::Checker;
 use crate::{Episode, Problem, fences, outcome, run, spell};
 use environment::demonstration::Demonstration;
 use environment::settings::{RewardMode, Setting, Settings};
@@ -187,6 +188,42 @@ impl Episode<MathProblem> {
     }
 }
 
+impl Checker for MathProblem {
+    fn problem(&self) -> String {
+        self.spec.problem.clone()
+    }
+
+    fn form(&self) -> &'static str {
+        match self.spec.reasoning {
+            Reasoning::Brief => "Answer in one line, as an equation.",
+            Reasoning::Steps => "Put the final answer into \\boxed{}.",
+        }
+    }
+
+    fn is_brief(&self) -> bool {
+        self.spec.reasoning == Reasoning::Brief
+    }
+
+    fn answer(&self, text: &str) -> Option<String> {
+        match self.spec.reasoning {
+            Reasoning::Brief => extract::calculation(text),
+            Reasoning::Steps => extract::answer(text),
+        }
+    }
+
+    fn grade(&self, answer: &str) -> Result<f64> {
+        Ok(f64::from(self.is_answered_by(answer)))
+    }
+
+    fn same(&self, left: &str, right: &str) -> bool {
+        same(left, right)
+    }
+
+    fn solution(&self) -> Option<String> {
+        Some(full::write_solution(&self.spec.answer))
+    }
+}
+
 impl Problem for MathProblem {
     const NAME: &'static str = NAME;
     const SUMMARY: &'static str = "work out the answer of a problem, by thinking and by program";
@@ -196,6 +233,10 @@ impl Problem for MathProblem {
     const MAX_TOKENS: u32 = 24;
 
     const JOINT: bool = true;
+
+    fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
+        (self.spec.encoding == Encoding::Full).then_some(self as Arc<dyn Checker>)
+    }
 
     type Rules = Rules;
     type Situation = Answers;

@@ -1,0 +1,310 @@
+//! An episode of a workflow file.
+//!
+//! An agent that answers earns `.2 format + .8 correct`, one that gives a verdict `.2 format + .8 correct`, where correct says
+//! whether the checker agrees; a note earns nothing by itself. The team earns 1 when the episode ends with a right answer of
+//! the role that has the last word: after its last turn, or when the role of `stop` says `right`. Team rewards come at the
+//! end alone, so that no path collects more by being slow.
+
+use std::sync::Arc;
+
+use environment::spec::{read_state, write};
+use environment::{Outcome, State, Workflow};
+use record::failure::{Failure, Result};
+use record::sample::Message;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::prompt::prompt;
+use super::{Checker, Definition, Gives, Role, When};
+use crate::outcome;
+
+/// Characters that others are shown of the beginning and of the end of a text.
+const SHOWN: usize = 500;
+
+/// What an agent said last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Text {
+    pub shown: String,
+    /// The answer as written, or the verdict, if there is one.
+    pub found: Option<String>,
+}
+
+/// What an action changes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Progress {
+    /// Turns that have ended.
+    turn: u32,
+    over: bool,
+    /// What each agent said last, in the order of the workflow.
+    texts: Vec<Option<Text>>,
+}
+
+/// A situation in an episode.
+#[derive(Clone)]
+pub struct FileState {
+    environment: &'static str,
+    checker: Arc<dyn Checker>,
+    spec: Arc<Value>,
+    definition: Arc<Definition>,
+    workflow: Arc<Workflow>,
+    progress: Progress,
+}
+
+impl FileState {
+    /// The first state of a task of `environment`.
+    ///
+    /// # Errors
+    /// Agents of one name: data.
+    pub fn begin(
+        environment: &'static str,
+        checker: Arc<dyn Checker>,
+        spec: Arc<Value>,
+        definition: Arc<Definition>,
+        name: &str,
+    ) -> Result<FileState> {
+        let workflow = definition.workflow(name)?;
+        let texts = vec![None; workflow.agents().len()];
+        let progress = Progress { turn: 0, over: false, texts };
+        Ok(FileState { environment, checker, spec, definition, workflow, progress })
+    }
+
+    /// The state that [`State::to_json`] wrote; `checker` is made from its `spec`.
+    ///
+    /// # Errors
+    /// No such state: data.
+    pub fn restore(environment: &'static str, checker: Arc<dyn Checker>, state: &Value) -> Result<FileState> {
+        let definition: Definition = read_state(&state["workflow"])?;
+        definition
+            .check()
+            .map_err(|failure| Failure::data(format!("state: workflow: {}", failure.message)))?;
+        let spec = Arc::new(state["spec"].clone());
+        let begun = FileState::begin(environment, checker, spec, Arc::new(definition), "file")?;
+        let progress: Progress = read_state(&state["progress"])?;
+        let (texts, agents) = (progress.texts.len(), begun.workflow.agents().len());
+        if texts != agents {
+            return Err(Failure::data(format!(
+                "state: progress: texts: {texts} entries for {agents} agents"
+            )));
+        }
+        Ok(FileState { progress, ..begun })
+    }
+
+    fn role(&self, agent: &str) -> Result<&Role> {
+        self.workflow.check(agent)?;
+        let role = self.definition.role_of(agent).map(|(_, role)| role);
+        role.ok_or_else(|| Failure::data(format!("no role has the agent '{agent}'")))
+    }
+
+    /// The agents of `roles` that have spoken, with their texts.
+    fn said(&self, roles: &[String]) -> Vec<(&str, &Text)> {
+        let said = self.workflow.agents().iter().zip(&self.progress.texts);
+        said.filter_map(|(agent, text)| {
+            let (role, _) = self.definition.role_of(agent)?;
+            roles.contains(role).then_some((agent.as_str(), text.as_ref()?))
+        })
+        .collect()
+    }
+
+    /// The most frequent answer of `roles`, the first of several.
+    fn vote(&self, roles: &[String]) -> Option<&str> {
+        let of_answers = |role: &&String| self.definition.role[*role].gives == Gives::Answer;
+        let roles: Vec<String> = roles.iter().filter(of_answers).cloned().collect();
+        let answers: Vec<&str> =
+            self.said(&roles).into_iter().filter_map(|(_, text)| text.found.as_deref()).collect();
+        let votes = |answer: &str| answers.iter().filter(|other| self.checker.same(answer, other)).count();
+        let most = answers.iter().map(|answer| votes(answer)).max()?;
+        answers.iter().find(|answer| votes(answer) == most).copied()
+    }
+
+    fn is_right(&self, answer: Option<&str>) -> Result<bool> {
+        answer.map_or(Ok(false), |answer| Ok(self.checker.grade(answer)? >= 1.0))
+    }
+
+    fn final_answer(&self) -> Option<&str> {
+        self.vote(std::slice::from_ref(&self.definition.last))
+    }
+
+    /// Reads `text` of `agent`: what others see, and what it earns by itself.
+    fn read(&self, agent: &str, text: &str) -> Result<(Text, Outcome)> {
+        let role = self.role(agent)?;
+        if !self.acts(agent) {
+            return Err(Failure::data(format!("'{agent}' does not act in this turn")));
+        }
+        let (found, correct) = match role.gives {
+            Gives::Answer => {
+                let answer = self.checker.answer(text);
+                let grade = answer.as_deref().map_or(Ok(0.0), |answer| self.checker.grade(answer))?;
+                (answer, grade)
+            }
+            Gives::Verdict => {
+                let verdict = verdict(text);
+                let truth = self.is_right(self.vote(&role.sees))?;
+                let correct = verdict.is_some_and(|says_right| says_right == truth);
+                (verdict.map(|right| if right { "right" } else { "wrong" }.to_owned()), f64::from(correct))
+            }
+            Gives::Note => {
+                return Ok((Text { shown: shorten(text), found: None }, Outcome::new(0.0, 0.0, &[])));
+            }
+        };
+        let format = ("format", 2.0, f64::from(found.is_some()));
+        Ok((Text { shown: shorten(text), found }, outcome(0.0, &[format, ("correct", 8.0, correct)])))
+    }
+
+    /// Executes `actions`; the outcome for `credited`, otherwise the joint one. A stage is over once all its agents have
+    /// acted together; the action of one of several is scored, and ends nothing.
+    fn play(&mut self, actions: &[(&str, &str)], credited: Option<&str>) -> Result<Outcome> {
+        let Some((first, _)) = actions.first() else { return Err(Failure::data("no action was given")) };
+        if self.progress.over {
+            return Err(Failure::data("the episode is over: the last word was given"));
+        }
+        // Read all texts before any is seen.
+        let mut parts = Vec::new();
+        let mut texts = Vec::new();
+        for (agent, text) in actions {
+            let (text, earned) = self.read(agent, text)?;
+            texts.push((self.workflow.position(agent), text));
+            parts.push((*agent, earned));
+        }
+        let mut outcome = match credited {
+            None if parts.len() > 1 => Outcome::together(0.0, &parts),
+            _ => {
+                let own =
+                    parts.into_iter().find(|(agent, _)| credited.is_none_or(|credited| credited == *agent));
+                own.map_or_else(|| Outcome::new(0.0, 0.0, &[]), |(_, own)| own)
+            }
+        };
+        for (position, text) in texts {
+            if let Some(position) = position {
+                self.progress.texts[position] = Some(text);
+            }
+        }
+        let position = self.workflow.position(first).unwrap_or_default();
+        let stage = (0..self.workflow.stages()).find(|stage| self.workflow.stage(*stage).contains(&position));
+        let stage = stage.unwrap_or_default();
+        let agents = self.workflow.agents();
+        let acting =
+            |stage: usize| self.workflow.stage(stage).map(|at| &agents[at]).filter(|agent| self.acts(agent));
+        let complete = acting(stage).all(|agent| actions.iter().any(|(actor, _)| actor == agent));
+        if complete {
+            let ends_turn = (stage + 1..self.workflow.stages()).all(|later| acting(later).next().is_none());
+            let stopped = self.definition.stop.as_ref().is_some_and(|stop| {
+                let agents = self.definition.agents_of(stop);
+                let spoke = actions.iter().any(|(actor, _)| agents.iter().any(|agent| agent == actor));
+                let said = self.said(std::slice::from_ref(stop));
+                spoke && said.iter().all(|(_, text)| text.found.as_deref() == Some("right"))
+            });
+            self.progress.turn += u32::from(ends_turn);
+            self.progress.over = stopped || self.progress.turn >= self.definition.turns;
+        }
+        outcome.terminated = self.progress.over;
+        outcome.success = self.is_solved();
+        outcome.rewards.team = f64::from(outcome.success);
+        Ok(outcome)
+    }
+}
+
+/// The last `right` or `wrong` in a text: true for right.
+fn verdict(text: &str) -> Option<bool> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric());
+    let said = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
+        "right" => Some(true),
+        "wrong" => Some(false),
+        _ => None,
+    });
+    said.last()
+}
+
+/// A text as others are shown it: its beginning and its end.
+fn shorten(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= 2 * SHOWN {
+        return text.to_owned();
+    }
+    let begin: String = text.chars().take(SHOWN).collect();
+    let end: String = text.chars().skip(count - SHOWN).collect();
+    format!("{begin}\n[…]\n{end}")
+}
+
+impl State for FileState {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.workflow
+    }
+
+    fn turn_limit(&self) -> u32 {
+        self.definition.turns
+    }
+
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        let Ok(role) = self.role(agent) else { return Vec::new() };
+        let content = prompt(&*self.checker, role, &self.said(&role.sees));
+        vec![Message { role: "user".to_owned(), content }]
+    }
+
+    fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
+        self.play(&[(agent, text)], Some(agent))
+    }
+
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "env": self.environment,
+            "spec": *self.spec,
+            "workflow": write(&*self.definition),
+            "progress": write(&self.progress),
+        })
+    }
+
+    fn acts(&self, agent: &str) -> bool {
+        self.definition.role_of(agent).is_some_and(|(_, role)| match role.when {
+            When::Always => true,
+            When::First => self.progress.turn == 0,
+            When::Last => self.progress.turn + 1 >= self.definition.turns,
+        })
+    }
+
+    fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
+        self.play(actions, None)
+    }
+
+    fn apply_beside(&mut self, agent: &str, text: &str, others: &[(&str, &str)]) -> Result<Option<Outcome>> {
+        let actions: Vec<(&str, &str)> = others.iter().copied().chain([(agent, text)]).collect();
+        self.play(&actions, Some(agent)).map(Some)
+    }
+
+    fn oracle(&self, agent: &str) -> Option<String> {
+        let role = self.role(agent).ok()?;
+        match role.gives {
+            Gives::Answer => self.checker.solution(),
+            // Without a sandbox there is no oracle; whoever asks learns why from the first `apply`.
+            Gives::Verdict => {
+                let right = self.is_right(self.vote(&role.sees)).ok()?;
+                Some(if right { "right" } else { "wrong" }.to_owned())
+            }
+            Gives::Note => Some("Step by step.".to_owned()),
+        }
+    }
+
+    fn is_solved(&self) -> bool {
+        self.progress.over && self.is_right(self.final_answer()).unwrap_or(false)
+    }
+
+    fn test_actions(&self, agent: &str) -> Vec<String> {
+        let texts = self.oracle(agent).into_iter().chain(self.checker.solution());
+        let others = ["", "right", "It is wrong.", "1", "\u{0}", "🦀 日本"];
+        texts.chain(others.map(str::to_owned)).collect()
+    }
+
+    fn draw(&self) -> String {
+        let mut text = format!("{}\n", self.checker.problem().trim());
+        for (agent, said) in self.workflow.agents().iter().zip(&self.progress.texts) {
+            let said = said.as_ref().map_or("nothing yet", |text| text.shown.as_str());
+            text.push_str(&format!("{agent}: {said}\n"));
+        }
+        text
+    }
+}
