@@ -60,7 +60,7 @@ pub(crate) fn text(
         "# {name}\n\nTrained with Troupe: version `{version}`, after {} updates.",
         step_of(policy)?
     );
-    if let Some(HubModel { name, revision }) = base {
+    if let Some(HubModel { name, revision, .. }) = base {
         let revision =
             revision.as_ref().map_or(String::new(), |revision| format!(" at revision `{revision}`"));
         let _ = write!(card, " The model before training was `{name}`{revision}.");

@@ -42,7 +42,7 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
     let building = durable::place_of_new(to)?;
     policy.verify()?;
     let source = HubModel::of(policy.model())?;
-    let named = settings.base.map(|name| HubModel { name: name.to_owned(), revision: None });
+    let named = settings.base.map(|name| HubModel { name: name.to_owned(), revision: None, file: None });
     let base = named.or(source);
     let config = Config::load(policy.model())?;
     Tokenizer::load(policy.model())?;

@@ -30,6 +30,7 @@ pub mod local;
 mod lock;
 pub mod lora;
 mod mapping;
+pub mod models;
 mod onnx;
 pub mod ownership;
 pub mod pretrained;

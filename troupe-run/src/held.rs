@@ -76,6 +76,9 @@ pub fn defaults(settings: &Settings, acting: &Acting, values: &Map<String, Value
             "device" | "dtype" | "build" => None,
             name if name.starts_with("flags of ") => Some(String::new()),
             name => {
+                if let Some(rate) = settings.rate.clone().filter(|_| name == "lr") {
+                    return Some(rate);
+                }
                 let flag = flags::find(name)?;
                 let kind = if flags::NUMBERS.iter().any(|number| number.name == name) {
                     settings.kind as usize

@@ -33,6 +33,7 @@ Examples:
   ./pipeline.sh --policies tool=A --policies planner=http://localhost:8000/v1   a served model is the partner
   ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
   ./pipeline.sh --stage reward='python3 examples/judge.py'   a judge between rollout and group
+  ./pipeline.sh --evaluate 0 --model hf:ORG/NAME | report evaluate   how good a model is before any training
   ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
   ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
   ./pipeline.sh --setup --device cuda              the same for an NVIDIA GPU: also CUDA's libraries, where missing
@@ -56,8 +57,8 @@ Options:
   --explain             print the pipe with the flags of --method, then stop
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts, in which order          [default: team; the program's own]
-  --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |
-                        hf:ORG/NAME, a model of the hub                      [default: tiny]
+  --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format | FILE.gguf |
+                        hf:ORG/NAME, a model of the hub | hf:ORG/NAME/FILE.gguf   [default: tiny]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR, or AGENT=URL of an OpenAI-compatible
                         server, which plays and is not trained (repeatable)  [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
@@ -98,7 +99,8 @@ Options:
   --compress            of each committed step keep samples.jsonl.zst and tasks.jsonl.zst (zstd), which all programs read;
                         `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
-  --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
+  --evaluate STEP       print the stream of an evaluation as step STEP, then stop: of --policies AGENT=DIR, or of --model,
+                        which then plays all agents
   --completions SHELL   print what completes these flags in bash, fish or zsh, then stop:
                         source <(./pipeline.sh --completions bash)
   --help                this text

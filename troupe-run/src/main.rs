@@ -17,6 +17,7 @@ mod keep;
 mod kind;
 mod make;
 mod method;
+mod model;
 mod prepare;
 mod processes;
 mod programs;
@@ -41,6 +42,8 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
+use crate::kind::PolicyKind;
+use crate::model::Model;
 use crate::prepare::PreparedRun;
 use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
@@ -139,15 +142,21 @@ fn evaluate_only(
     acting: &Acting,
     launcher: checks::Launcher,
 ) -> Result<()> {
-    let PolicyChoice::Named(pairs) = &settings.policies else {
-        return Err(
-            Failure::usage("--evaluate needs --policies AGENT=DIR").hint("policies are played as they are")
-        );
+    let pairs = match &settings.policies {
+        PolicyChoice::Named(pairs) => pairs.clone(),
+        _ if settings.kind == PolicyKind::Tiny => {
+            return Err(Failure::usage("--evaluate needs --model NAME, or --policies AGENT=DIR")
+                .hint("a model is played as it is by all agents; policies are named by agent"));
+        }
+        _ => {
+            let model = Model::fetch(programs, settings.text("model"))?;
+            acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
+        }
     };
     let folder = tempfile::tempdir().map_err(|error| Failure::io(format!("a temporary folder: {error}")))?;
     // They are played where they are, and not from a run.
-    let served = pairs.iter().cloned().collect();
     let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();
+    let served = pairs.into_iter().collect();
     let team = Team { agents, served, ..Team::default() };
     let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
     plan.write(folder.path())?;

@@ -107,11 +107,10 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
 
 /// What `--model` is to `policy init`.
 fn beginning(settings: &Settings) -> Vec<String> {
-    let model = settings.text("model");
-    let words = match model {
-        "tiny" => vec!["--preset", "tiny", "--seed", settings.text("seed")],
-        "smollm2" | "bench" => vec!["--preset", model],
-        model => vec!["--from", model],
+    let words = match (&settings.model, settings.text("model")) {
+        (Some(model), _) => vec!["--from", &model.directory],
+        (None, "tiny") => vec!["--preset", "tiny", "--seed", settings.text("seed")],
+        (None, preset) => vec!["--preset", preset],
     };
     words.into_iter().map(str::to_owned).collect()
 }

@@ -10,6 +10,7 @@ use crate::disk;
 use crate::environment::{self, Acting};
 use crate::held;
 use crate::method;
+use crate::model;
 use crate::programs::Programs;
 use crate::settings::Settings;
 use crate::stages::Plan;
@@ -47,8 +48,10 @@ impl PreparedRun {
         }
         let path = absolute(Path::new(&run))?;
         let team = Team::new(&settings, &acting)?;
-        let prepared = PreparedRun { programs, settings, acting, team, path, launcher };
+        let mut prepared = PreparedRun { programs, settings, acting, team, path, launcher };
         prepared.plan().check()?;
+        // What may take long comes after what is refused at once.
+        model::settle(&prepared.programs, &mut prepared.settings, &prepared.path)?;
         Ok(prepared)
     }
 

@@ -6,6 +6,7 @@ use record::failure::{Failure, Result};
 
 use crate::flags::{self, Given, Kind, is_number};
 use crate::kind::{self, PolicyKind};
+use crate::model::Model;
 
 /// The stages of the pipe that take flags, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
@@ -54,6 +55,10 @@ pub struct Settings {
     pub stage: BTreeMap<String, String>,
     /// By which of the three columns the numbers default.
     pub kind: PolicyKind,
+    /// The model that new policies are made from, once it is on this machine.
+    pub model: Option<Model>,
+    /// The learning rate that follows from its size.
+    pub rate: Option<String>,
 }
 
 /// Returns true if what plays an agent is a server, of which nothing is trained.
@@ -83,6 +88,8 @@ impl Settings {
             flags: BTreeMap::new(),
             stage: BTreeMap::new(),
             kind: PolicyKind::Tiny,
+            model: None,
+            rate: None,
         };
         given.iter().try_for_each(|given| settings.take(given))?;
         settings.choose_defaults()?;

@@ -45,6 +45,56 @@ fn a_gguf_file_is_a_source() {
     assert_eq!(init(here, &["p", "--from", &golden]).status.code(), Some(2), "never overwritten");
 }
 
+/// A GGUF file is converted once: what is fetched again is what is there, until the file changes.
+#[test]
+fn a_fetched_file_is_converted_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::copy(golden(), here.join("model.gguf")).unwrap();
+    let fetch = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
+        command.args(["fetch", "model.gguf"]).args(more);
+        let output = command.current_dir(here).env("XDG_CACHE_HOME", here.join("cache")).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (first, said) = fetch(&[]);
+    assert!(said.starts_with("policy: converting model.gguf once, into "), "{said}");
+    assert!(Path::new(&first).starts_with(here.join("cache/troupe/models")), "{first}");
+    assert_eq!(fetch(&[]), (first.clone(), String::new()));
+    // The config has a vocabulary of 320, width 32, 2 layers with 4 query and 2 key heads of 8, feed-forward 48.
+    let (told, _) = fetch(&["--format", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let weights = fs::read(golden().replace("qwen3.gguf", "qwen3.safetensors")).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&weights[8..8 + header]).unwrap();
+    let shapes = header.as_object().unwrap().values().filter_map(|tensor| tensor["shape"].as_array());
+    let counts = shapes.map(|shape| shape.iter().map(|size| size.as_u64().unwrap()).product::<u64>());
+    assert_eq!(
+        (told["directory"].as_str(), told["parameters"].as_u64()),
+        (Some(&*first), Some(counts.sum()))
+    );
+    // Another type of weights is another model, and so is a file that was written again.
+    let (single, _) = fetch(&["--dtype", "float32"]);
+    assert_ne!(single, first);
+    fs::remove_file(here.join("model.gguf")).unwrap();
+    fs::copy(golden(), here.join("model.gguf")).unwrap();
+    fs::File::options()
+        .append(true)
+        .open(here.join("model.gguf"))
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    let (second, said) = fetch(&[]);
+    assert!(second != first && said.contains("converting"), "{second} {said}");
+    // A conversion that was killed is made again.
+    fs::remove_file(Path::new(&second).join("current")).unwrap();
+    let (again, said) = fetch(&[]);
+    assert!(again == second && said.contains("converting"), "{said}");
+    assert!(Path::new(&second).join("current/model.safetensors").is_file());
+}
+
 #[test]
 fn what_is_no_source_says_what_to_type() {
     let directory = tempfile::tempdir().unwrap();

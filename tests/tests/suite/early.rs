@@ -67,6 +67,11 @@ fn a_slip_of_the_command_line_is_told_what_was_meant() {
         ("--model openai-community/gpt2", "there is no such preset", "hf:openai-community/gpt2"),
         ("--model ./nowhere", "there is no such preset", "named by its path"),
         (
+            "--evaluate 0",
+            "--evaluate needs --model NAME, or --policies AGENT=DIR",
+            "played as it is by all agents",
+        ),
+        (
             "--lr 10",
             "--lr 10: a step of adamw moves each weight by about as much",
             "default for these policies is 1e-3",

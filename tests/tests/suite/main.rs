@@ -9,6 +9,7 @@
 mod adapters;
 mod agreement;
 mod architecture;
+mod baseline;
 mod border;
 mod cluster;
 mod compressed;
