@@ -1,5 +1,6 @@
 //! `--evaluate 0 --model NAME`: how good a model is before any training.
 
+use serde_json::Value;
 use troupe_tests::{must, root, run, script};
 
 /// It plays as policies that are made from it and handed in.
@@ -17,12 +18,16 @@ fn a_model_is_evaluated_as_it_is() {
         let output = output.expect("pipeline.sh runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let samples = text.lines().filter(|line| line.contains(r#""type":"sample""#));
-        samples.map(str::to_owned).collect::<Vec<_>>()
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let samples = lines.filter(|line| line["type"] == "sample");
+        let what = ["agent", "prompt", "completion_ids", "completion_logprobs", "policy_version"];
+        samples.map(|line| what.map(|name| line[name].clone())).collect::<Vec<_>>()
     };
     let of_model = played(&["--model", &model]);
     must(&format!("cd {at}; policy init tool --from {model}; policy init planner --from {model}"));
-    let handed_in = played(&["--policies", "tool=tool", "--policies", "planner=planner"]);
+    // A vocabulary as small as this one would be asked in words of its own.
+    let policies = ["--policies", "tool=tool", "--policies", "planner=planner", "--set", "encoding=full"];
+    let handed_in = played(&policies);
     assert!(of_model.len() == 4 && of_model == handed_in, "{of_model:#?}\n{handed_in:#?}");
     assert_eq!(run(&format!("ls {at}/runs")).0, 2, "a run was made");
 }
