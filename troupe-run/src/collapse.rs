@@ -60,6 +60,11 @@ impl StepHealth {
         (health.episodes > 0.0 && health.samples > 0.0).then_some(health)
     }
 
+    /// Share of episodes that succeed.
+    pub fn success(&self) -> f64 {
+        self.solved / self.episodes
+    }
+
     /// What `rollout` counted, which may be several shards.
     fn take_end(&mut self, end: &Value) {
         end["after"].as_array().into_iter().flatten().for_each(|before| self.take_end(before));

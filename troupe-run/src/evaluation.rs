@@ -272,6 +272,16 @@ pub fn tokens(metrics: &Path) -> Result<u64> {
     Ok(cut::rollouts(metrics)?.iter().map(tokens).sum())
 }
 
+/// All groups of several steps are flat, since most episodes succeed.
+pub fn nothing_left(step: u64, solved: f64) -> String {
+    format!(
+        "steps {} to {step}: all groups are flat, and {:.0} % of episodes succeed: the run ends here, since these tasks have \
+         nothing left to learn; a harder task does",
+        step - 2,
+        100.0 * solved
+    )
+}
+
 /// All groups of several steps are flat; `answers` are those of the last one.
 pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
@@ -279,8 +289,7 @@ pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
         step - 2
     ))
     .hint(format!(
-        "{}where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; \
-         where all succeed, a harder task",
+        "{}an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup",
         answers.advice(limit)
     ))
 }

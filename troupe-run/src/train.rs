@@ -21,6 +21,8 @@ use crate::words::quoted;
 
 /// So many steps without anything to learn end a run.
 const FLAT_STEPS: u64 = 3;
+/// Success in the last of them from which on such a run has learned its tasks.
+const SOLVED: f64 = 0.5;
 /// How old the page is when the next is drawn.
 const PAGE_AGE: Duration = Duration::from_secs(10);
 
@@ -108,11 +110,21 @@ impl<'a> Training<'a> {
             self.train(step)?;
             self.evaluate_if_due(step)?;
             if self.flat_steps >= FLAT_STEPS {
-                let answers = CutAnswers::count(&self.run.step(step).join("metrics.jsonl"))?;
-                return Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")));
+                return self.end_flat(step);
             }
         }
         Ok(())
+    }
+
+    /// Ends a run whose groups are all flat. It is done if most episodes succeed.
+    fn end_flat(&self, step: u64) -> Result<()> {
+        let metrics = self.run.step(step).join("metrics.jsonl");
+        let solved = StepHealth::of(&metrics).map_or(0.0, |health| health.success());
+        if solved >= SOLVED {
+            return say(&evaluation::nothing_left(step, solved));
+        }
+        let answers = CutAnswers::count(&metrics)?;
+        Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")))
     }
 
     /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
