@@ -1,6 +1,7 @@
-//! Whether a run collapses: what its last step looks like beside those before it. A warning and no more: nothing is stopped.
+//! Detects a collapsing run by comparing its last step with the steps before it. It only
+//! warns; training goes on.
 //!
-//! docs/evaluation.md says from which runs the limits were found.
+//! docs/evaluation.md names the runs from which the thresholds were chosen.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -8,20 +9,21 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Steps that the last one is compared with.
+/// Number of earlier steps to compare with.
 const BEFORE: usize = 6;
-/// By how much of one a share must move: of answers that are well formed, or cut by the limit.
+/// Absolute change of a share that counts as large: of well-formed answers, or of truncated ones.
 const MOVED: f64 = 0.3;
-/// Standard errors by which success must have fallen, over the last two steps, and to less than half.
+/// Success has fallen if its mean over the last two steps is this many standard errors
+/// lower, and at most half.
 const STANDARD_ERRORS: f64 = 3.5;
-/// Entropy that grew by this factor, and by a nat, is noise that is sampled.
+/// Entropy that grew by this factor, and by at least 1 nat, means that the policy samples noise.
 const ENTROPY: f64 = 2.0;
-/// Factor by which answers grew or shrank while fewer succeeded.
+/// Factor by which answer length must change, while success falls.
 const LENGTH: f64 = 2.0;
-/// Share of tokens with a ratio outside the clip range, beyond which an update left what it was made from.
+/// Share of tokens outside the clip range beyond which the update has left its trust region.
 const CLIPPED: f64 = 0.15;
 
-/// How a step went.
+/// One step's statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepHealth {
     episodes: f64,
@@ -29,17 +31,17 @@ pub struct StepHealth {
     samples: f64,
     cut: f64,
     tokens: f64,
-    /// Of which so many have a format, and so many are well formed: some environments say nothing of it.
+    /// Samples whose environment reports a `format` reward; `well_formed` is the sum of those rewards.
     with_format: f64,
     well_formed: f64,
-    /// Nats a token; the mean of all policies.
+    /// Nats per token, averaged over policies.
     entropy: Option<f64>,
-    /// Of the policy with most.
+    /// Clip ratio of the policy with the largest.
     clipped: f64,
 }
 
 impl StepHealth {
-    /// Of a step's metrics; `None` where there are none.
+    /// Reads a step's metrics. `None` if they are missing or hold no episodes.
     pub fn of(metrics: &Path) -> Option<StepHealth> {
         let text = fs::read_to_string(metrics).ok()?;
         let mut health = StepHealth::default();
@@ -60,7 +62,7 @@ impl StepHealth {
         (health.episodes > 0.0 && health.samples > 0.0).then_some(health)
     }
 
-    /// What `rollout` counted, which may be several shards.
+    /// Adds the counts of `rollout`, which may have run as several shards.
     fn take_end(&mut self, end: &Value) {
         end["after"].as_array().into_iter().flatten().for_each(|before| self.take_end(before));
         if end["stage"] != "rollout" {
@@ -87,15 +89,15 @@ impl StepHealth {
 #[derive(Debug, Default)]
 pub struct Watch {
     steps: VecDeque<StepHealth>,
-    /// Whether the last step was said to collapse: it is said once.
+    /// True if the previous step showed signs of collapse, so that a warning is printed once.
     has_warned: bool,
 }
 
 impl Watch {
-    /// How many steps before matter.
+    /// Number of earlier steps needed to restore the state after a restart.
     pub const STEPS: u64 = BEFORE as u64;
 
-    /// Takes a step; what moved far, when it is first seen.
+    /// Adds a step. Returns the signs of collapse if the previous step had none.
     pub fn step(&mut self, health: StepHealth) -> Option<String> {
         let signs = signs(self.steps.make_contiguous(), &health);
         self.steps.push_back(health);
@@ -107,7 +109,7 @@ impl Watch {
     }
 }
 
-/// What moved far in a step, beside those before it.
+/// Describes each statistic that changed too much compared with the steps before.
 fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     let mut signs = Vec::new();
     if now.clipped >= CLIPPED {
@@ -150,17 +152,17 @@ fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     signs
 }
 
-/// Success over the last two steps, and over those before them.
+/// Mean success over the last two steps, and over the steps before them.
 #[derive(Clone, Copy, Debug)]
 struct Success {
     before: f64,
     now: f64,
-    /// Of their difference, if it is chance.
+    /// Standard error of the difference if both have the same true rate.
     standard_error: f64,
 }
 
 impl Success {
-    /// By more than chance, and far.
+    /// Returns true if success fell significantly and at least by half.
     fn fell(self) -> bool {
         self.now <= self.before / 2.0
             && self.before - self.now >= STANDARD_ERRORS * self.standard_error.max(1e-9)
@@ -198,7 +200,7 @@ mod tests {
         }
     }
 
-    /// What is said of each of these steps.
+    /// The warnings for a sequence of steps.
     fn said(steps: &[StepHealth]) -> Vec<Option<String>> {
         let mut watch = Watch::default();
         steps.iter().map(|step| watch.step(step.clone())).collect()
@@ -215,7 +217,7 @@ mod tests {
             })
             .collect();
         assert!(said(&steps).iter().all(Option::is_none), "{:?}", said(&steps));
-        // Chance: one step of few successes among many of half.
+        // Not significant: one bad step among many at 50 %.
         let mut wavering = vec![step(8.0, 0.9, 0.1, 0.5); 8];
         wavering[5] = step(3.0, 0.85, 0.15, 0.6);
         assert!(said(&wavering).iter().all(Option::is_none), "{:?}", said(&wavering));
@@ -233,7 +235,7 @@ mod tests {
             "answers cut by the limit 0 to 91 %, well-formed answers 90 to 20 %, entropy 0.4 to 2.5 nats"
         );
         assert_eq!(said[5], None);
-        // Success alone needs two steps to be more than chance.
+        // A drop in success alone is significant only after two steps.
         let mut slow = vec![step(12.0, 0.9, 0.0, 0.4); 5];
         slow.extend([step(3.0, 0.9, 0.0, 0.4), step(2.0, 0.9, 0.0, 0.4)]);
         let said = self::said(&slow);

@@ -1,4 +1,4 @@
-//! The first policies of a run, and their warm-up.
+//! Creates and warms up the initial policies of a run.
 
 use std::path::Path;
 
@@ -13,14 +13,16 @@ use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
 
-/// Makes the policies of a run, anew only where no step rests on them: what cannot be seen need not be missing.
+/// Creates a run's policies, unless they exist. They are never made anew once steps are committed, since the
+/// files may only be temporarily unreadable.
 ///
 /// # Errors
-/// That of the program which makes one; `policies/done` is gone (exit 74).
+/// A program fails; `policies/done` is missing although steps are committed (exit 74).
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
-        // A KL may begin in the middle of a run: what was handed in is there, or the run would not go on.
+        // A KL term may be added in the middle of a run. The given policies still exist,
+        // because resuming checks them.
         return references(plan, run);
     }
     if !run.committed()?.is_empty() {
@@ -42,13 +44,13 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     disk::sync(run.path())
 }
 
-/// Runs `policy init`, which prints what it made.
+/// Runs `policy init`, which reports on stdout.
 fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
     let directory = directory.display().to_string();
     plan.programs.run("policy", &[&["init", directory.as_str()], from].concat())
 }
 
-/// Policies that were handed in, and if there is a KL, what they were.
+/// Copies the policies given by the user, and again as KL references if there is a KL term.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {
@@ -71,8 +73,9 @@ fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     Ok(())
 }
 
-/// One policy that is warmed up, and copies of it. What is pretrained stays as it is under adapters: the warm-up trains one of them,
-/// and each role begins with a copy. A base is beside the adapters, so that they find it wherever the run is moved to.
+/// Creates one policy, warms it up, and copies it for each role. Pretrained weights stay frozen under
+/// adapters: the warm-up trains one adapter, which each role copies. The base is stored next to the adapters,
+/// so that the run directory can be moved.
 fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let settings = plan.settings;
     disk::make(&run.path().join("warmup"))?;
@@ -105,7 +108,7 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     run.policies().iter().try_for_each(|name| init(plan, &run.policy(name), from))
 }
 
-/// What `--model` is to `policy init`.
+/// The arguments of `policy init` for `--model`.
 fn beginning(settings: &Settings) -> Vec<String> {
     let model = settings.text("model");
     let words = match model {
