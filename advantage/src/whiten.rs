@@ -4,7 +4,7 @@
 //! epsilon is added to s (GDPO, arXiv 2601.05242, as implemented in TRL). Over tokens, each sample counts
 //! once per completion token, and s = sqrt(v + 1e-8) (REINFORCE++, arXiv 2501.03262; verl's `masked_whiten`).
 //! Each policy is whitened separately, or a role with many samples would set the scale for the others.
-//! role with many samples would set the scale of the others. Left out: what an advantage is before.
+//! Left out: the advantages themselves.
 
 use std::collections::BTreeMap;
 
