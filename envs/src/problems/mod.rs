@@ -138,8 +138,8 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
 }
 
 /// An outcome after which the episode continues. The local reward is the weighted sum of the parts,
-/// given as name, weight in tenths and value in [0, 1]. Tenths are summed as integers, because .1 + .1
-/// + .8 exceeds 1 in binary.
+/// given as name, weight in tenths and value in [0, 1]. Tenths are summed as integers, because the binary
+/// sum .1 + .1 + .8 exceeds 1.
 pub fn outcome(team: f64, parts: &[(&str, f64, f64)]) -> Outcome {
     let local = parts.iter().map(|(_, tenths, value)| tenths * value).sum::<f64>() / 10.0;
     let components: Vec<(&str, f64)> = parts.iter().map(|(name, _, value)| (*name, *value)).collect();
