@@ -11,8 +11,8 @@
 //!    `extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int rows)`. Parameters
 //!    are values of or pointers to `bf16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the crate.
 //!    For several head sizes, write a `template <int width> __device__ void` and one `extern "C"` kernel per
-//!    size. A file `NAME_sm90a.cu` is only for that architecture, with `wgmma.cuh` and more shared memory; see
-//!    [`Device::runs`].
+//!    size. A file `NAME_sm90a.cu` is only for that architecture, with `wgmma.cuh` and more shared memory;
+//!    see [`Device::runs`].
 //! 2. `build.rs`: `fn main() { compile_kernels::declare("kernels"); }` with `compile-kernels` in
 //!    `[build-dependencies]`.
 //! 3. `src/kernels.rs`: `include!(concat!(env!("OUT_DIR"), "/kernels.rs"));`. It holds a `pub static NAME: Kernel` for
