@@ -219,7 +219,7 @@ part_rollout() { # SIZE: episodes of two turns and two agents, as a step of trai
 }
 
 # ---- training in fixed shapes ---------------------------------------------------------------------------------
-# Writes the metrics of an update of N micro-batches to NAME.measured; each has as many groups as fit.
+# Metrics of an update of N micro-batches, into NAME.measured; each has as many groups as fit.
 shaped() { # NAME SIZE SHAPE N
     local name=$1 policy=$work/$2 shape=$3 groups
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)

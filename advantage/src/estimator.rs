@@ -34,7 +34,7 @@ pub enum Estimator {
 }
 
 impl Estimator {
-    /// Returns true if members are compared with their group, so that a flat group teaches nothing.
+    /// Whether a member is compared with the others of its group, so that a flat group has nothing to say.
     pub fn compares(self) -> bool {
         !matches!(self, Estimator::Remax | Estimator::Raw | Estimator::Rae)
     }
@@ -43,12 +43,13 @@ impl Estimator {
 /// An estimator with its parameters.
 #[derive(Clone, Debug)]
 pub struct EstimatorConfig {
+    /// Which one.
     pub estimator: Estimator,
     /// The deviation by which `grpo` and `gdpo` divide.
     pub std: Std,
-    /// Added to that deviation, in units of reward.
+    /// What they add to it, in units of reward.
     pub epsilon: f64,
-    /// The k of `max-at`, at least 2.
+    /// Of how many members `max-at` looks at the best, at least 2.
     pub k: u32,
     /// The weights of `gdpo`'s components.
     pub weights: Vec<f64>,
@@ -56,17 +57,16 @@ pub struct EstimatorConfig {
     pub flat_below: f64,
 }
 
-/// The inputs of an estimator: the units that it compares (samples or episodes), one value per
-/// unit in each field it reads.
+/// What is compared in a group: a number for each unit in each field that the estimator reads.
 #[derive(Clone, Debug, Default)]
 pub struct Units {
-    /// Credits.
+    /// What it is credited with.
     pub values: Vec<f64>,
     /// Subtracted by `remax` and `rae`.
     pub baselines: Vec<f64>,
     /// Completion tokens.
     pub tokens: Vec<f64>,
-    /// For `gdpo`: values by component.
+    /// Of `gdpo`, by component.
     pub components: Vec<Vec<f64>>,
 }
 
@@ -99,8 +99,8 @@ impl EstimatorConfig {
         Statistics::of(values, self.std, self.flat_below)
     }
 
-    /// Group reward-decoupled normalization: A_i = sum over components of w (c_i - mean) / (std + epsilon).
-    /// arXiv 2601.05242, section 3; its whitening step is `--whiten`. A flat component adds 0.
+    /// Group reward-decoupled normalization: A_i = sum over components of w (c_i - mean) / (std + epsilon). Arxiv 2601.05242,
+    /// section 3; what it whitens afterwards is `--whiten`. A flat component adds 0.
     fn gdpo(&self, components: &[Vec<f64>]) -> Vec<f64> {
         let mut sums = vec![0.0; components.first().map_or(0, Vec::len)];
         for (weight, values) in self.weights.iter().zip(components) {
@@ -144,8 +144,8 @@ fn group_max(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value - most).collect()
 }
 
-/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, or 0 if all rewards are 0. arXiv 2602.02710, equation 9,
-/// with the mean over all members. Rewards must not be negative.
+/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 where nobody earned anything. Arxiv 2602.02710, equation 9 with
+/// all members as samples of the mean. Rewards are not negative.
 fn max_rl(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     let mean = statistics.mean;
     values.iter().map(|value| if mean > 0.0 { (value - mean) / mean } else { 0.0 }).collect()

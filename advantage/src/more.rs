@@ -16,15 +16,15 @@ use crate::whiten::Whiten;
 pub struct More {
     /// Completion tokens.
     pub tokens: usize,
-    /// For `gdpo`.
+    /// Of `gdpo`.
     pub components: Vec<f64>,
-    /// For `--gate`.
+    /// Of `--gate`.
     pub gate: f64,
-    /// For `--whiten`: its policy, empty if not recorded.
+    /// Of `--whiten`: its policy, empty where the record does not say.
     pub policy: String,
-    /// For `rae`: `ENV/AGENT`.
+    /// Of `rae`: `ENV/AGENT`.
     pub role: String,
-    /// For `--credit gigpo`.
+    /// Of `--credit gigpo`.
     pub anchor: String,
 }
 

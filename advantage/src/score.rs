@@ -15,11 +15,11 @@ use crate::statistics::Statistics;
 pub struct Scored {
     /// One per member.
     pub advantages: Vec<f64>,
-    /// Statistics of the units' credits.
+    /// Of what its units are credited with.
     pub statistics: Statistics,
-    /// True if the group teaches nothing.
+    /// Whether there is nothing to learn from it.
     pub flat: bool,
-    /// True if the gate made it flat.
+    /// Whether the gate says so.
     pub gated: bool,
 }
 
@@ -31,7 +31,7 @@ impl Advantages {
         for member in &group.members {
             let agent = member.data.agent.as_deref().unwrap_or_default();
             let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
-                // An error inside the tree already names its line.
+                // A fault of the tree names its own place.
                 if self.tree.has(&member.id) { failure } else { failure.at(member.line.place()) }
             })?;
             if *first.get_or_insert(actions) != actions {
@@ -93,7 +93,7 @@ impl Advantages {
         Ok(values)
     }
 
-    /// Returns true if all units agree in the gate's component.
+    /// Whether the gate is shut: all units agree in its component.
     fn is_gated(&mut self, units: &[&Member]) -> Result<bool> {
         let Some(gate) = &mut self.gate else { return Ok(false) };
         let mut first = None;

@@ -127,7 +127,7 @@ pub trait Device {
     /// Sets every value to zero.
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()>;
 
-    /// Returns true if the device can run a source's kernels. Some are for a single architecture.
+    /// Whether it runs the kernels of a source: those for one architecture run there alone.
     fn runs(&self, source: &Source) -> bool {
         source.architecture.is_none()
     }

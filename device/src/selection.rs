@@ -92,10 +92,10 @@ macro_rules! forward {
 }
 
 impl Any {
-    /// Opens a device. The simulator uses `threads` threads.
+    /// Opens a device; the simulator uses so many threads.
     ///
     /// # Errors
-    /// 69: the device is not available; 1: it is the CPU, which does not implement [`Device`].
+    /// 69 where it is not available; 1 for the CPU, which does not implement [`Device`].
     pub fn open(kind: DeviceKind, threads: usize) -> Result<Self> {
         match kind {
             DeviceKind::Cpu => Err(Failure::work("the CPU is not a Device")),
@@ -121,7 +121,7 @@ impl Any {
         Ok(device)
     }
 
-    /// Runs only the kernels that all GPUs run, not those for the device's architecture.
+    /// Runs the kernels that every GPU runs in place of the device's own.
     pub fn without_own_kernels(&mut self) {
         forward!(self, device => device.without_own_kernels());
     }

@@ -126,8 +126,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// exp((logit - shift) / temperature) of each logit. With `shift` the largest logit of the chunk, these
-    /// are bit for bit the terms that a tile adds.
+    /// exp((logit - shift) / temperature) of each logit: with the largest of its chunk, the same bits that a tile adds.
     pub fn weights(logits: &[f32], shift: f32, temperature: f32, weights: &mut Vec<f32>) {
         let scale = 1.0 / temperature;
         weights.clear();

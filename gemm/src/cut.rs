@@ -81,7 +81,7 @@ fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
 }
 
 impl Product<'_> {
-    /// Computes the product.
+    /// Computes it.
     pub fn run(self, scratch: &mut Scratch, precision: Precision) {
         multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
     }

@@ -115,13 +115,12 @@ pub enum Onto<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addend<'a> {
     onto: Onto<'a>,
-    /// True if each element's sum is one chain: it starts from the addend and continues from one block of the
-    /// inner dimension to the next.
+    /// True if an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
     chained: bool,
 }
 
 impl<'a> Onto<'a> {
-    /// This addend, but added after the sum of each block.
+    /// Added after the sum of each block.
     pub(crate) fn after(self) -> Addend<'a> {
         Addend { onto: self, chained: false }
     }
@@ -186,7 +185,7 @@ pub fn multiply_chained(scratch: &mut Scratch, extent: [usize; 3], a: View, b: V
 /// `c = onto + a · b` for `rows` rows of `a`: the values of [`multiply`] with the instruction set of `b`.
 ///
 /// # Panics
-/// If a slice is shorter than its extent.
+/// As [`multiply`].
 pub fn multiply_packed(scratch: &mut Scratch, rows: usize, a: View, b: &Packed, onto: Onto, c: ViewMut) {
     let extent = [rows, b.columns(), b.inner()];
     run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto.after(), c);

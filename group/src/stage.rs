@@ -22,11 +22,11 @@ const NEEDED: &[Field] =
 
 type Group = decorate::Group<Data>;
 
-/// Data kept of a sample until its group is complete.
+/// What is kept of a sample until its group is complete.
 #[derive(Debug)]
 pub struct Data {
     branch: u32,
-    /// `reward`, or the sum of `rewards` if only they are given; `None` if not scored.
+    /// `reward`, or the sum of `rewards` if only those are given; none if the sample was not scored.
     reward: Option<f64>,
     scored: bool,
     /// Only in the first member: the parts of the group key, and the fields that its siblings share.
@@ -35,7 +35,7 @@ pub struct Data {
     anchor: Option<usize>,
 }
 
-/// The stage's state and counts.
+/// The stage and what it has counted beyond samples and groups.
 pub struct Grouping {
     arguments: Arguments,
     anchors: Anchors,
@@ -45,7 +45,7 @@ pub struct Grouping {
     flat: u64,
     /// Groups of parallel sampling, whose members have different prompts.
     parallel: u64,
-    /// Parallel groups with fewer members than episodes, because some episodes ended earlier.
+    /// Of them, groups with fewer members than episodes, because some episodes ended earlier.
     short: u64,
     /// Groups dropped because branches were missing, and because members were not scored.
     dropped_incomplete: u64,
@@ -87,13 +87,12 @@ impl Grouping {
         self.arguments.by.siblings() && common(group).is_some_and(|common| common.parallel)
     }
 
-    /// Returns true if siblings are missing, unless the sampling is parallel, where
-    /// episodes end at different turns.
+    /// Whether siblings are missing, which in parallel sampling they may.
     fn is_cut(&self, group: &Group) -> bool {
         self.arguments.by.siblings() && !group.complete && !self.is_parallel(group)
     }
 
-    /// Returns true if unscored members cause the group to be dropped.
+    /// Whether it is left out because of members that were not scored.
     fn is_unscored(&self, group: &Group) -> bool {
         let scored = group.members.iter().filter(|member| member.data.scored).count();
         scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0

@@ -31,7 +31,7 @@ use crate::widths::Widths;
 use group::{Candidate, Group, Member, PromptRequest};
 use joint::{JointAction, JointConfig, Node};
 
-/// How the candidate to execute is selected.
+/// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Select {
     /// The highest reward; the lowest branch on a tie.
@@ -67,13 +67,13 @@ impl Frozen {
     }
 }
 
-/// An error that ends the episode, but not the stage.
+/// Why an episode could not go on. It ends the episode, not the stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpisodeError {
-    /// Where it occurred: `policy` (its chat template, tokenizer or context length), `env`, `sandbox`, or
-    /// `task` (the environment refuses it).
+    /// Where it went wrong: `policy` (its chat template, tokenizer or context length), `env`, `sandbox` or `task` (the
+    /// environment refuses it).
     pub boundary: &'static str,
-    /// The message.
+    /// What went wrong.
     pub message: String,
 }
 
@@ -112,7 +112,7 @@ impl Stop {
     }
 }
 
-/// The result of a step.
+/// What one step led to.
 #[derive(Default)]
 pub struct Transition {
     /// The completed groups, in the workflow's order.
@@ -435,7 +435,7 @@ impl Episode {
 }
 
 impl From<Failure> for EpisodeError {
-    /// An error of the environment. A missing sandbox is a boundary of its own, because the remedy differs.
+    /// An environment that failed. A missing sandbox has a boundary of its own, because the cure is a different one.
     fn from(failure: Failure) -> EpisodeError {
         EpisodeError::at(if failure.code == UNAVAILABLE { "sandbox" } else { "env" }, failure.message)
     }

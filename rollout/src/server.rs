@@ -147,7 +147,7 @@ impl Client {
                 body["top_k"] = json!(sampling.top_k);
             }
             let answers = self.sender.clone();
-            // Never fails: the threads live as long as the server.
+            // Its threads live as long as the server.
             let _ = self.calls.send(Call { request: request.id, branch, body, answers });
         }
     }

@@ -1,12 +1,11 @@
 """Makes the goldens in adapters/: random low-rank adapters over the checkpoints in this folder, by PEFT.
 
-Why: PEFT defines the meaning of an adapter's files, and autograd its gradient. Both factors are random, so that a forgotten
-scale or a swapped factor shows.
+Why: PEFT decides what an adapter's files mean, and autograd what its gradient is. Both factors are random, so that a
+forgotten scale or a swapped factor shows.
 
-`varied` has settings that differ by module, which Troupe rewrites as plain LoRA; its folder also has the weights that PEFT
-merges it into.
+`varied` differs from module to module, which Troupe rewrites as plain LoRA: beside it lie the weights that PEFT merges it into.
 
-Left out: dropout, and everything else in PEFT that Troupe refuses.
+What is left out: dropout, and whatever else of PEFT Troupe refuses.
 
 Run:  python make_adapter_goldens.py [NAME...]  (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
 """

@@ -1,10 +1,10 @@
 """Makes the goldens in gguf/: tiny random models as GGUF files, and the same models as Hugging Face checkpoints.
 
-Why: the `gguf` package defines how a format's blocks decode, and the trained tokenizers how texts are split. Files are laid out
-as llama.cpp's converter writes them: rows of Llama's query and key heads are interleaved, Gemma's norm weights have 1 added, and
-the experts of a layer are one tensor.
+Why: the `gguf` package decides what the blocks of a format mean, the trained tokenizers what their texts are cut into. A file
+holds each model as llama.cpp's own converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
+are plus 1, and the experts of a layer are one tensor.
 
-Left out: whole files in formats without a quantizer in Python. Those are only in blocks.safetensors, from random bytes.
+Left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
 
 Run:  python make_gguf_goldens.py      (needs torch, transformers, tokenizers, sentencepiece, gguf; a minute)
 """
@@ -182,7 +182,7 @@ def separate(values, heads):
 
 
 def stacked(tensors):
-    """The tensors of a file under the checkpoint's names; the experts of a layer are stacked, with the name of each."""
+    """The tensors of a file with names of the checkpoint: the experts of a layer are one, beside the names of each."""
     whole = {}
     for name, values in tensors.items():
         together = re.sub(r"experts\.\d+\.", "experts.", name)

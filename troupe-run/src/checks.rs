@@ -1,4 +1,4 @@
-//! Checks flags against each other and refuses combinations in which a flag would have no effect.
+//! Which flags go together: what has no effect is refused.
 
 use std::path::Path;
 
@@ -133,10 +133,10 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     Ok(launcher)
 }
 
-/// Model presets.
+/// The models that have a name of their own.
 const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
 
-/// Checks that `--model` names a preset, an existing file or folder, or a model of the hub.
+/// Whether `--model` is a preset, a file or folder that is there, or a hub's model.
 fn check_model(settings: &Settings) -> Result<()> {
     let model = settings.text("model");
     let is_of_hub = model.starts_with("hf:");
@@ -161,7 +161,7 @@ fn check_model(settings: &Settings) -> Result<()> {
     Err(Failure::usage(format!("--model {model}: there is no such preset, file or folder")).hint(hint))
 }
 
-/// Refuses values with which nothing is learned or the run diverges.
+/// Values with which nothing is learned, or what was is lost.
 fn check_learning(settings: &Settings) -> Result<()> {
     for (name, optimizer) in
         [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
@@ -195,7 +195,7 @@ fn check_learning(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each policy's ranks can divide `--parts` among them, for `policies` trained side by side.
+/// Whether the ranks of each of so many policies, trained side by side, can share its parts.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -210,7 +210,7 @@ pub fn share_parts(settings: &Settings, policies: u64) -> Result<()> {
         .hint("each rank computes as many parts; the bytes of the policies depend on --parts"))
 }
 
-/// Returns true if a program is on the `PATH`.
+/// Whether a program is on the `PATH`.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| {

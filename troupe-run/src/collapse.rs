@@ -1,7 +1,6 @@
-//! Detects a collapsing run by comparing its last step with the steps before it. It only
-//! warns; training goes on.
+//! Whether a run collapses: what its last step looks like beside those before it. A warning and no more: nothing is stopped.
 //!
-//! docs/evaluation.md names the runs from which the thresholds were chosen.
+//! docs/evaluation.md says from which runs the limits were found.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,7 +19,7 @@ const STANDARD_ERRORS: f64 = 3.5;
 const ENTROPY: f64 = 2.0;
 /// Factor by which answer length must change, while success falls.
 const LENGTH: f64 = 2.0;
-/// Share of tokens outside the clip range beyond which the update has left its trust region.
+/// Share of tokens with a ratio outside the clip range, beyond which an update left what it was made from.
 const CLIPPED: f64 = 0.15;
 
 /// One step's statistics.
@@ -31,17 +30,17 @@ pub struct StepHealth {
     samples: f64,
     cut: f64,
     tokens: f64,
-    /// Samples whose environment reports a `format` reward; `well_formed` is the sum of those rewards.
+    /// Of which so many have a format, and so many are well formed: some environments say nothing of it.
     with_format: f64,
     well_formed: f64,
     /// Nats per token, averaged over policies.
     entropy: Option<f64>,
-    /// Clip ratio of the policy with the largest.
+    /// Of the policy with most.
     clipped: f64,
 }
 
 impl StepHealth {
-    /// Reads a step's metrics. `None` if they are missing or hold no episodes.
+    /// Of a step's metrics; `None` where there are none.
     pub fn of(metrics: &Path) -> Option<StepHealth> {
         let text = fs::read_to_string(metrics).ok()?;
         let mut health = StepHealth::default();
@@ -89,7 +88,7 @@ impl StepHealth {
 #[derive(Debug, Default)]
 pub struct Watch {
     steps: VecDeque<StepHealth>,
-    /// True if the previous step showed signs of collapse, so that a warning is printed once.
+    /// Whether the last step was said to collapse: it is said once.
     has_warned: bool,
 }
 
@@ -109,7 +108,7 @@ impl Watch {
     }
 }
 
-/// Describes each statistic that changed too much compared with the steps before.
+/// What moved far in a step, beside those before it.
 fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     let mut signs = Vec::new();
     if now.clipped >= CLIPPED {
@@ -152,12 +151,12 @@ fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     signs
 }
 
-/// Mean success over the last two steps, and over the steps before them.
+/// Success over the last two steps, and over those before them.
 #[derive(Clone, Copy, Debug)]
 struct Success {
     before: f64,
     now: f64,
-    /// Standard error of the difference if both have the same true rate.
+    /// Of their difference, if it is chance.
     standard_error: f64,
 }
 
@@ -200,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The warnings for a sequence of steps.
+    /// What is said of each of these steps.
     fn said(steps: &[StepHealth]) -> Vec<Option<String>> {
         let mut watch = Watch::default();
         steps.iter().map(|step| watch.step(step.clone())).collect()

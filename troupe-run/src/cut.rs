@@ -1,5 +1,4 @@
-//! Answers truncated by the token limit. They are rarely right, so raising the limit
-//! is the first thing to try.
+//! Answers that ended at the token limit: what is cut is rarely right, so a larger limit is the first thing to try.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +8,10 @@ use serde_json::Value;
 
 use crate::disk;
 
-/// Share of truncated answers from which it is reported.
+/// From this share on they are worth a word.
 const MANY: f64 = 0.2;
 
-/// The `end` lines of `rollout` among the stages recorded in a step's metrics.
+/// The `end` lines of `rollout` before those in a step's metrics.
 ///
 /// # Errors
 /// I/O (exit 74).
@@ -37,12 +36,12 @@ pub fn rollouts(metrics: &Path) -> Result<Vec<Value>> {
 pub struct CutAnswers {
     /// All answers.
     pub samples: u64,
-    /// Answers that the limit truncated.
+    /// Those that the limit cut.
     pub cut: u64,
 }
 
 impl CutAnswers {
-    /// Reads a step's metrics. Zero if a custom rollout stage does not report the counts.
+    /// Of a step's metrics; none where a program of one's own does not say.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -57,20 +56,20 @@ impl CutAnswers {
         Ok(all)
     }
 
-    /// The share that was truncated, if it is large enough to report.
+    /// The share that was cut, where that is worth a word.
     pub fn many(self) -> Option<f64> {
         let share = self.cut as f64 / self.samples.max(1) as f64;
         Some(share).filter(|share| *share >= MANY)
     }
 
-    /// A phrase for a step's log line; `solves` is true if any episode was solved.
+    /// What a line about a step says of them; `solves` is whether any episode was solved.
     pub fn said(self, limit: &str, solves: bool) -> String {
         let advice = if solves { "" } else { ": raise --max-tokens first" };
         let said = |share: f64| format!(", {:.0} % of answers cut at {limit} tokens{advice}", 100.0 * share);
         self.many().map_or(String::new(), said)
     }
 
-    /// A hint for a run that learns nothing: raise the limit.
+    /// The first advice where nothing is learned.
     pub fn advice(self, limit: &str) -> String {
         let said = |share: f64| {
             format!(

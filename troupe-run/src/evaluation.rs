@@ -30,7 +30,7 @@ pub fn say(line: &str) -> Result<()> {
     }
 }
 
-/// An evaluation that beat all earlier ones.
+/// An evaluation that did better than those before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Best {
     /// The share of test tasks solved.
@@ -45,7 +45,7 @@ impl Best {
         evaluations.into_iter().reduce(|best, next| if next.success > best.success { next } else { best })
     }
 
-    /// A phrase that compares an evaluation with the best one before it.
+    /// What is said of an evaluation beside those before it.
     fn said(before: Option<Best>, now: Best) -> String {
         match before {
             None => String::new(),
@@ -55,11 +55,11 @@ impl Best {
     }
 }
 
-/// Evaluates on the test tasks after `step`, unless that was done, and prints the success rate. `before` is
-/// the best earlier evaluation; returns the best including this one.
+/// Plays the test tasks after a step, if that has not been done, and says how many succeed. Returns the best evaluation of the run up to
+/// this one; `before` is that of those before it.
 ///
 /// # Errors
-/// The evaluation pipe failed.
+/// That of the pipe.
 pub fn evaluate(
     run: &RunFiles,
     (programs, settings): (&Programs, &Settings),
@@ -88,8 +88,7 @@ pub fn evaluate(
     let now = evaluations(programs, &[(step, file)]).pop();
     let beside = now.map_or(String::new(), |now| Best::said(before, now));
     let rate = rate.trim_end();
-    // The rate already mentions truncated answers. If nothing is solved, the token limit is
-    // the first thing to change.
+    // What is cut says so itself; where nothing is solved it is the first thing to mend.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
     let advice = if is_cut { ": raise --max-tokens first" } else { "" };
     say(&format!(
@@ -159,7 +158,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     Ok(())
 }
 
-/// Draws the report page. It is derived from the run's files, so a failure loses nothing.
+/// The page of a run, made from its files: if it fails, nothing is lost.
 #[derive(Debug)]
 pub struct Page {
     drawing: Option<Child>,
@@ -232,16 +231,16 @@ impl Page {
 /// Counts of a step's flat groups: groups whose members all have the same score, so that advantages are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flat {
-    /// Flat groups.
+    /// Those without anything to compare.
     pub flat: u64,
     /// All groups.
     pub groups: u64,
-    /// True if a policy kept its version because no sample was left to train on.
+    /// Whether a policy keeps its version, because nothing was left to train it on.
     pub is_skipped: bool,
 }
 
 impl Flat {
-    /// Reads a step's metrics.
+    /// Of a step's metrics.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -257,7 +256,7 @@ impl Flat {
         Ok(counts)
     }
 
-    /// Returns true if every group is flat, so nothing can be learned.
+    /// Whether there was nothing to learn from.
     pub fn is_flat(self) -> bool {
         self.groups > 0 && self.flat == self.groups
     }
@@ -272,7 +271,7 @@ pub fn tokens(metrics: &Path) -> Result<u64> {
     Ok(cut::rollouts(metrics)?.iter().map(tokens).sum())
 }
 
-/// The error that ends a run after several flat steps; `answers` counts the last one's.
+/// All groups of several steps are flat; `answers` are those of the last one.
 pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",

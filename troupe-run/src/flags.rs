@@ -13,9 +13,9 @@ use crate::words::quoted;
 pub enum Kind {
     /// An integer with this minimum.
     Whole(u64),
-    /// A number, kept as it was written: `1e-3` stays `1e-3`.
+    /// A number as it was written: `1e-3` stays `1e-3`.
     Number,
-    /// Two numbers, comma-separated.
+    /// Two numbers with a comma between them.
     Betas,
     Text,
     /// One of these words.

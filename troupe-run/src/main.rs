@@ -145,7 +145,7 @@ fn evaluate_only(
         );
     };
     let folder = tempfile::tempdir().map_err(|error| Failure::io(format!("a temporary folder: {error}")))?;
-    // Policies are read from where they are, not from a run directory.
+    // They are played where they are, and not from a run.
     let served = pairs.iter().cloned().collect();
     let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();
     let team = Team { agents, served, ..Team::default() };

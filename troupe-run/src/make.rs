@@ -13,11 +13,10 @@ use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
 
-/// Creates a run's policies, unless they exist. They are never made anew once steps are committed, since the
-/// files may only be temporarily unreadable.
+/// Makes the policies of a run, anew only where no step rests on them: what cannot be seen need not be missing.
 ///
 /// # Errors
-/// A program fails; `policies/done` is missing although steps are committed (exit 74).
+/// That of the program which makes one; `policies/done` is gone (exit 74).
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
@@ -44,13 +43,13 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     disk::sync(run.path())
 }
 
-/// Runs `policy init`, which reports on stdout.
+/// Runs `policy init`, which prints what it made.
 fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
     let directory = directory.display().to_string();
     plan.programs.run("policy", &[&["init", directory.as_str()], from].concat())
 }
 
-/// Copies the policies given by the user, and again as KL references if there is a KL term.
+/// Policies that were handed in, and if there is a KL, what they were.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {

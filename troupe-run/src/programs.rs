@@ -17,7 +17,7 @@ pub struct Programs {
     bin: PathBuf,
     /// The folder of `pipeline.sh`.
     root: PathBuf,
-    /// Their `PATH`: the caller's first, so that `python3` is the caller's, then this project's programs.
+    /// What they find: the caller's programs before those of this project, so that `python3` is the caller's.
     path: OsString,
     variables: Vec<(&'static str, OsString)>,
 }
@@ -28,10 +28,10 @@ pub fn silent(code: u8) -> Failure {
 }
 
 impl Programs {
-    /// Reads the folders that `pipeline.sh` passes in the environment.
+    /// Those of `pipeline.sh`, which names both folders.
     ///
     /// # Errors
-    /// This program was not started by `pipeline.sh`.
+    /// It was not `pipeline.sh` that started this.
     pub fn find() -> Result<Programs> {
         let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let (Some(bin), Some(root)) = (named("TROUPE_BIN"), named("TROUPE_ROOT")) else {
@@ -73,7 +73,7 @@ impl Programs {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// The program fails; it has printed the cause.
+    /// That of the program, which has said why.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let status = self.command(program).args(arguments).status();
         let status = status.map_err(|error| cannot_start(program, &error))?;
@@ -83,10 +83,10 @@ impl Programs {
         }
     }
 
-    /// Returns what a program prints on stdout.
+    /// What a program prints.
     ///
     /// # Errors
-    /// The program fails; it has printed the cause.
+    /// That of the program, which has said why.
     pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| cannot_start(program, &error))?;
@@ -139,8 +139,8 @@ impl Programs {
         Ok(())
     }
 
-    /// Fetches the CUDA libraries that the programs do not find by themselves. `ORT_DYLIB_PATH` stays unset:
-    /// pointing it at the CPU build would keep `rollout` off the GPU.
+    /// The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the plain one would
+    /// keep `rollout` off the GPU. Only what they do not find is fetched.
     fn fetch_cuda(&self) -> Result<()> {
         let told = self.printed("rollout", &["--version", "--format", "json"])?;
         let told: Value = serde_json::from_str(&told)

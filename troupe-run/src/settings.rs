@@ -7,7 +7,7 @@ use record::failure::{Failure, Result};
 use crate::flags::{self, Given, Kind, is_number};
 use crate::kind::{self, PolicyKind};
 
-/// The stages that take flags, in the order of the pipe.
+/// The stages of the pipe that take flags, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
 
 /// Which policy plays which agent.
@@ -45,13 +45,13 @@ pub struct Settings {
     pub policies: PolicyChoice,
     /// Environment settings, `NAME=VALUE`.
     pub set: Vec<String>,
-    /// The agents to train; empty for all that are not served over HTTP.
+    /// Agents that are trained; empty: all that are not played by a server.
     pub train: Vec<String>,
-    /// Additional flags of each stage (`--flags`).
+    /// More flags of stages, by stage: the words of `--flags`.
     pub flags: BTreeMap<String, String>,
     /// Custom commands of stages (`--stage`).
     pub stage: BTreeMap<String, String>,
-    /// Selects the column of numeric defaults.
+    /// By which of the three columns the numbers default.
     pub kind: PolicyKind,
 }
 
@@ -67,10 +67,10 @@ fn usage(message: impl std::fmt::Display) -> Failure {
 }
 
 impl Settings {
-    /// Validates flags and fills in defaults. A later flag overrides an earlier one.
+    /// The values of flags, the later before the earlier, and the defaults of all others.
     ///
     /// # Errors
-    /// A value is invalid for its flag.
+    /// A value that is none of its flag's.
     pub fn new(given: &[Given]) -> Result<Settings> {
         let texts = flags::all().map(|flag| (flag.name, flag.defaults[0].to_owned())).collect();
         let mut settings = Settings {
@@ -112,7 +112,7 @@ impl Settings {
         self.texts.insert(name, value.into());
     }
 
-    /// Returns true if `--flags` sets this flag of a stage.
+    /// Returns true if more flags of a stage name this one.
     pub fn has_flag(&self, stage: &str, flag: &str) -> bool {
         self.flags.get(stage).is_some_and(|words| {
             words
@@ -141,7 +141,7 @@ impl Settings {
                 if number < least {
                     return Err(usage(format!("{dashed} must be at least {least}")));
                 }
-                text = number.to_string(); // 010 means 10
+                text = number.to_string(); // 010 is ten
             }
             Kind::Number if !is_number(value) => {
                 return Err(usage(format!("{dashed} {value}: not a number")));

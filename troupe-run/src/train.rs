@@ -1,4 +1,4 @@
-//! The training loop: runs one step after another and commits each.
+//! The loop: what is next, and what makes a step count.
 
 use std::fs;
 use std::path::Path;
@@ -19,12 +19,13 @@ use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
 use crate::words::quoted;
 
-/// A run ends after this many flat steps in a row.
+/// So many steps without anything to learn end a run.
 const FLAT_STEPS: u64 = 3;
 /// Minimum age of the report page before it is drawn again.
 const PAGE_AGE: Duration = Duration::from_secs(10);
 
 pub struct Training<'a> {
+    /// What it is made with.
     pub plan: Plan<'a>,
     pub place: Place<'a>,
     pub run: RunFiles,
@@ -32,9 +33,9 @@ pub struct Training<'a> {
     pub page: Page,
     /// The resident stages, while they run.
     resident: Option<StayingStages>,
-    /// True if the next step's tasks are written to `tasks.drawn`.
+    /// Whether the tasks of the next step are drawn.
     has_drawn: bool,
-    /// The next step's `end` line, if its tasks have been sent without it.
+    /// The end of the next step's tasks, if those are in the pipe already.
     end: Option<Vec<u8>>,
     versions: Versions,
     flat_steps: u64,
@@ -70,7 +71,7 @@ impl<'a> Training<'a> {
     /// Trains to the last step.
     ///
     /// # Errors
-    /// A stage fails. Steps whose states were saved are still committed.
+    /// That of the stage which failed. What can count counts.
     pub fn run(&mut self) -> Result<()> {
         let trained = self.steps();
         let ended = self.end_stages();
@@ -108,8 +109,7 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Returns true if an evaluation follows this step. One follows the last step, even if flat
-    /// groups end the run early.
+    /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
     fn is_due(&self, step: u64) -> bool {
         let every = self.plan.settings.number("eval_every");
         let is_last = step == self.plan.settings.number("steps")

@@ -34,7 +34,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Runs `advantage` on `input` and returns its samples, sorted.
+/// The samples that come out for `input`, sorted.
 fn samples(input: &str) -> Vec<String> {
     let mut child = start();
     child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");

@@ -50,10 +50,10 @@ pub fn gpus() -> Result<String> {
     ))
 }
 
-/// The UUIDs of the GPUs that this process sees, in order: 16 bytes each, unique across machines.
+/// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
 ///
 /// # Errors
-/// 69: there is no driver, or it does not start.
+/// 69 where there is no driver, or it does not start.
 pub fn identities() -> Result<Vec<[u8; 16]>> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {

@@ -55,9 +55,9 @@ pub struct Cuda {
     architecture: String,
     /// Largest shared memory of a block, in bytes.
     most_shared: u32,
-    /// True if kernels that are only for this architecture may run.
+    /// Whether it runs kernels that are for its architecture alone.
     own_kernels: bool,
-    /// True if asynchronous uploads may read host memory after the call returns.
+    /// Whether asynchronous uploads read host memory after the call returns.
     reads_late: bool,
 }
 
@@ -128,7 +128,7 @@ impl Cuda {
         })
     }
 
-    /// Runs only the kernels that all GPUs run, not those for its architecture.
+    /// Runs the kernels that every GPU runs in place of its architecture's own.
     pub fn without_own_kernels(&mut self) {
         self.own_kernels = false;
     }

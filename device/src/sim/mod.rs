@@ -35,16 +35,15 @@ pub struct Sim {
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
-    /// True if kernels that are only for an H200's architecture may run.
+    /// Whether it runs kernels that are for the architecture of an H200 alone.
     own_kernels: bool,
 }
 
 impl Sim {
-    /// A simulator with the memory and kernels of an H200. It runs blocks on `threads`
-    /// threads, in schedule `seed`.
+    /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
     ///
     /// # Errors
-    /// 69: no memory for the workers.
+    /// 69 where there is no memory for the workers.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
         Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, own_kernels: true })
@@ -55,7 +54,7 @@ impl Sim {
         self.seed = seed;
     }
 
-    /// Runs only the kernels that all GPUs run, not those for an H200.
+    /// Runs the kernels that every GPU runs in place of those for an H200 alone.
     pub fn without_own_kernels(&mut self) {
         self.own_kernels = false;
     }

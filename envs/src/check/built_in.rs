@@ -10,7 +10,7 @@ use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_in
 use crate::environment::{Environment, Outcome, Selection, Split, State};
 use crate::step;
 
-/// Number of different tasks on which episodes are played.
+/// Different tasks that the episodes are played on.
 const EPISODE_TASKS: u64 = 500;
 const MAX_SITUATIONS: usize = 1000;
 

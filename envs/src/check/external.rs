@@ -45,7 +45,7 @@ pub struct Report {
 }
 
 const MAX_SITUATIONS: usize = 100;
-/// Length of a text as long as a policy with a token limit may write.
+/// A text as long as a policy at its token limit may write.
 const LONG: usize = 1 << 16;
 /// The number of every request sent here, so that equal requests are equal lines.
 const NUMBER: u64 = 1 << 40;
@@ -259,7 +259,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A line must get the same answer twice in a row, and from a process with another history.
+    /// A line must get one answer: twice in a row, and from a process that was asked other things.
     fn same(&self, line: &str, ledger: &mut Ledger) -> Result<String> {
         let (_, first) = self.external.processes().exchange(line, NUMBER)?;
         let (_, again) = self.external.processes().exchange(line, NUMBER)?;

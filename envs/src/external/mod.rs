@@ -145,7 +145,7 @@ impl Probing {
     }
 }
 
-/// Each agent's observation; `None` for one that skips its turn.
+/// What each agent sees; `None` for one that skips its turn.
 type Observations = BTreeMap<String, Option<Vec<Message>>>;
 
 /// The response to a request with `task`.
@@ -156,7 +156,7 @@ struct ResetResponse {
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
-    /// True if the program supports `actions`.
+    /// True if it supports `actions`.
     #[serde(default)]
     together: bool,
     #[serde(default = "unit")]
@@ -254,7 +254,7 @@ impl ExternalState {
         }
     }
 
-    /// Sends `request` about actions of `agents` in this state.
+    /// Sends `request`, which is about the actions of `agents`, and about this state.
     fn step(&mut self, mut request: Value, agents: &[&str]) -> Result<Outcome> {
         request["state"] = self.state.clone();
         let response: StepResponse = read(self.processes.ask(request)?)?;

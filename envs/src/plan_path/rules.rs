@@ -19,7 +19,7 @@ use super::map::{Cell, Map, Move, UNREACHABLE};
 use crate::environment::Outcome;
 use crate::grid::local_reward;
 
-/// The effect of moves.
+/// What moves did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Where they ended.

@@ -23,8 +23,8 @@ use super::level::{DEAD, Level, Situation};
 use crate::environment::Outcome;
 use crate::grid::{Move, local_reward};
 
-/// Makes moves until the first illegal one, or until the level is solved; ignores later ones. Returns the
-/// situation reached, and true if no move was illegal.
+/// Makes moves until the first illegal one, or until the level is solved; later moves are ignored. Returns
+/// the situation reached, and true if no move was illegal.
 pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, bool) {
     let mut situation = *start;
     for step in moves {

@@ -299,7 +299,7 @@ mod tests {
     use crate::Environment;
     use crate::writing::{ARXIV, TLDR};
 
-    /// The reward of the best texts, for both ways of matching connectives.
+    /// What the best texts earn, however connectives are found.
     #[test]
     fn the_best_texts_earn_what_is_published() {
         let environments: [(&dyn Environment, [String; 2]); 2] =

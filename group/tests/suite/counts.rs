@@ -28,7 +28,7 @@ fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
         .spawn()
         .expect("group starts");
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    // The write fails if the stage stops at a line it refuses.
+    // A stage that refuses a line reads no further.
     let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
     let output = child.wait_with_output().expect("group ends");
     let stdout = String::from_utf8(output.stdout).expect("text");

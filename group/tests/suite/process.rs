@@ -31,7 +31,7 @@ fn run(input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().expect("stdin");
     let input = input.to_vec();
     let writer = std::thread::spawn(move || {
-        // The write fails if the stage stops at a line it refuses.
+        // A stage that refuses a line reads no further.
         let _ = stdin.write_all(&input);
     });
     let output = child.wait_with_output().expect("group ends");

@@ -25,8 +25,8 @@ use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
 
-/// While a runner waits for its next version, the device's used memory must be at most 1/20 of the total.
-/// That includes other holders: ONNX Runtime's activations, graphs, and the driver's memory per process.
+/// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
+/// Runtime's activations, graphs, and what the driver takes for a process.
 const KEPT: u64 = 20;
 
 fn is_kept(Memory { free, total }: Memory) -> bool {
