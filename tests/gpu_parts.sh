@@ -1,4 +1,5 @@
-# tests/gpu_parts.sh: the parts of gpu.sh, which sources this. part_NAME SIZE checks and measures one, with a policy of that size.
+# tests/gpu_parts.sh: the parts of gpu.sh, which sources this file. part_NAME SIZE checks and measures
+# with a policy of that size.
 
 # ---- facts and tests ------------------------------------------------------------------------------------------
 part_facts() {
@@ -238,8 +239,8 @@ part_train() { # SIZE
     part_roofline
     check "$size: random policy" policy_of "$size" || return
     for shape in $shapes; do
-        # The first micro-batch compiles, loads and, the first time of all, measures algorithms of products, so it runs twice: the
-        # figure is how much longer four take than one.
+        # The first micro-batch compiles, loads and, on first use, times matrix product algorithms. So it runs
+        # twice, and the figure is the difference between four micro-batches and one.
         check "$size: update, $shape: algorithms of products" shaped one "$size" "$shape" 1 &&
             check "$size: update, $shape: one micro-batch" shaped one "$size" "$shape" 1 &&
             check "$size: update, $shape: four" shaped four "$size" "$shape" 4 || continue
@@ -266,7 +267,7 @@ part_kernels() { # SIZE
     if ! command -v ncu >/dev/null || [ "$device" = sim ]; then
         row 'decode by kernel' 'not run: Nsight Compute (ncu) is not installed, or there is no GPU'
     elif check "$size: random policy" policy_of "$size"; then
-        # The runs of the prompts, twice, are skipped: after these all rows decode.
+        # Skip the prefill launches, which run twice; after them all rows decode.
         ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
         for kernels in 11 3; do
             check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
@@ -346,7 +347,7 @@ part_torch-train() { # SIZE
     part_roofline
     configuration "$size" >"$work/$size.json"
     for shape in $shapes; do
-        # At most half the groups of our micro-batch: autograd keeps more of them.
+        # At most half the groups of our micro-batch, because autograd keeps more of them in memory.
         for layout in separate shared; do
             check "$size: PyTorch, $shape, $layout" python3 "$here/torch_train.py" --config "$work/$size.json" --device "$device" --shape "$shape" \
                 --groups 2 --layouts $layout --repeats "$repeats" || continue

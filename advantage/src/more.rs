@@ -1,4 +1,4 @@
-//! What only some flags ask of a sample, so that the others keep nothing of it in memory.
+//! Optional data of a sample, kept in memory only if a flag needs it.
 
 use record::failure::Result;
 use record::read::Line;
@@ -11,7 +11,7 @@ use crate::estimator::Estimator;
 use crate::stage::{Advantages, Member};
 use crate::whiten::Whiten;
 
-/// What only some flags ask of a sample.
+/// Data of a sample that only some flags need.
 #[derive(Debug, Default)]
 pub struct More {
     /// Completion tokens.
@@ -29,7 +29,7 @@ pub struct More {
 }
 
 impl Advantages {
-    /// What only some flags ask of a sample; none where none of them is given.
+    /// Reads the optional data of a sample; `None` if no flag needs any.
     pub(crate) fn more(&mut self, sample: &Sample, line: &Line) -> Result<Option<Box<More>>> {
         let estimator = self.method.estimator;
         let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
@@ -65,7 +65,7 @@ impl Advantages {
     }
 }
 
-/// What the flags ask of a member beyond its reward. Where they ask for nothing nobody looks.
+/// The optional data of a member; all defaults if no flag needs any.
 pub fn more(member: &Member) -> &More {
     static NOTHING: More = More {
         tokens: 0,

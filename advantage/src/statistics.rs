@@ -13,10 +13,9 @@ pub enum Std {
     None,
 }
 
-/// What a group's values have in common.
+/// Statistics of a group's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// The mean.
     pub mean: f64,
     /// The standard deviation, 0 for a single value. For [`Std::None`] that of [`Std::Sample`].
     pub deviation: f64,
@@ -25,8 +24,8 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// The statistics of `values`, at least one, which are flat where they differ by no more than `flat_below`. The order of
-    /// the values does not matter, to the last bit.
+    /// The statistics of at least one value; flat if the values differ by at most `flat_below`. Bit-identical
+    /// for any order of the values.
     pub fn of(values: &[f64], std: Std, flat_below: f64) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -29,11 +29,11 @@ pub enum Isa {
     Portable,
 }
 
-/// What this process was told to compute with.
+/// The instruction set that [`Isa::select`] chose.
 static SELECTED: OnceLock<Isa> = OnceLock::new();
 
 impl Isa {
-    /// The names, as [`FromStr`] takes them.
+    /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
 
     /// Its name.
@@ -65,7 +65,7 @@ impl Isa {
         found
     }
 
-    /// Makes it the one that this process computes with. Call it before anything is computed.
+    /// Makes this process compute with this instruction set. Must be called before the first computation.
     ///
     /// # Errors
     /// This CPU does not have it, or another one was selected before.
@@ -79,7 +79,7 @@ impl Isa {
         if selected == self { Ok(()) } else { Err(format!("this process computes with {selected} already")) }
     }
 
-    /// The one that was [selected](Isa::select), else the fastest that this CPU has.
+    /// The [selected](Isa::select) instruction set, or else the fastest of this CPU.
     pub fn best() -> Isa {
         static FASTEST: OnceLock<Isa> = OnceLock::new();
         SELECTED.get().copied().unwrap_or_else(|| *FASTEST.get_or_init(|| Isa::available()[0]))
@@ -102,19 +102,19 @@ impl fmt::Display for Isa {
     }
 }
 
-/// The precision that operands are rounded to before they are multiplied, named as in PyTorch and Hugging Face
-/// configurations. Sums and results are always f32.
+/// The precision to which operands are rounded before they are multiplied, named as in PyTorch and Hugging
+/// Face configurations. Sums and results are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// No rounding.
     #[default]
     Float32,
-    /// 8 bits of significand, to nearest even. Twice as fast on CPUs that are good at bf16 dot products.
+    /// 8 bits of significand, rounded to nearest even. Twice as fast on CPUs with fast bf16 dot products.
     BFloat16,
 }
 
 impl Precision {
-    /// The names, as [`FromStr`] takes them.
+    /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 2] = ["float32", "bfloat16"];
 
     /// Its name.
@@ -174,8 +174,7 @@ impl Dispatch {
         }
     }
 
-    /// Kernel for a right operand whose values are stored in their upper 16 bits; `None` if no kernel accepts
-    /// that.
+    /// The kernel for a right operand stored in upper halves; `None` if no kernel supports that.
     pub(crate) fn of_halves(isa: Isa, precision: Precision) -> Option<Dispatch> {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
@@ -195,9 +194,9 @@ impl Dispatch {
     }
 }
 
-/// Returns true if bf16 dot products beat f32 arithmetic on rounded values on this core; both give the same
-/// bits. Some cores issue one bf16 dot product where they issue two or four f32 instructions. Measured once,
-/// in a millisecond.
+/// Returns true if bf16 dot products are faster than f32 arithmetic on rounded values; both give the
+/// same bits. Some cores issue one bf16 dot product in the time of two or four f32 instructions.
+/// Measured once, in a millisecond.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_faster() -> bool {
     static FASTER: OnceLock<bool> = OnceLock::new();

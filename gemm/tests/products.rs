@@ -19,14 +19,14 @@ impl Random {
     }
 }
 
-/// Every kernel that can run here.
+/// All kernels that this CPU supports.
 fn kernels() -> impl Iterator<Item = (Isa, Precision)> {
     let precisions = [Precision::Float32, Precision::BFloat16];
     let all = Isa::available();
     all.into_iter().flat_map(move |instructions| precisions.map(|precision| (instructions, precision)))
 }
 
-/// A matrix that is stored by rows or by columns, with room at the end of each.
+/// A matrix stored by rows or by columns, with padding at the end of each.
 struct Matrix {
     values: Vec<f32>,
     rows: usize,
@@ -71,7 +71,7 @@ impl Matrix {
     }
 }
 
-/// `a · b`, operands rounded and sums in f64, each with the sum of the magnitudes of its products.
+/// `a · b` with rounded operands and f64 sums, and for each element the sum of its products' magnitudes.
 fn product(precision: Precision, a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
     let rounded = |value: f32| match precision {
         Precision::Float32 => f64::from(value),
@@ -133,7 +133,7 @@ fn every_layout_and_odd_size_is_right() {
                         let (row, column) = (index / stride, index % stride);
                         assert_eq!(found.to_bits(), again[index].to_bits(), "{place}: packed before");
                         if column >= columns {
-                            // Values between the rows are unchanged.
+                            // Padding between the rows is unchanged.
                             assert!(if mode == 1 { found == base[index] } else { found.is_nan() }, "{place}");
                             continue;
                         }
@@ -150,7 +150,8 @@ fn every_layout_and_odd_size_is_right() {
     println!("largest error {worst:.1e} of the sum of magnitudes");
 }
 
-/// What bf16 gives does not depend on the processor: every instruction set adds the same products in the same order.
+/// bf16 results do not depend on the processor: every instruction set adds the same
+/// products in the same order.
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
     let mut random = Random(3);
@@ -160,7 +161,7 @@ fn every_instruction_set_gives_the_same_bits() {
         for layout in 0..4 {
             let mut a = Matrix::new(&mut random, rows, inner, layout & 1 == 0);
             let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
-            // Subnormal, and a tie.
+            // A subnormal number, and a tie.
             (a.values[0], a.values[1]) = (1e-40, f32::from_bits(0x3f80_8000));
             for precision in [Precision::Float32, Precision::BFloat16] {
                 let product = |isa: Isa| {
@@ -178,7 +179,7 @@ fn every_instruction_set_gives_the_same_bits() {
                     c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let all = Isa::available();
-                // Plain Rust has no fused multiply-add everywhere: an f32 product is rounded before it is added.
+                // Portable code has no fused multiply-add, and rounds an f32 product before adding it.
                 let exact = |isa: &&Isa| precision == Precision::BFloat16 || **isa != Isa::Portable;
                 for isa in all.iter().filter(exact) {
                     assert!(
@@ -191,7 +192,8 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// Other processors give the same bits: these sums were taken with AVX2 and equal AVX-512 and NEON.
+/// Golden checksums, taken with AVX2 and equal to AVX-512 and NEON, so that other
+/// processors are compared too.
 #[test]
 fn processors_that_fuse_give_these_bits() {
     const SINGLE: u64 = 0xeb9a_5a51_0fbe_5113;
@@ -212,7 +214,7 @@ fn processors_that_fuse_give_these_bits() {
                 (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
             })
         };
-        // Plain Rust rounds an f32 product before it adds it.
+        // Portable code rounds an f32 product before adding it.
         let [single, half] = [sum(Precision::Float32), sum(Precision::BFloat16)];
         let fuses = isa != Isa::Portable;
         assert_eq!((single == SINGLE, half), (fuses, HALF), "{isa}: {single:#018x} {half:#018x}");
@@ -311,7 +313,7 @@ fn a_product_that_is_cut_has_the_same_bits() {
                 assert!(whole.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits()), "{parts} parts");
             }
         }
-        // Summed apart from zero, then added.
+        // Summed from zero, then added.
         let mut sums = vec![0.0; rows * stride];
         let c = ViewMut::new(&mut sums, stride);
         multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Onto::Zero, c);
@@ -331,7 +333,7 @@ fn a_product_that_is_cut_has_the_same_bits() {
     }
 }
 
-/// Storing bf16 values in half the memory must not show, whatever the shape of the last panel and of the last block.
+/// Storing bf16 values in half the memory must not change results, for any shape of the last panel and block.
 #[test]
 fn values_stored_in_halves_give_the_same_bits() {
     let mut random = Random(17);
@@ -374,13 +376,13 @@ fn a_chain_goes_through_all_terms_in_order() {
     let mut random = Random(11);
     for isa in Isa::available() {
         let mut scratch = Scratch::new(isa);
-        // Fused where the instruction set is.
+        // Fused, if the instruction set is.
         let add =
             |a: f32, b: f32, sum: f32| if isa == Isa::Portable { sum + a * b } else { a.mul_add(b, sum) };
         for [rows, columns, inner] in [[1, 1, 1], [5, 16, 385], [15, 33, 1000], [29, 64, 2000]] {
             let mut a = random.values(rows * inner);
             let b = random.values(inner * columns);
-            // Terms that are zero, here and there.
+            // Some zero terms.
             a.iter_mut().enumerate().filter(|(index, _)| index % 3 == 1).for_each(|(_, value)| *value = 0.0);
             let mut c = vec![f32::NAN; rows * columns];
             let (left, right) = (View::new(&a, inner), View::new(&b, columns));

@@ -29,9 +29,9 @@ pub struct Data {
     /// `reward`, or the sum of `rewards` if only those are given; none if the sample was not scored.
     reward: Option<f64>,
     scored: bool,
-    /// Of the first member: the parts of the group key, and what its siblings share.
+    /// Only in the first member: the parts of the group key, and the fields that its siblings share.
     first: Option<(Vec<String>, Common)>,
-    /// With `--anchor`, which one.
+    /// The anchor's index, with `--anchor`.
     anchor: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ pub struct Data {
 pub struct Grouping {
     arguments: Arguments,
     anchors: Anchors,
-    /// Samples whose reward was null.
+    /// Samples with a null reward.
     unscored: u64,
     /// Groups whose members all have the same reward.
     flat: u64,
@@ -53,7 +53,6 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// A stage that has seen nothing.
     pub fn new(arguments: Arguments) -> Self {
         Grouping {
             arguments,
@@ -67,8 +66,8 @@ impl Grouping {
         }
     }
 
-    /// The groups that earlier stages should have made, dropped ones included; none where they do not say, or count in
-    /// other units than this grouping.
+    /// The number of groups that earlier stages report, including dropped ones. `None` if they do not report
+    /// it, or count other units than this grouping.
     fn expected(&self, ends: &[End]) -> Option<u64> {
         if !self.arguments.by.siblings() || self.parallel > 0 || ends.is_empty() {
             return None;
@@ -78,7 +77,7 @@ impl Grouping {
         ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
-    /// The groups that the stages before dropped, and said so.
+    /// The number of groups that earlier stages report as dropped.
     fn dropped_before(ends: &[End]) -> u64 {
         let of = |end: &End| end.dropped_groups().into_iter().map(|(_, count)| count).sum::<u64>();
         ends.iter().map(|end| of(end) + Self::dropped_before(&end.after)).sum()
@@ -174,7 +173,7 @@ impl Decorate for Grouping {
         self.arguments.anchor.is_some()
     }
 
-    /// Counts the samples that will be written.
+    /// Adds the samples that will be written to their anchors.
     fn whole(&mut self, groups: &[&Group]) -> Result<()> {
         let written = groups.iter().filter(|group| !self.is_cut(group) && !self.is_unscored(group));
         let scored = written.flat_map(|group| &group.members).filter(|member| member.data.scored);
@@ -187,7 +186,7 @@ impl Decorate for Grouping {
         *self = Grouping::new(self.arguments);
     }
 
-    /// Only siblings say how many they are. The stream has already refused duplicate branches.
+    /// Only siblings record how many they are. Duplicate branches were refused earlier.
     fn is_complete(&self, group: &Group) -> bool {
         let siblings = common(group).filter(|_| self.arguments.by.siblings());
         siblings.is_some_and(|common| group.members.len() == common.branches as usize)
@@ -271,7 +270,7 @@ impl Decorate for Grouping {
     }
 }
 
-/// What the siblings of a group share.
+/// The fields that the siblings of a group share.
 fn common(group: &Group) -> Option<&Common> {
     let (_, common) = group.members.first()?.data.first.as_ref()?;
     Some(common)

@@ -1,7 +1,7 @@
 //! The bytes of `sample`, `served`, `joint`, `episode` and `error` lines.
 //!
-//! Serialized on the thread that made them, so that the writer only moves bytes. What the samples of a group share
-//! (prompt, prompt tokens, sampling) is serialized once and copied.
+//! Lines are serialized on the thread that made them, so that the writer only moves bytes. Data that the
+//! samples of a group share (prompt, prompt tokens, sampling) is serialized once and copied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct RunMetadata {
     pub step: u64,
     /// This shard, `i/n`.
     pub shard: String,
-    /// Candidates a group.
+    /// Candidates per group.
     pub branches: u32,
     /// True if a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
@@ -34,21 +34,21 @@ pub struct RunMetadata {
     pub sampling: Box<RawValue>,
 }
 
-/// How samples name the policy that generated them.
+/// How samples identify the policy that generated them.
 #[derive(Clone, Debug)]
 pub struct PolicyLabel {
     /// Field `policy`.
     pub name: Arc<str>,
-    /// Field `policy_version`: the loaded version, or for a server its model.
+    /// Field `policy_version`: the loaded version, or the model of a server.
     pub version: Arc<str>,
     /// True if a server plays it.
     pub served: bool,
 }
 
-/// The task, and the run, that lines belong to.
+/// The task and run that lines belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskRef<'a> {
-    /// What all lines share.
+    /// Fields shared by all lines.
     pub metadata: &'a RunMetadata,
     /// The environment.
     pub env: &'a str,
@@ -58,7 +58,7 @@ pub struct TaskRef<'a> {
     pub episode: &'a str,
 }
 
-/// How one episode ended; one whose task was refused has no more than this.
+/// How an episode ended. If its task was refused, it has no other lines.
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnd<'a> {
     /// Index of the parallel episode.
@@ -67,11 +67,11 @@ pub struct EpisodeEnd<'a> {
     pub turns: u32,
     /// Sum of the rewards of the selected samples.
     pub reward: Option<f64>,
-    /// Why it ended.
+    /// The reason for the end.
     pub stop: &'a Stop,
 }
 
-/// One `sample` line, in the order of its fields.
+/// One `sample` line; the fields are in output order.
 #[derive(Serialize)]
 struct SampleLine<'a> {
     r#type: &'static str,
@@ -108,7 +108,7 @@ struct SampleLine<'a> {
     truncated: bool,
 }
 
-/// One `served` line, in the order of its fields.
+/// One `served` line; the fields are in output order.
 #[derive(Serialize)]
 struct ServedLine<'a> {
     r#type: &'static str,
@@ -144,7 +144,7 @@ impl TaskRef<'_> {
     /// Appends the `served` lines of `group`, which a server generated, in branch order.
     ///
     /// # Errors
-    /// None that finite rewards can cause.
+    /// None if rewards are finite.
     pub fn write_served(
         &self,
         bytes: &mut Vec<u8>,
@@ -246,10 +246,11 @@ impl TaskRef<'_> {
         Ok(())
     }
 
-    /// Appends the `joint` lines of the node of `group`, in the order of `actions`; `branch` is the parallel episode's.
+    /// Appends the `joint` lines of `group`'s node, in the order of `actions`; `branch`
+    /// is the parallel episode's.
     ///
     /// # Errors
-    /// None that finite rewards can cause.
+    /// None if rewards are finite.
     pub fn write_joint(
         &self,
         bytes: &mut Vec<u8>,
@@ -289,7 +290,7 @@ impl TaskRef<'_> {
     /// Appends the `error` line, if the episode failed, and the `episode` line.
     ///
     /// # Errors
-    /// None that a finite reward can cause.
+    /// None if the reward is finite.
     pub fn write_end(&self, bytes: &mut Vec<u8>, end: &EpisodeEnd<'_>) -> Result<()> {
         let mut extra = Map::new();
         if self.metadata.parallel {

@@ -1,4 +1,5 @@
-//! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
+//! The policies of a run and their inference engines: one engine per base model, which
+//! also serves its adapters.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -31,19 +32,19 @@ struct Loaded {
     version: String,
 }
 
-/// What stays from one part of the input to the next.
+/// State carried over from one part of the input to the next.
 #[derive(Default)]
 pub struct ResidentState {
     tokenizers: Vec<KeptTokenizer>,
-    /// In the order of the models.
+    /// CPU engines, in the order of the models.
     engines: Vec<engine::CarriedOver>,
-    /// Those of a device, in the same order.
+    /// Device engines, in the order of the models.
     services: Vec<Arc<Service>>,
 }
 
 impl ResidentState {
-    /// Leaves the device to the next stage until the next part. What would hold too much of it meanwhile, or has failed, is
-    /// closed.
+    /// Frees the device for the next stage, until the next part. Closes engines that failed or
+    /// would hold too much memory.
     pub fn release(&mut self) {
         let kept = self.services.iter().all(|service| service.release().unwrap_or(false));
         if !kept {
@@ -58,15 +59,15 @@ struct KeptTokenizer {
     tokenizer: Arc<Tokenizer>,
 }
 
-/// What runs the models, in their order.
+/// The engines, in the order of the models.
 enum Inference {
-    /// Decoders in a thread for each that plays.
+    /// CPU decoders, one per playing thread.
     Cpu(Vec<Engine>),
-    /// A thread each.
+    /// One thread per model.
     Device(Vec<Arc<Service>>),
 }
 
-/// The policies of a run and what runs them.
+/// The policies of a run and their engines.
 pub struct Policies {
     inference: Inference,
     /// In the order of the command line.
@@ -82,9 +83,9 @@ enum Playing {
 }
 
 impl Policies {
-    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
-    /// `kept` holds tokenizers, sessions and frozen bases across versions; this call adds its entries and
-    /// evicts all others. Weights are read from copies in the folder `local`, if given.
+    /// Opens policies. CPU engines share `options.cache_bytes`, device engines the free device memory. `kept`
+    /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
+    /// the current ones and drops the others. With `local`, weights are read from copies in that folder.
     ///
     /// # Errors
     /// See [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
@@ -132,7 +133,7 @@ impl Policies {
                 (group.iter().map(|&index| &opened[index]).collect(), tokenizer.stop_ids().to_vec())
             })
             .collect();
-        // Each reads all weights.
+        // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
             let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
             let loaded = load(&models, device, options, kept);
@@ -143,7 +144,7 @@ impl Policies {
             });
             (verified, loaded)
         });
-        // Damaged weights explain more than the error that they caused.
+        // Report damaged weights rather than the error that they caused.
         verified.map_err(|failure| match local {
             Some(folder) => failure.hint(format!(
                 "what is in {} are copies: remove the damaged one, and it is made again",
@@ -237,20 +238,20 @@ fn load(
     Ok(Inference::Cpu(engines))
 }
 
-/// The engines of a device: those from before with the new versions, if all can take them, else others.
+/// The device engines: the previous ones with the new versions, if all can load them, else new ones.
 fn on_device(
     models: &[(Vec<&Policy>, Vec<u32>)],
     device: DeviceKind,
     before: Vec<Arc<Service>>,
 ) -> Result<Vec<Arc<Service>>> {
-    // What fails here fails again where it is opened anew, and says why.
+    // A reload that fails will fail again on opening, with a better message.
     let goes_on = |(service, (policies, stop_ids)): (&Arc<Service>, &(Vec<&Policy>, Vec<u32>))| {
         service.reload(policies, stop_ids).unwrap_or(false)
     };
     if before.len() == models.len() && before.iter().zip(models).all(goes_on) {
         return Ok(before);
     }
-    // Their memory is free before others ask for it.
+    // Free their memory before opening new ones.
     drop(before);
     let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
         device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
@@ -258,7 +259,7 @@ fn on_device(
     models.iter().enumerate().map(start).collect()
 }
 
-/// The tokenizers of models, those in `kept` where the files are the same.
+/// The tokenizers of the models, reused from `kept` if their files are the same.
 fn tokenizers(models: &[&Path], kept: &mut Vec<KeptTokenizer>) -> Result<Vec<Arc<Tokenizer>>> {
     let mut used = Vec::new();
     for model in models {
@@ -292,7 +293,7 @@ fn beside_weights(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
 fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
     for (index, policy) in policies.iter().enumerate() {
-        // A link to the same files is the same model; what cannot be followed is refused where it is opened.
+        // A link to the same files is the same model. A broken link is refused on opening.
         let files = policy.model();
         let model = files.canonicalize().unwrap_or_else(|_| files.to_owned());
         match groups.iter_mut().find(|(other, _)| *other == model) {

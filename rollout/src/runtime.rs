@@ -1,9 +1,9 @@
-//! Finds the ONNX Runtime library and holds the process's one environment.
+//! Finds the ONNX Runtime library and holds the process's only environment.
 //!
-//! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every
-//! program looks in `ORT_DYLIB_PATH`, then there, then in the Python packages of its installation. Only that
-//! script names the version. For a GPU `fetch-cuda.sh` downloads the same version with its CUDA provider, a
-//! separate library, and the provider's dependencies.
+//! The library is loaded, not linked. `fetch-runtime.sh` downloads it once into the user's cache; programs
+//! look in `ORT_DYLIB_PATH`, then there, then in the Python packages of their installation. Only that script
+//! names the version. For GPUs, `fetch-cuda.sh` downloads the same version with its CUDA provider, a separate
+//! library, and the provider's dependencies.
 
 use device::cuda::{Library, open_library};
 use ort::environment::Environment;
@@ -88,13 +88,13 @@ pub fn find(build: Build) -> Result<PathBuf> {
     }
 }
 
-/// What the CUDA provider links, apart from the driver.
+/// The libraries that the CUDA provider links, apart from the driver.
 pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
 
-/// Loads the dependencies of the CUDA provider and checks that it is in the library's folder.
+/// Loads the dependencies of the CUDA provider, and checks that the provider is in the library's folder.
 ///
 /// # Errors
-/// Exit 69 with the missing piece.
+/// 69: names the missing piece.
 pub fn open_cuda() -> Result<()> {
     open_library(Library::Driver)?;
     let path = find(select(Build::Cuda))?;
@@ -109,7 +109,7 @@ pub fn open_cuda() -> Result<()> {
     Ok(())
 }
 
-/// The file in the package `onnxruntime` of the Python into which pip put `program`.
+/// The file in the package `onnxruntime` of the Python in which pip installed `program`.
 fn installed(program: &Path, file: &str) -> Option<PathBuf> {
     let library = program.parent()?.parent()?.join("lib");
     let pythons = std::fs::read_dir(library).ok()?.flatten().map(|entry| entry.path());
@@ -124,11 +124,11 @@ fn cache() -> Option<PathBuf> {
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
-/// The process's environment, made on first use. Telemetry is turned off twice: some builds heed only the variable that
-/// `record::stage` sets, others only this call.
+/// The process's environment, created on first use. Telemetry is disabled twice: some builds respect only the
+/// variable that `record::stage` sets, others only this call.
 ///
 /// # Errors
-/// Exit 69 where the library is missing or does not load.
+/// 69: the library is missing or does not load.
 pub fn environment() -> Result<&'static Environment> {
     static ENVIRONMENT: OnceLock<Result<Environment>> = OnceLock::new();
     ENVIRONMENT.get_or_init(load).as_ref().map_err(Failure::clone)
@@ -144,8 +144,8 @@ fn load() -> Result<Environment> {
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
 }
 
-/// Opens a session over a graph, one at a time: ONNX Runtime checks and registers a new operator domain in two steps, and
-/// refuses the second of two sessions that race to do so.
+/// Opens a session over a graph, one session at a time: ONNX Runtime checks and registers a new operator
+/// domain in two steps, and fails if two sessions race to do so.
 ///
 /// # Errors
 /// ONNX Runtime's.
@@ -166,36 +166,35 @@ pub fn provider(name: &str) -> String {
     format!("libonnxruntime_providers_{}.so", name.to_lowercase())
 }
 
-/// What a library reports about itself.
+/// A library's description of itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
     pub version: String,
-    /// Where it is.
     pub path: String,
     /// Its execution providers, such as `CUDA`.
     pub providers: Vec<String>,
 }
 
-/// What the library of a build reports about itself. Loads the library without using it.
+/// Loads the library of a build and asks for its description, without using it otherwise.
 ///
 /// # Errors
-/// As [`find`]; 69 where it is no ONNX Runtime.
+/// See [`find`]; 69: the file is not ONNX Runtime.
 pub fn describe(build: Build) -> Result<Description> {
     let path = find(build)?;
     let (version, mut providers) = read_description(&path)
         .ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))?;
-    // These are separate libraries and may be left out.
+    // These are separate libraries and may be missing.
     let is_apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
     providers.retain(|name| !is_apart(name) || path.with_file_name(provider(name)).is_file());
     Ok(Description { version, path: path.display().to_string(), providers })
 }
 
-/// The version of a library, and the execution providers that it was built with.
+/// The version of a library and its compiled-in execution providers.
 fn read_description(path: &Path) -> Option<(String, Vec<String>)> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
-    // the texts live as long as the library, which stays loaded, or are copied and released. An API version that
-    // the library does not have is a null pointer, and names come as an array of the given length.
+    // SAFETY: the symbol is looked up before it is called, and has had this type since the first version.
+    // Texts are copied, or live as long as the library, which stays loaded. An unsupported API version is a
+    // null pointer, and names are an array of the given length.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {

@@ -27,29 +27,29 @@ use crate::episode::group::Candidate;
 use crate::runtime;
 use endpoint::Endpoint;
 
-/// Calls at the same time.
+/// Concurrent calls.
 const CONNECTIONS: usize = 32;
-/// How long a worker without other work waits for an answer before it looks for a task.
+/// How long an idle worker waits for an answer before it looks for a task.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How often and how long a server is asked.
+/// Timeouts and retries of calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For one answer.
     pub timeout: Duration,
-    /// Repetitions of a call that failed in a way that may pass.
+    /// Retries of a call after a transient failure.
     pub retries: u32,
-    /// True if nobody is told that a server cannot be reached yet.
+    /// True to print no note while a server cannot be reached.
     pub quiet: bool,
 }
 
-/// A server, and the threads that call it.
+/// A server and its calling threads.
 pub struct Server {
     endpoint: Arc<Endpoint>,
     calls: Sender<Call>,
 }
 
-/// A candidate to ask for.
+/// A call for one candidate.
 struct Call {
     request: u64,
     branch: usize,
@@ -57,15 +57,15 @@ struct Call {
     answers: Sender<Answer>,
 }
 
-/// Request id and index of the candidate that came back.
+/// Request id, index of the candidate, and the result.
 type Answer = (u64, usize, std::result::Result<Candidate, CallError>);
 
 /// Why there is no candidate.
 #[derive(Debug)]
 pub enum CallError {
-    /// Nothing will come of other calls, either.
+    /// Other calls would fail, too.
     Run(Failure),
-    /// This prompt has no answer.
+    /// Only this prompt has no answer.
     Episode(String),
 }
 
@@ -89,7 +89,7 @@ impl Server {
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..CONNECTIONS {
             let (endpoint, waiting) = (endpoint.clone(), waiting.clone());
-            // They end with the server; never joined, because a call may take minutes.
+            // The threads end with the server. They are never joined, because a call may take minutes.
             let started = thread::Builder::new().spawn(move || endpoint.answer(&waiting));
             started.map_err(|error| runtime::no_thread(&error))?;
         }
@@ -126,7 +126,7 @@ impl Client {
         let sampling = request.sampling;
         let temperature = temperature.unwrap_or(match sampling.greedy {
             true => 0.0,
-            // The shortest decimal, as in the record.
+            // Sent as its shortest decimal, as in the record.
             false => sampling.temperature.to_string().parse().unwrap_or(1.0),
         });
         self.open.insert(request.id, request.streams.iter().map(|_| None).collect());

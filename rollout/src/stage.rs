@@ -1,8 +1,9 @@
 //! The stage: opens the policies, plays the tasks of stdin, and writes samples and one `end` line to stdout.
 //!
-//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]), others run the
-//! models for them ([`crate::engine::service`]), and the one that started all writes in task order ([`crate::writer`]). The
-//! writer alone decides when the run is over, so a signal or a closed pipe is noticed even while the input is silent.
+//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]),
+//! others run the models for them ([`crate::engine::service`]), and the main thread writes in task order
+//! ([`crate::writer`]). Only the writer decides when the run is over, so a signal or a closed pipe is noticed
+//! even while the input is silent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -35,12 +36,12 @@ use crate::version;
 use crate::worker::{ThreadTimes, Worker};
 use crate::writer::{Event, write_in_order};
 
-/// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen rows a
-/// thread; more would only push its keys and values out of the processor's caches.
+/// Rows that a thread decodes together. A small model's throughput on a CPU levels off at a few dozen rows
+/// per thread; more would only evict its keys and values from the processor's caches.
 const ROWS: usize = 128;
 
-/// Size of the KV caches of all policies and threads together, in bytes; allocated as needed. Groups that do not fit
-/// wait.
+/// Size of the KV caches of all policies and threads together, in bytes; allocated on demand.
+/// Groups that do not fit wait.
 const CACHE_BYTES: usize = 2 << 30;
 
 /// Makes the players of a thread, on that thread: one for each policy.
@@ -48,7 +49,7 @@ pub type MakePlayers = Box<dyn Fn() -> Result<Vec<Player>> + Send + Sync>;
 
 /// A run that is ready to start.
 pub struct Run<L> {
-    /// What all tasks have in common.
+    /// Shared by all tasks.
     pub context: Arc<RunContext>,
     /// The policies.
     pub players: MakePlayers,
@@ -58,12 +59,12 @@ pub struct Run<L> {
     pub tasks_per_thread: usize,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Tasks, episodes, groups and samples.
     pub stats: Stats,
-    /// Where the time of the threads went, summed.
+    /// Time of all threads, by activity.
     pub times: ThreadTimes,
     /// Tasks read, including other shards'.
     pub tasks_read: u64,
@@ -74,19 +75,19 @@ pub struct Totals {
 /// The whole program.
 ///
 /// # Errors
-/// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete stream (65), a
-/// missing library (69), too many failed episodes or a model that fails to run (1).
+/// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete
+/// stream (65), a missing library (69), too many failed episodes or a model that fails to run (1).
 pub fn main() -> Result<()> {
     let CommandLine { arguments, version, format } = record::stage::parse();
     if version { version::print(format) } else { run(&arguments.resolve()?) }
 }
 
 fn run(settings: &Settings) -> Result<()> {
-    // A missing GPU or library is reported before anything is read.
+    // Report a missing GPU or library before reading anything.
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
     }
-    // So is a URL that holds a key: a script would write it down.
+    // Likewise a URL that contains a key, which a script would record.
     for owner in settings.team.owners().iter().filter(|owner| owner.is_server()) {
         server::check(&owner.directory.to_string_lossy(), settings.patience)?;
     }
@@ -106,7 +107,7 @@ fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Plays one part of the input, or all of it without `--resident`; `kept` stays in memory between parts.
+/// Plays one part of the input, or all of it without `--resident`. `kept` stays in memory between parts.
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
@@ -150,7 +151,8 @@ fn run_part<W: Write>(
     outcome.and(written)
 }
 
-/// Reads up to the first task, which names the agents, so that wrong flags are reported before a policy is loaded.
+/// Reads up to the first task, which names the agents, so that wrong flags are reported
+/// before a policy is loaded.
 fn open(
     settings: &Arc<Settings>,
     external: Option<External>,
@@ -166,7 +168,7 @@ fn open(
     let branches = settings.episodes.widths.most() as usize;
     let tasks_per_thread = match settings.device {
         DeviceKind::Cpu => ROWS / branches,
-        // All threads share the device's rows; the same number waits, so that the device never runs dry.
+        // All threads share the device's rows. As many tasks wait, so that the device never runs dry.
         _ => 2 * SEQUENCES / (branches * settings.threads),
     };
     let tasks_per_thread = tasks_per_thread.max(2);
@@ -235,7 +237,7 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     }
 }
 
-/// Plays all tasks of a run and writes their lines. What was done until a failure is in the totals.
+/// Plays all tasks of a run and writes their lines. After a failure the totals hold what was done.
 pub fn play<W: Write>(
     run: Run<impl Iterator<Item = Result<Line>> + Send + 'static>,
     writer: &mut Writer<W>,
@@ -245,7 +247,7 @@ pub fn play<W: Write>(
     let queue = Arc::new(Queue::new(settings.threads, tasks_per_thread));
     let (sender, events) = channel();
     let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard, settings.fill);
-    // Never joined: after a failure it may be waiting for a line that does not come.
+    // Never joined: after a failure it may be waiting for a line that never comes.
     if let Err(error) = thread::Builder::new().spawn(move || reader.run(lines)) {
         return (Totals::default(), Err(runtime::no_thread(&error)));
     }
@@ -256,7 +258,7 @@ pub fn play<W: Write>(
         let worked =
             players().and_then(|players| Worker::new(&context, &queue, players, &sender, &mut times).run());
         if let Err(failure) = worked {
-            // Without a receiver the run is already over.
+            // Fails only if the run is already over.
             let _ = sender.send(Event::Failed(failure));
         }
         times
@@ -286,7 +288,7 @@ pub fn play<W: Write>(
     (totals, outcome)
 }
 
-/// Stops the queue when a thread panics: the others would wait for its tasks forever.
+/// Stops the queue if a thread panics, because the others would wait for its tasks forever.
 struct StopOnPanic<'a>(&'a Queue);
 
 impl Drop for StopOnPanic<'_> {
@@ -358,7 +360,7 @@ fn timing(
     elapsed: Duration,
     load: Duration,
 ) -> BTreeMap<String, Value> {
-    // Summed over the threads that run the models, while others step environments and make prompts.
+    // The sum over the threads that run models, while others step environments and render prompts.
     let model: Duration = times.phases.iter().map(|phases| phases.prefill + phases.decode).sum();
     let of_policy = |(owner, phases): (&Owner, &PhaseTimings)| {
         let [prefill, decode] = [phases.prefill, phases.decode].map(|time| time.as_secs_f64());

@@ -1,9 +1,8 @@
 //! A worker thread: a player for each policy, and its tasks in progress.
 //!
-//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are
-//! scored, the next prompt is submitted, and the rows that it frees take the next task. Environments and
-//! tokenizers run here, while models continue with other groups in separate threads
-//! ([`crate::engine::service`]).
+//! There are no barriers between episodes, turns or agents. As soon as a group is generated, its candidates
+//! are scored, the next prompt is submitted, and freed rows take the next task. Environments and tokenizers
+//! run here, while models continue with other groups in separate threads ([`crate::engine::service`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,16 +22,16 @@ use crate::server::CallError;
 use crate::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
 use crate::writer::Event;
 
-/// Where the time of a thread went.
+/// A thread's time by activity.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadTimes {
     /// Environments, and writing lines.
     pub environment: Duration,
     /// Chat templates and tokenizers, both ways.
     pub text: Duration,
-    /// Waiting for tasks and for servers; not for models, which work meanwhile.
+    /// Waiting for tasks and servers, but not for models, which run in parallel.
     pub waiting: Duration,
-    /// The model's time for prompts and for new tokens, for each policy.
+    /// The model's time for prompts and for new tokens, by policy.
     pub phases: Vec<PhaseTimings>,
 }
 
@@ -47,16 +46,16 @@ impl ThreadTimes {
     }
 }
 
-/// A request that is being generated.
+/// A request in progress.
 struct Pending {
-    /// The sequence number of its task.
+    /// Sequence number of its task.
     task: u64,
     policy: usize,
     request: SharedRequest,
     prompt: Arc<Prompt>,
 }
 
-/// One thread's part of a run.
+/// A playing thread.
 pub struct Worker<'a> {
     context: &'a Arc<RunContext>,
     queue: &'a Queue,
@@ -112,7 +111,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Goes on with the groups that are finished, and may `wait` a moment for one; whether there were any.
+    /// Continues with finished groups. With `wait`, waits a moment for one. Returns true if there were any.
     fn advance(&mut self, mut wait: bool) -> Result<bool> {
         let mut found = false;
         for policy in 0..self.players.len() {
@@ -164,7 +163,8 @@ impl<'a> Worker<'a> {
         self.submit_all(sequence, requests)
     }
 
-    /// Submits `requests` of a task. A prompt that the policy refuses ends its episode, and maybe the task.
+    /// Submits the `requests` of a task. If the policy refuses a prompt, its episode
+    /// ends, and possibly the task.
     fn submit_all(&mut self, sequence: u64, requests: Vec<SharedRequest>) -> Result<()> {
         let Some(run) = self.runs.get_mut(&sequence) else { return Ok(()) };
         let settings = &self.context.settings;
@@ -255,7 +255,7 @@ impl<'a> Worker<'a> {
         }
         if let Some(run) = self.runs.remove(&sequence) {
             self.queue.finished();
-            // The receiver is gone only when the run is being stopped; the queue says so next.
+            // Fails only while the run is being stopped, which the queue reports next.
             let _ = self.writer.send(Event::Output(run.finish()?));
         }
         Ok(())

@@ -7,18 +7,18 @@ use record::failure::{Failure, Result};
 use crate::flags;
 use crate::settings::{PolicyChoice, Settings};
 
-/// What starts shards and ranks.
+/// The program that starts shards and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// This machine; ranks by `mpirun` with a share of its cores each.
+    /// Directly, as child processes. Ranks run under `mpirun`, each with an equal share of the cores.
     Local,
-    /// `mpirun` as it is configured.
+    /// `mpirun` as the user configured it.
     Mpirun,
-    /// Slurm.
+    /// Slurm's `srun`.
     Srun,
 }
 
-/// Checks all flags against each other: what starts shards and ranks.
+/// Checks all flags against each other and chooses the launcher.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -59,7 +59,7 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     };
     if ranks > 1 {
         if !settings.is_on("side_by_side") {
-            share_parts(settings, 1)?; // else once it is known how many policies there are
+            share_parts(settings, 1)?; // checked again once the number of policies is known
         }
         if settings.stage.contains_key("update") {
             return ask(
@@ -166,7 +166,8 @@ fn check_learning(settings: &Settings) -> Result<()> {
     for (name, optimizer) in
         [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
     {
-        // A step of these moves each weight by about the learning rate, and weights are smaller than 1.
+        // Each step of these optimizers moves every weight by about the learning rate,
+        // and weights are below 1.
         let is_scaled = settings.text(optimizer) != "sgd";
         if is_scaled && settings.text(name).parse::<f64>().is_ok_and(|lr| lr >= 1.0) {
             let dashed = name.replace('_', "-");

@@ -8,20 +8,21 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Steps that the last one is compared with.
+/// Number of earlier steps to compare with.
 const BEFORE: usize = 6;
-/// By how much of one a share must move: of answers that are well formed, or cut by the limit.
+/// Absolute change of a share that counts as large: of well-formed answers, or of truncated ones.
 const MOVED: f64 = 0.3;
-/// Standard errors by which success must have fallen, over the last two steps, and to less than half.
+/// Success has fallen if its mean over the last two steps is this many standard errors
+/// lower, and at most half.
 const STANDARD_ERRORS: f64 = 3.5;
-/// Entropy that grew by this factor, and by a nat, is noise that is sampled.
+/// Entropy that grew by this factor, and by at least 1 nat, means that the policy samples noise.
 const ENTROPY: f64 = 2.0;
-/// Factor by which answers grew or shrank while fewer succeeded.
+/// Factor by which answer length must change, while success falls.
 const LENGTH: f64 = 2.0;
 /// Share of tokens with a ratio outside the clip range, beyond which an update left what it was made from.
 const CLIPPED: f64 = 0.15;
 
-/// How a step went.
+/// One step's statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepHealth {
     episodes: f64,
@@ -32,7 +33,7 @@ pub struct StepHealth {
     /// Of which so many have a format, and so many are well formed: some environments say nothing of it.
     with_format: f64,
     well_formed: f64,
-    /// Nats a token; the mean of all policies.
+    /// Nats per token, averaged over policies.
     entropy: Option<f64>,
     /// Of the policy with most.
     clipped: f64,
@@ -65,7 +66,7 @@ impl StepHealth {
         self.solved / self.episodes
     }
 
-    /// What `rollout` counted, which may be several shards.
+    /// Adds the counts of `rollout`, which may have run as several shards.
     fn take_end(&mut self, end: &Value) {
         end["after"].as_array().into_iter().flatten().for_each(|before| self.take_end(before));
         if end["stage"] != "rollout" {
@@ -97,10 +98,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// How many steps before matter.
+    /// Number of earlier steps needed to restore the state after a restart.
     pub const STEPS: u64 = BEFORE as u64;
 
-    /// Takes a step; what moved far, when it is first seen.
+    /// Adds a step. Returns the signs of collapse if the previous step had none.
     pub fn step(&mut self, health: StepHealth) -> Option<String> {
         let signs = signs(self.steps.make_contiguous(), &health);
         self.steps.push_back(health);
@@ -166,7 +167,7 @@ struct Success {
 }
 
 impl Success {
-    /// By more than chance, and far.
+    /// Returns true if success fell significantly and at least by half.
     fn fell(self) -> bool {
         self.now <= self.before / 2.0
             && self.before - self.now >= STANDARD_ERRORS * self.standard_error.max(1e-9)
@@ -221,7 +222,7 @@ mod tests {
             })
             .collect();
         assert!(said(&steps).iter().all(Option::is_none), "{:?}", said(&steps));
-        // Chance: one step of few successes among many of half.
+        // Not significant: one bad step among many at 50 %.
         let mut wavering = vec![step(8.0, 0.9, 0.1, 0.5); 8];
         wavering[5] = step(3.0, 0.85, 0.15, 0.6);
         assert!(said(&wavering).iter().all(Option::is_none), "{:?}", said(&wavering));
@@ -239,7 +240,7 @@ mod tests {
             "answers cut by the limit 0 to 91 %, well-formed answers 90 to 20 %, entropy 0.4 to 2.5 nats"
         );
         assert_eq!(said[5], None);
-        // Success alone needs two steps to be more than chance.
+        // A drop in success alone is significant only after two steps.
         let mut slow = vec![step(12.0, 0.9, 0.0, 0.4); 5];
         slow.extend([step(3.0, 0.9, 0.0, 0.4), step(2.0, 0.9, 0.0, 0.4)]);
         let said = self::said(&slow);

@@ -31,10 +31,10 @@ pub fn rollouts(metrics: &Path) -> Result<Vec<Value>> {
     Ok(rollouts)
 }
 
-/// Answers of a step.
+/// Counts of a step's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutAnswers {
-    /// How many.
+    /// All answers.
     pub samples: u64,
     /// Those that the limit cut.
     pub cut: u64,

@@ -1,11 +1,11 @@
-//! `--help`, from the table of flags and a paragraph for each that is no number.
+//! `--help`, generated from the table of flags and a paragraph for each flag that is not a number.
 
 use record::failure::Result;
 
 use crate::flags::{self, Flag, NUMBERS};
 use crate::processes::called;
 
-/// What the loop does.
+/// One-line summary of the program.
 pub const SUMMARY: &str = "Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.";
 
 const CHOICES: &str = "\
@@ -108,7 +108,7 @@ Options:
 Numbers, and their defaults by the kind of policy:                  tiny      pretrained  adapters of one
 ";
 
-/// The column at which a paragraph of [`CHOICES`] says what a flag is.
+/// The column at which a flag's description begins in [`CHOICES`]' paragraphs.
 const WORDS_AT: usize = 24;
 
 const END: &str = "\
@@ -117,7 +117,7 @@ begins. With --env-command its default is 0. In prose (encoding=full) is the def
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 ";
 
-/// All of it.
+/// The complete help text.
 pub fn text() -> String {
     let mut text = format!("{SUMMARY}\n\n{CHOICES}");
     for flag in NUMBERS {
@@ -131,7 +131,7 @@ pub fn text() -> String {
     (text + END).replace("CHANGEABLE", &free)
 }
 
-/// What a flag is, in a few words.
+/// A short description of a flag.
 pub fn meaning(flag: &Flag) -> String {
     let start = format!("\n  {} ", flag.dashed());
     let column = |line: &str| line.chars().skip(WORDS_AT.saturating_sub(start.len() - 1)).collect::<String>();
@@ -141,7 +141,7 @@ pub fn meaning(flag: &Flag) -> String {
     words.trim().trim_end_matches([':', ',', '.']).to_owned()
 }
 
-/// Prints it.
+/// Prints the help.
 ///
 /// # Errors
 /// stdout cannot be written (exit 74).

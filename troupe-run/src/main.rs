@@ -1,5 +1,5 @@
-//! `troupe-run`: the bookkeeping of `pipeline.sh`, which starts it. It reads the flags, holds the lock of the run, says which pipe of
-//! the shell is next, and makes a step count once its pipe has ended well.
+//! `troupe-run`: the bookkeeping behind `pipeline.sh`. It parses the flags, takes the run's lock, tells the
+//! shell which pipe to run next, and commits a step once its pipe has succeeded.
 
 mod checks;
 mod collapse;
@@ -110,12 +110,12 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     train(&prepared, asked.resumed_with.as_ref())
 }
 
-/// Begins a run, or goes on with it; `named` has the flags that `--resume` was given with.
+/// Starts or resumes a run. `named` holds the flags given with `--resume`.
 fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
-    disk::remove(&staying::drawn(run.path()))?; // of a run that was killed
+    disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
     let (values, lines) = (prepared.values()?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
@@ -135,7 +135,7 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     evaluation::say(&format!("the run is in {path}, its report in {path}/report.html"))
 }
 
-/// `--evaluate`: a stream, and no run.
+/// `--evaluate`: writes an evaluation to stdout, without a run directory.
 fn evaluate_only(
     programs: &Programs,
     settings: &Settings,

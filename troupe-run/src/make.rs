@@ -1,4 +1,4 @@
-//! The first policies of a run, and their warm-up.
+//! Creates and warms up the initial policies of a run.
 
 use std::path::Path;
 
@@ -20,7 +20,8 @@ use crate::stages::Plan;
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
-        // A KL may begin in the middle of a run: what was handed in is there, or the run would not go on.
+        // A KL term may be added in the middle of a run. The given policies still exist,
+        // because resuming checks them.
         return references(plan, run);
     }
     if !run.committed()?.is_empty() {
@@ -71,8 +72,9 @@ fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     Ok(())
 }
 
-/// One policy that is warmed up, and copies of it. What is pretrained stays as it is under adapters: the warm-up trains one of them,
-/// and each role begins with a copy. A base is beside the adapters, so that they find it wherever the run is moved to.
+/// Creates one policy, warms it up, and copies it for each role. Pretrained weights stay frozen under
+/// adapters: the warm-up trains one adapter, which each role copies. The base is stored next to the adapters,
+/// so that the run directory can be moved.
 fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let settings = plan.settings;
     disk::make(&run.path().join("warmup"))?;
@@ -105,7 +107,7 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     run.policies().iter().try_for_each(|name| init(plan, &run.policy(name), from))
 }
 
-/// What `--model` is to `policy init`.
+/// The arguments of `policy init` for `--model`.
 fn beginning(settings: &Settings) -> Vec<String> {
     let words = match (&settings.model, settings.text("model")) {
         (Some(model), _) => vec!["--from", &model.directory],

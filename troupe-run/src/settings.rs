@@ -1,4 +1,4 @@
-//! What a run is asked to be: the values of all flags, checked one by one and against each other.
+//! The settings of a run: the validated values of all flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,21 +11,21 @@ use crate::model::Model;
 /// The stages of the pipe that take flags, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
 
-/// Who plays with which policy.
+/// Which policy plays which agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// All agents with one.
+    /// One policy for all agents.
     Shared,
     /// A policy per agent.
     PerRole,
     /// An adapter per agent over one base.
     AdapterPerRole,
-    /// Given by the user: agents, and directories or URLs.
+    /// Given by the user: pairs of an agent and a directory or URL.
     Named(Vec<(String, String)>),
 }
 
 impl PolicyChoice {
-    /// The words of the command line.
+    /// The choice as command-line words.
     pub fn words(&self) -> Vec<String> {
         match self {
             PolicyChoice::Shared => vec!["shared".to_owned()],
@@ -38,20 +38,19 @@ impl PolicyChoice {
     }
 }
 
-/// All values of a run, and which of them were given.
+/// The values of all flags, and which of them were given.
 #[derive(Clone, Debug)]
 pub struct Settings {
     texts: BTreeMap<&'static str, String>,
     given: BTreeSet<&'static str>,
-    /// Who plays with which policy.
     pub policies: PolicyChoice,
-    /// Settings of the environment, `NAME=VALUE`.
+    /// Environment settings, `NAME=VALUE`.
     pub set: Vec<String>,
     /// Agents that are trained; empty: all that are not played by a server.
     pub train: Vec<String>,
     /// More flags of stages, by stage: the words of `--flags`.
     pub flags: BTreeMap<String, String>,
-    /// Commands in place of stages.
+    /// Custom commands of stages (`--stage`).
     pub stage: BTreeMap<String, String>,
     /// By which of the three columns the numbers default.
     pub kind: PolicyKind,
@@ -61,7 +60,7 @@ pub struct Settings {
     pub rate: Option<String>,
 }
 
-/// Returns true if what plays an agent is a server, of which nothing is trained.
+/// Returns true if the policy is a server's URL, which is never trained.
 pub fn is_server(what: &str) -> bool {
     what.starts_with("http://") || what.starts_with("https://")
 }
@@ -102,22 +101,20 @@ impl Settings {
         self.texts.get(name).map_or("", String::as_str)
     }
 
-    /// A whole number; 1 for the program's default.
+    /// An integer; 1 for the program's default.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(1)
     }
 
-    /// Returns true if a switch is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.text(name) == "yes"
     }
 
-    /// Returns true if a flag was given.
     pub fn is_given(&self, name: &str) -> bool {
         self.given.contains(name)
     }
 
-    /// Sets a value that follows from others.
+    /// Sets a derived value.
     pub fn set_text(&mut self, name: &'static str, value: impl Into<String>) {
         self.texts.insert(name, value.into());
     }
@@ -131,7 +128,7 @@ impl Settings {
         })
     }
 
-    /// Returns true if the tasks come from this project's environments and depend only on the step.
+    /// Returns true if tasks come from this project's environments, and so depend only on the step.
     pub fn has_own_tasks(&self) -> bool {
         !self.stage.contains_key("tasks") && self.text("env_command").is_empty()
     }
@@ -230,7 +227,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Chooses the defaults that follow from the kind of policy.
+    /// Fills in the defaults that depend on the kind of policy.
     fn choose_defaults(&mut self) -> Result<()> {
         self.kind = match &self.policies {
             PolicyChoice::Named(pairs) => {
@@ -239,7 +236,7 @@ impl Settings {
                         .hint("leave one of them out"));
                 }
                 match pairs.iter().find(|(_, what)| !is_server(what)) {
-                    Some((_, directory)) => kind::of(directory.as_ref()), // the first decides
+                    Some((_, directory)) => kind::of(directory.as_ref()), // the first policy decides
                     None if self.is_given("evaluate") => PolicyKind::Pretrained,
                     None => {
                         return Err(Failure::usage(
@@ -263,7 +260,7 @@ impl Settings {
             }
         }
         if self.text("kl").parse() == Ok(0.0) {
-            self.set_text("kl", "0"); // 0.0 is none either
+            self.set_text("kl", "0"); // 0.0 also means no KL
         }
         if self.text("dtype").is_empty() && self.text("device") == "cpu" {
             self.set_text("dtype", "float32");

@@ -1,4 +1,4 @@
-//! What a transcript cannot show: a pipe that a signal ends, a reader that goes away, an order that does not matter,
+//! Behavior that transcripts cannot test: signals, readers that go away, independence of the order of lines,
 //! and the examples of `--help`.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,7 +46,7 @@ fn samples(input: &str) -> Vec<String> {
     lines
 }
 
-/// Waits for a group that is whole, while the next is not.
+/// Waits for a complete group, while the next is incomplete.
 fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = start();
     let input = group(0) + &sample(1, 0, 0.5);
@@ -79,15 +79,14 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(stdout);
     let mut stdin = child.stdin.take().expect("stdin");
     let rest = sample(1, 1, 0.0) + &sample(1, 2, 1.0) + &(2..2000).map(group).collect::<String>();
-    // Once the stage has ended nobody reads the rest.
+    // The write fails once the stage has ended.
     let _ = stdin.write_all(rest.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("advantage ends");
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// Sums of floating-point numbers depend on their order; the advantages must not depend on the order of the
-/// lines.
+/// Floating-point sums depend on their order; advantages must not depend on the order of lines.
 #[test]
 fn a_shuffled_stream_has_the_same_advantages_to_the_last_bit() {
     let straight = group(0) + &group(1) + END;

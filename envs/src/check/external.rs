@@ -1,12 +1,12 @@
 //! The contract of an external program, as far as its responses show it.
 //!
-//! The rules of built-in environments apply as far as they can be observed: the response is a pure function
+//! The rules of built-in environments apply as far as they can be observed. The response is a pure function
 //! of the line, in any order and any process; a state survives a round trip; every text has an outcome;
 //! rewards lie in their range; a success ends the episode; an empty action does not succeed; train and test
-//! share no instance. Where the program supports `probe`, its oracle is compared with every test action, as a
-//! built-in one is.
+//! share no instance. If the program supports `probe`, its oracle is compared with every test action, as
+//! for built-in environments.
 //!
-//! Left out: whether the same seed makes the same tasks; the program's tasks come on stdin.
+//! Left out: whether the same seed gives the same tasks, because the tasks come on stdin.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,32 +35,32 @@ pub struct Program {
     pub workflow: Option<String>,
 }
 
-/// The results of all rules, and what could not be tried.
+/// The results of all rules, and notes about rules that could not be tested.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The rules.
     pub findings: Vec<Finding>,
-    /// What could not be tried, and why.
+    /// What could not be tested, and why.
     pub notes: Vec<String>,
 }
 
 const MAX_SITUATIONS: usize = 100;
 /// A text as long as a policy at its token limit may write.
 const LONG: usize = 1 << 16;
-/// The number of every request put here, so that the same question is the same line.
+/// The number of every request sent here, so that equal requests are equal lines.
 const NUMBER: u64 = 1 << 40;
 
 struct Checker {
     external: External,
-    /// Processes that see only some of the requests, so that their memory differs.
+    /// Processes that get only some of the requests, so that their internal state would differ.
     others: Processes,
     workflow: Option<String>,
 }
 
-/// Tests every rule on `tasks`; `advance` is called after each task explored and every hundred episodes.
+/// Tests every rule on `tasks`; calls `advance` after each explored task and every hundred episodes.
 ///
 /// # Errors
-/// A signal asked to stop. What the program does wrong is a finding.
+/// A signal asked to stop. Faults of the program are findings.
 pub fn check(
     program: &Program,
     tasks: &[Task],
@@ -111,8 +111,8 @@ pub fn check(
     Ok(Report { findings: ledger.findings, notes })
 }
 
-/// A request without an answer breaks a rule, and ends what it was part of. False: nothing came back from two processes, so that
-/// further requests would only take their time.
+/// Records a request without an answer as a broken rule, which ends the test. Returns false if two processes
+/// in a row gave no answer, because further requests would only take time.
 ///
 /// # Errors
 /// A signal asked the program to stop.
@@ -126,7 +126,7 @@ fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<bool> 
     Ok(goes_on)
 }
 
-/// Whether two processes in a row gave no answer.
+/// Returns true if two processes in a row gave no answer.
 fn is_silent(failure: &Failure) -> bool {
     failure.code == FAILED
 }
@@ -165,7 +165,7 @@ fn splits(tasks: &[Task], ledger: &mut Ledger, notes: &mut Vec<String>) {
     }
 }
 
-/// The state of an answer as the program wrote it.
+/// A state in an answer, exactly as the program wrote it.
 #[derive(Deserialize)]
 struct RawState<'a> {
     #[serde(borrow)]
@@ -178,7 +178,7 @@ fn numbered(mut request: Value) -> String {
 }
 
 impl Checker {
-    /// Asks whether the program understands `probe`, and from then on uses it.
+    /// Tests whether the program supports `probe`, and if so uses it from then on.
     fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
         let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
         let Some(agent) = state.workflow().agents().iter().find(|agent| state.acts(agent)) else { return };
@@ -197,7 +197,7 @@ impl Checker {
         }
     }
 
-    /// A request that makes no sense gets an `error`, and the next one is read.
+    /// An invalid request must get an `error`, and must not stop the next one from being read.
     fn malformed_requests(&self, task: &Task, ledger: &mut Ledger) {
         for request in [json!({"nonsense": true}), json!({"state": null}), json!({"task": 3})] {
             let line = numbered(request);
@@ -214,8 +214,8 @@ impl Checker {
         });
     }
 
-    /// What is asked once a task: the reset in two processes, and every kind of nonsense from every agent of the first
-    /// turn when it is to act.
+    /// Tests once per task: the reset in two processes, and all kinds of malformed actions of every
+    /// agent of the first turn.
     fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
         self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
         let long = "so on ".repeat(LONG / 6);

@@ -24,7 +24,7 @@ use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
 use crate::workflow::Workflow;
 use process::Processes;
 
-/// Turn limit when neither `--turns` nor the program gives one: the paper's T.
+/// Turn limit if neither `--turns` nor the program gives one; the paper's T.
 const TURNS: u32 = 4;
 
 /// The environment behind a command. Clones share its processes.
@@ -33,13 +33,13 @@ pub struct External {
     command: String,
     processes: Arc<Processes>,
     probing: Arc<Probing>,
-    /// True if rewards out of their range are refused.
+    /// True if rewards out of range are refused.
     strict: bool,
 }
 
 impl External {
-    /// The environment that `command` runs, each response within `timeout`. The program is not started before its first
-    /// request.
+    /// The environment that `command` runs, with a time limit per response. The program
+    /// starts with the first request.
     pub fn new(command: &str, timeout: Duration) -> External {
         External {
             command: command.to_owned(),
@@ -105,7 +105,7 @@ impl External {
         self.probing.lock().0 = true;
     }
 
-    /// Why a `probe` request failed, if one did; reported once.
+    /// The error of the first failed `probe` request; reported once.
     pub fn probe_failure(&self) -> Option<Failure> {
         self.probing.lock().1.take()
     }
@@ -202,7 +202,7 @@ pub struct ProbeResponse {
     pub probes: Vec<String>,
     /// An action that no other outscores.
     pub oracle: Option<String>,
-    /// True if the task is solved here, found by other means than the last action's.
+    /// True if the task is solved here, determined independently of the last action's result.
     pub solved: bool,
 }
 
@@ -211,7 +211,7 @@ fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
         .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
 }
 
-/// A situation that the program described.
+/// A state that the program described.
 #[derive(Clone)]
 pub struct ExternalState {
     processes: Arc<Processes>,
@@ -297,7 +297,7 @@ impl ExternalState {
         })
     }
 
-    /// Test actions and oracle of `agent`, as the program gives them.
+    /// The program's test actions and oracle for `agent`.
     ///
     /// # Errors
     /// It does not respond: work. It does not support `probe`: data.
@@ -402,10 +402,10 @@ impl Checks for ExternalState {
     }
 }
 
-/// What every environment has to have an outcome for.
+/// Texts for which every environment must have an outcome.
 pub const MALFORMED: [&str; 9] =
     ["", " ", "\n", "\u{0}", "[[[", "{\"action\":1}", "\\\"", "🦀 日本", "-1e999"];
-/// Words of an observation that are tried.
+/// How many words of an observation to try.
 const WORDS: usize = 24;
 
 fn words(messages: &[Message]) -> Vec<String> {

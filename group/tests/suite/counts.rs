@@ -1,4 +1,4 @@
-//! Counts in `end` and in messages that could be mistaken for one another.
+//! Counts in `end` and in messages that are easily confused.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -18,7 +18,7 @@ fn end(counts: Value, after: Value) -> Value {
     json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "counts": counts, "after": after})
 }
 
-/// The exit code, the `counts` of `end`, and the messages.
+/// Runs `group`; returns its exit code, the `counts` of `end`, and stderr.
 fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_group"))
         .args(arguments)
@@ -80,7 +80,7 @@ fn what_stages_before_the_last_dropped_is_accounted_for() {
         )
     };
     let samples = [sample(0, json!({})), sample(1, json!({}))];
-    // One is here; two and three were dropped.
+    // Only the first group is present: the second and third were dropped.
     let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(3)]);
     assert_eq!(code, Some(0), "{stderr}");
     let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(2)]);

@@ -1,4 +1,5 @@
-//! What a transcript cannot show: signals, readers that go away, bytes that are no text, and the examples of `--help`.
+//! Behavior that transcripts cannot test: signals, readers that go away, invalid UTF-8, and
+//! the examples of `--help`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -42,7 +43,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Sends a group and waits for it to come out, so that the stage is known to wait for more.
+/// Sends a group and waits until it is written, so that the stage is waiting for more.
 fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = start(&[]);
     let stdin = child.stdin.as_mut().expect("stdin");
@@ -56,7 +57,7 @@ fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
     (child, stdout)
 }
 
-/// A group that is whole comes out while the stream goes on, and a signal ends the wait with whole lines.
+/// A complete group is written while the stream continues, and a signal ends the wait without cutting a line.
 #[test]
 fn a_signal_ends_the_wait_for_input() {
     for (signal, code, word) in [("-INT", 130, "interrupted"), ("-TERM", 143, "terminated")] {
@@ -80,7 +81,7 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(stdout);
     let mut stdin = child.stdin.take().expect("stdin");
     let rest: String = (2..2000).map(|turn| sample(turn, 0) + &sample(turn, 1)).collect();
-    // Once the stage has ended nobody reads the rest.
+    // The write fails once the stage has ended.
     let _ = stdin.write_all((sample(1, 1) + &rest).as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("group ends");
@@ -104,7 +105,7 @@ fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
     );
 }
 
-/// `group` twice is refused, and its output without its keys gives the same output again.
+/// Running `group` on its output is refused; with its keys removed, the output is the same again.
 #[test]
 fn what_passes_through_is_the_same_bytes() {
     let input = sample(0, 0) + "{\"type\":\"note\" , \"v\":1,\"x\":1.50}\n" + &sample(0, 1) + END;

@@ -1,9 +1,10 @@
-//! A thread that runs models, for the threads that play episodes: while they score, step environments and make prompts, it
-//! computes.
+//! A thread that runs models for the threads that play episodes, while those score, step
+//! environments and render prompts.
 //!
-//! On the CPU each playing thread has one, which runs its models in turn. On a device one thread runs a model for all of them,
-//! so that their groups share each run. On a GPU a matrix product of another size may sum in another order, so there the
-//! same bytes need the same batches, which threads do not guarantee.
+//! On the CPU each playing thread has such a thread, which runs the models in turn. On a device one
+//! thread runs a model for all of them, so that their groups share runs. On a GPU matrix products of
+//! different sizes may sum in different orders, so identical bytes need identical batches, and
+//! threads do not guarantee those.
 
 use crate::engine::request::{Completion, Request};
 use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
@@ -25,7 +26,7 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(2);
 /// Finished groups, by the client's request ids, or why there will be none any more.
 type Answer = Result<Vec<(u64, Vec<Completion>)>>;
 
-/// A request, by the index of its model, and where its answer goes.
+/// A request, the index of its model, and the channel for its answer.
 struct Submission {
     model: usize,
     adapter: Option<u32>,
@@ -33,39 +34,39 @@ struct Submission {
     answers: Sender<Answer>,
 }
 
-/// What the thread is asked for.
+/// A message to the thread.
 enum Message {
     Submit(Submission),
-    /// To leave the device; the answer is whether to keep the thread.
+    /// Free the device; answers whether to keep the thread.
     Release(Sender<Result<bool>>),
-    /// To go on with other versions of its one model; the answer is whether it does.
+    /// Load other versions of its only model; answers whether that succeeded.
     Reload(Vec<Policy>, Vec<u32>, Sender<Result<bool>>),
 }
 
-/// The thread. Dropping it waits for the run of a model that is under way; what is not finished then is nobody's.
+/// The thread. Drop waits for the model run in progress and discards unfinished groups.
 pub struct Service {
     messages: Sender<Message>,
     limits: Vec<SchedulerConfig>,
     timings: Arc<Mutex<Vec<PhaseTimings>>>,
-    /// Behind `messages`, which keep it going.
+    /// After `messages`, because the thread ends when that is dropped.
     thread: Thread,
 }
 
-/// A thread that is waited for.
+/// A thread that is joined on drop.
 struct Thread(Option<JoinHandle<()>>);
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // A panic in it was told to the clients as an end without an answer.
+        // If it panicked, clients saw the end of the channel.
         let _ = self.0.take().map(JoinHandle::join);
     }
 }
 
 impl Service {
-    /// Starts the thread and opens the models in it with `open`.
+    /// Starts the thread, which opens the models with `open`.
     ///
     /// # Errors
-    /// As `open`; 69 where no thread can be started.
+    /// `open` fails; 69: no thread can be started.
     pub fn start<R, F>(open: F) -> Result<Arc<Service>>
     where
         R: Runner + 'static,
@@ -95,18 +96,20 @@ impl Service {
         Ok(Arc::new(Service { messages, limits, timings, thread }))
     }
 
-    /// Leaves the device to others. Whether the thread is to be kept until [`Service::reload`].
+    /// Frees the device for others. Returns false if the thread should end instead of waiting
+    /// for [`Service::reload`].
     ///
     /// # Errors
-    /// The device failed, or the thread has ended.
+    /// The device fails, or the thread has ended.
     pub fn release(&self) -> Result<bool> {
         self.ask(Message::Release)
     }
 
-    /// Goes on with other versions of the policies of its one model, whose limits stay. False where that takes another thread.
+    /// Loads other versions of the policies of its only model, with the same limits. Returns false if
+    /// that needs a new thread.
     ///
     /// # Errors
-    /// Files that are missing, damaged or not implemented; a device that fails, or the thread has ended.
+    /// Files are missing, damaged or not supported; the device fails; or the thread has ended.
     pub fn reload(&self, policies: &[&Policy], stop_ids: &[u32]) -> Result<bool> {
         let policies = policies.iter().map(|&policy| policy.clone()).collect();
         self.ask(|answer| Message::Reload(policies, stop_ids.to_vec(), answer))
@@ -118,12 +121,12 @@ impl Service {
         outcome.recv().map_err(|_| ended())?
     }
 
-    /// What the scheduler of a model may do.
+    /// The limits of a model's scheduler.
     pub fn limits(&self, model: usize) -> &SchedulerConfig {
         &self.limits[model]
     }
 
-    /// A client for one of its models and one of that model's adapters, or the base model. Answers come to `inbox`.
+    /// A client for one of the models, with an adapter or without. Answers arrive in `inbox`.
     pub fn client(self: &Arc<Self>, model: usize, adapter: Option<u32>, inbox: &Rc<Inbox>) -> Client {
         Client { service: self.clone(), model, adapter, inbox: inbox.clone() }
     }
@@ -150,7 +153,7 @@ fn serve<R: Runner>(
             let Submission { model, adapter, mut request, answers } = match next {
                 Ok(Message::Submit(submission)) => submission,
                 Ok(Message::Release(answer)) => {
-                    // Nobody waits for what is still under way.
+                    // Their receivers are gone.
                     pending_answers.clear();
                     let kept = models.iter_mut().map(Scheduler::release).collect::<Result<Vec<bool>>>();
                     let _ = answer.send(kept.map(|kept| kept.into_iter().all(|kept| kept)));
@@ -180,7 +183,7 @@ fn serve<R: Runner>(
         for (index, model) in models.iter_mut().enumerate().filter(|(_, model)| !model.is_idle()) {
             match model.advance() {
                 Ok(finished) => {
-                    // Before the groups go out: the client of the last one may ask for the sum.
+                    // Before the answers go out, because the last client may then ask for the total.
                     lock(timings)[index].add(&model.take_timings());
                     for (id, completions) in finished {
                         if let Some((theirs, answers)) = pending_answers.remove(&id) {
@@ -208,14 +211,13 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// An empty one.
     pub fn new() -> Rc<Inbox> {
         let (answers, results) = channel();
         Rc::new(Inbox { answers, results, pending: Cell::new(0) })
     }
 }
 
-/// One thread's access to a model.
+/// A thread's access to a model.
 pub struct Client {
     service: Arc<Service>,
     model: usize,
@@ -246,7 +248,7 @@ impl Client {
         if wait && let Ok(answer) = self.inbox.results.recv_timeout(POLL_TIMEOUT) {
             finished = answer?;
         }
-        // What it sent before it ended is still there.
+        // The thread's last answers are still in the channel after it ended.
         let has_ended = self.service.has_ended();
         while let Ok(answer) = self.inbox.results.try_recv() {
             finished.extend(answer?);
@@ -258,7 +260,7 @@ impl Client {
         Ok(finished)
     }
 
-    /// Where the model's time went since any client last asked.
+    /// The model's time by phase since any client last asked.
     pub fn take_timings(&self) -> PhaseTimings {
         std::mem::take(&mut lock(&self.service.timings)[self.model])
     }
@@ -269,7 +271,7 @@ impl Client {
     }
 }
 
-/// A thread that panicked is reported elsewhere; the sums stay usable.
+/// A panic is reported elsewhere; the totals stay usable.
 fn lock<T>(sums: &Mutex<T>) -> MutexGuard<'_, T> {
     sums.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,12 +1,12 @@
 //! The arithmetic of attention over KV-cache blocks: scores, and weighted sums of values, for a few query rows at a time.
 //!
-//! Between the two stands [`functional::softmax`] over all of a row's scores. A score is one chain of fused multiply-adds
-//! over the head, a sum one chain over the keys in their order, as in training: **every row's operations and their order
-//! depend on nothing but that row**, wherever its keys are and whatever it is computed together with. Tiling only
-//! decides what shares a register.
+//! Between them, [`functional::softmax`] processes all scores of a row. A score is one chain of fused
+//! multiply-adds over the head, and a sum one chain over the keys in order, as in training: **every row's
+//! operations and their order depend only on that row**, not on where its keys are or on the rows computed
+//! with it. Tiling only decides which rows share registers.
 //!
-//! All functions are `unsafe` for two reasons: they take pointers, which must be valid for the rows, blocks and vectors that
-//! the documentation names, and they may only run where the instruction set of `S` is available.
+//! All functions are `unsafe` for two reasons: their pointers must be valid for the documented rows, blocks
+//! and vectors, and the CPU must have the instruction set of `S`.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "all that they do is what their callers promise")]
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed alike in all their dimensions")]
@@ -16,11 +16,11 @@ use super::lanes::{Lanes, Number};
 use super::workspace::{Ahead, Workspace};
 use std::ptr::NonNull;
 
-/// Keys that all rows go through before the next: they stay in the L1 cache meanwhile.
+/// Keys to process for all rows before the next keys, so that they stay in the L1 cache.
 const CHUNK: usize = 256;
 const TILES: usize = CHUNK / BLOCK_SIZE;
 
-/// Where rows of queries, scores and sums are.
+/// The locations of rows of queries, scores and sums.
 #[derive(Clone, Copy)]
 struct Rows {
     /// Values of a head.
@@ -146,17 +146,18 @@ unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
 /// Keys and values that rows attend to.
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
-    /// Where each block of the cache begins.
+    /// The start of each block of the cache.
     pub starts: &'a [NonNull<f32>],
     /// The sequence's blocks.
     pub blocks: &'a [u32],
-    /// Where the part of this layer and head begins within a block.
+    /// Offset of this layer's and head's part in a block.
     pub offset: usize,
-    /// Tokens that some row sees, of which those before a whole number of chunks may be left out: `from` and on, before `count`.
+    /// Tokens from `from` up to `count` are visible to some row. Earlier ones may be
+    /// skipped, in whole chunks.
     pub from: usize,
     /// Tokens of the sequence.
     pub count: usize,
-    /// Where their scores begin in a row.
+    /// The first column of their scores in a row.
     pub column: usize,
 }
 
@@ -186,7 +187,8 @@ impl Keys<'_> {
     }
 }
 
-/// A pass of rows `first..first + rows` of the workspace over `keys`, compiled for an instruction set and a type of keys.
+/// A pass of workspace rows `first..first + rows` over `keys`, compiled for an
+/// instruction set and a type of keys.
 pub type KeyPass = unsafe fn(&mut Workspace, usize, usize, Keys);
 
 /// Writes the rows' scores. Scores of unused slots in the last block are unspecified.
@@ -199,7 +201,7 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     for chunk in keys.chunks::<K>(layout.width) {
         let (keys, scores) = (&chunk.keys[..chunk.tiles], scores.add(chunk.begin));
         let mut row = 0;
-        // Tiles of rows as large as the registers allow: each key is loaded once for all rows of a tile.
+        // Tiles have as many rows as registers allow, so that each key is loaded once per tile.
         macro_rules! scored {
             ($rows:literal, $tiles:literal) => {
                 while rows - row >= $rows {
@@ -223,7 +225,7 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     }
 }
 
-/// Adds the values, weighted by what the softmax made of the scores, to the rows' sums.
+/// Adds the values, weighted by the softmax of the scores, to the rows' sums.
 #[inline(always)]
 pub unsafe fn add_values<S: Lanes, K: Number>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
     let layout = Rows { width: work.width, stride: work.stride };

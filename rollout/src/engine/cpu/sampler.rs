@@ -76,8 +76,8 @@ impl Sampler {
         SampledToken { id, logprob: self.logprob(logits, id) }
     }
 
-    /// Samples the whole distribution: finds the chunk by its sum, the tile by its sum, then the token by its
-    /// weight.
+    /// Samples from the whole distribution: finds the chunk by its sum, the tile by its sum, then
+    /// the token by its weight.
     fn draw_any(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> u32 {
         let (largest, temperature) = (self.distribution.largest, temperature(sampling));
         let mut target = f64::from(uniform) * self.distribution.total;
@@ -93,7 +93,7 @@ impl Sampler {
     }
 
     fn draw_kept(&self, uniform: f32) -> u32 {
-        // A uniform number is a whole number of 2^-24.
+        // A uniform number is an integer multiple of 2^-24.
         let share = (uniform * 16_777_216.0) as u128;
         let mut target = ((share * u128::from(self.kept_total)) >> 24) as u64;
         for &(id, weight) in &self.kept {
@@ -119,7 +119,7 @@ impl Sampler {
             };
             let wanted = ((f64::from(sampling.top_p) * mass as f64) as u64).max(1);
             if !by_count {
-                // All tokens below this weight together are at most what top-p leaves out.
+                // All tokens below this weight together weigh at most what top-p removes.
                 let floor = (mass - wanted) / logits.len() as u64;
                 let all = self.weights.iter().enumerate().map(|(id, &weight)| (id as u32, whole(weight)));
                 self.kept.extend(all.filter(|&(_, weight)| weight >= floor));
@@ -142,7 +142,7 @@ fn whole(weight: f32) -> u64 {
     (weight * 1_099_511_627_776.0) as u64
 }
 
-/// The failure of a row of logits that cannot be sampled from.
+/// The error for logits that cannot be sampled from.
 pub fn not_numbers() -> Failure {
     Failure::work("the model gave logits that are not numbers")
         .hint("a policy whose training diverged does this; go back to an earlier version")
@@ -152,8 +152,8 @@ fn temperature(sampling: &SamplingParams) -> f32 {
     if sampling.greedy { 1.0 } else { sampling.temperature }
 }
 
-/// The index at which the cumulative weight passes `target`; the last one with any weight where rounding leaves a rest.
-/// The weight before it is subtracted from the target.
+/// The index at which the cumulative weight passes `target`, or the last index with any weight if rounding
+/// leaves a remainder. Subtracts the weight before it from the target.
 fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
     let mut chosen = 0;
     for (index, weight) in weights.enumerate() {
@@ -173,7 +173,7 @@ fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
 struct Candidate(f32, u32);
 
 impl Candidate {
-    /// Both zeros count as one.
+    /// Treats both zeros as equal.
     fn new(logit: f32, id: u32) -> Self {
         Candidate(logit + 0.0, id)
     }
@@ -193,7 +193,7 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The `count` largest logits' ids.
+/// The ids of the `count` largest logits.
 fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
     let mut best = BinaryHeap::with_capacity(count + 1);
     for (id, &logit) in logits.iter().enumerate() {

@@ -2,9 +2,9 @@
 
 use super::lanes::Lanes;
 
-/// The most query rows that one call of the kernels handles; larger groups are split.
+/// Query rows per kernel call, at most; larger groups are split.
 pub const MAX_ROWS: usize = 64;
-/// Sixteen numbers that begin a cache line, so that no vector load is split over two.
+/// Sixteen numbers in one cache line, so that no vector load crosses two lines.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
@@ -106,8 +106,8 @@ impl Workspace {
     }
 }
 
-/// Memory that will be read soon. The kernels prefetch a few of its cache lines in each step of their arithmetic, which
-/// hides most of the latency of main memory: the KV cache of a busy runner is larger than the caches.
+/// Memory that will be read soon. Each step of a kernel prefetches a few of its cache lines, which hides most
+/// of the latency of main memory, since the KV cache of a busy runner exceeds the processor's caches.
 #[derive(Default)]
 pub struct Ahead {
     ranges: Vec<(*const f32, usize)>,

@@ -1,4 +1,5 @@
-//! The models' thread: whose answers go where, and what an end, of a model or of the clients, does to the rest.
+//! The models' thread: routing of answers, and the effect of a failing model or a
+//! leaving client on the others.
 
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The token of a model that panics where others fail.
+/// The token with which a model panics instead of failing.
 const PANICS: u32 = 9;
 
 /// A model that always emits one token and fails after `runs` runs.
@@ -34,7 +35,7 @@ impl Runner for Constant {
     }
 }
 
-/// A thread with a model for each token, and how often they ran.
+/// A thread with one model per token, and the number of runs.
 fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
     let runs = Arc::<AtomicUsize>::default();
     let counted = runs.clone();
@@ -142,7 +143,7 @@ fn nothing_is_run_for_nobody() {
     client.submit(request(1, 10_000)).expect("a request that fits");
     drop(client);
     drop(service);
-    // Ten seconds of runs were asked for.
+    // The requests amount to ten seconds of runs.
     assert!(runs.load(Ordering::SeqCst) < 1000, "{runs:?} runs");
 }
 
