@@ -11,7 +11,6 @@ use policy::retention::{Retention, retire};
 use policy::weights::ElementType;
 use record::failure::Result;
 
-use crate::arguments::Arguments;
 use crate::checkpoint::{Checkpoint, TrainerState};
 use crate::learner::Learner;
 use crate::model::Layout;
@@ -20,6 +19,7 @@ use crate::overlap::Overlap;
 use crate::publish;
 use crate::ranks::Ranks;
 use crate::samples::Samples;
+use crate::settings::Training;
 
 /// A policy's learner that stays in memory.
 pub struct Kept {
@@ -87,14 +87,14 @@ impl Kept {
     ///
     /// # Errors
     /// The device's, or an interruption.
-    pub fn begin(&mut self, arguments: &Arguments, samples: &Samples) -> Result<()> {
+    pub fn begin(&mut self, training: &Training, samples: &Samples) -> Result<()> {
         let is_own = |(version, _): &(String, String)| *version == self.version.to_string();
         match &mut self.state {
             KeptState::Learner(learner)
                 if samples.version.as_ref().is_some_and(is_own)
                     && (samples.largest_id as usize) < self.vocabulary =>
             {
-                self.overlap.advance(arguments, samples, learner.as_mut())
+                self.overlap.advance(training, samples, learner.as_mut())
             }
             _ => Ok(()),
         }

@@ -5,12 +5,10 @@
 
 use std::sync::Mutex;
 
-use clap::ValueEnum;
-
 use crate::aggregate::Aggregate;
-use crate::arguments::Objective;
+use crate::loss_config::{Importance, LossConfig, Objective, RatioLevel, WeightLevel};
 use crate::model::{RowDerivative, RowLoss};
-use crate::objective::{self, WeightBounds};
+use crate::objective;
 use crate::samples::Samples;
 use crate::sequences::{SequenceStats, TokenLogprobs};
 use crate::tree::{LossRow, Tree};
@@ -125,54 +123,6 @@ impl TokenStats {
         self.far += usize::from(gap > FAR);
         self.not_finite += usize::from(!recomputed.is_finite());
     }
-}
-
-/// The objective and its coefficients.
-#[derive(Clone, Copy, Debug)]
-pub struct LossConfig {
-    /// Which objective.
-    pub objective: Objective,
-    /// Clip range: how far a ratio may go below and above 1.
-    pub clip_range: (f64, f64),
-    /// Of what the ratio of `clip` is.
-    pub ratio: RatioLevel,
-    /// Weight of the KL term.
-    pub kl: f64,
-    /// Trainer-to-sampler importance weights; without them ratios are taken to the recorded log-probabilities.
-    pub importance: Option<Importance>,
-    /// Weight of the mean entropy of the tokens' distributions, which the loss is less by.
-    pub entropy: f64,
-    /// Sequences with a negative advantage that have become less likely than this, nats a token, count as 0.
-    pub mask_negative_above: Option<f64>,
-}
-
-/// Of what a ratio is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum RatioLevel {
-    /// Each token has its own
-    #[default]
-    Token,
-    /// The geometric mean over the completion, the same for all of its tokens (GSPO, arXiv 2507.18071)
-    Sequence,
-}
-
-/// Of what an importance weight is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum WeightLevel {
-    /// Each token has its own
-    #[default]
-    Token,
-    /// The product over the completion, the same for all of its tokens
-    Sequence,
-}
-
-/// Trainer-to-sampler importance weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Importance {
-    /// Of what a weight is.
-    pub level: WeightLevel,
-    /// Where weights end.
-    pub outside: WeightBounds,
 }
 
 /// Log-probabilities under weights other than the current ones, by the sample's index.

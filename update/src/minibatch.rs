@@ -15,6 +15,21 @@ use crate::tree::{Sequence, Tree, pack};
 /// Default of `--max-tokens-per-batch`.
 pub const DEFAULT_TOKENS: u64 = 4096;
 
+/// How samples are divided into optimizer batches, trees and parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Batching {
+    /// Optimizer steps of an epoch, if there are as many samples.
+    pub minibatches: u64,
+    /// Passes over the samples.
+    pub epochs: u64,
+    /// Shuffles the tasks before each epoch; without a seed they keep the stream's order.
+    pub seed: Option<u64>,
+    /// Tokens computed at once, at most; shared prefixes count once.
+    pub tokens: usize,
+    /// Parts of an optimizer batch ([`crate::parts`]).
+    pub parts: usize,
+}
+
 /// A tree of at least this many tokens is closed when the task changes.
 const LEAST_TOKENS: usize = 64;
 

@@ -6,8 +6,9 @@
 
 use std::ops::Range;
 
+use record::failure::{Failure, Result};
+
 use crate::minibatch::TreeBatch;
-use crate::ranks::add;
 use crate::tree::Tree;
 
 /// Trees of one batch.
@@ -36,6 +37,29 @@ pub fn cut(batches: &[TreeBatch], parts: usize) -> Vec<Vec<Piece>> {
         }
     }
     cut
+}
+
+/// Fails unless `ranks` processes can share so many parts equally.
+///
+/// # Errors
+/// Usage (exit 2).
+pub fn check_ranks(parts: usize, ranks: usize) -> Result<()> {
+    if parts.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let least = ranks.next_power_of_two();
+    Err(Failure::usage(format!(
+        "--parts {parts} cannot be dealt to {ranks} ranks: each computes as many of them"
+    ))
+    .hint(match least == ranks {
+        true => format!("--parts {least}, or more; the bytes of the result depend on it"),
+        false => "as many ranks as a power of two, and no more than --parts".to_owned(),
+    }))
+}
+
+/// Adds values to a sum.
+pub fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// The sum of a number of gradients, a power of two, that come one after another.

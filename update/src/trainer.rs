@@ -7,10 +7,10 @@ use record::progress::Progress;
 use record::stage;
 
 use crate::aggregate::Mean;
-use crate::arguments::{Arguments, Objective};
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, ReferenceLogprobs, TokenStats};
+use crate::loss_config::Objective;
 use crate::minibatch::{self, TreeBatch};
 use crate::model::{Layout, Scores};
 use crate::optimizer::StepScale;
@@ -19,12 +19,13 @@ use crate::parts::{self, Piece, TreeSum};
 use crate::publish;
 use crate::ranks::{self, Checksum, Ranks};
 use crate::samples::Samples;
+use crate::settings::{Messages, Training};
 use crate::tree::Tree;
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
-    /// The command line.
-    pub arguments: &'a Arguments,
+    pub training: &'a Training,
+    pub messages: Messages,
     /// The processes that share the work.
     pub ranks: &'a dyn Ranks,
     /// The weights' names, shapes and places.
@@ -125,7 +126,7 @@ struct Position {
 /// # Errors
 /// The device's, or an interruption.
 pub fn accumulate(
-    (arguments, samples): (&Arguments, &Samples),
+    (training, samples): (&Training, &Samples),
     (trees, members): (&[Tree], &[Vec<usize>]),
     temperature: f32,
     logprobs: ReferenceLogprobs,
@@ -134,7 +135,7 @@ pub fn accumulate(
     if stage::interrupted() {
         return Err(Failure::interrupted());
     }
-    let loss = BatchLoss::new(arguments.loss_config(), samples, members, arguments.aggregate, logprobs);
+    let loss = BatchLoss::new(training.loss, samples, members, training.aggregate, logprobs);
     let scores = learner.accumulate(trees, temperature, &loss)?;
     let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
     let with_scores = trees.iter().zip(&scores).enumerate();
@@ -148,16 +149,16 @@ pub fn accumulate(
 impl Trainer<'_> {
     /// Runs every epoch. After an error the learner must not be published.
     pub fn run(&self, learner: &mut dyn Learner) -> Result<TrainingStats> {
-        let arguments = self.arguments;
+        let batching = &self.training.batching;
         let mut stats = TrainingStats::default();
         let flat = self.flat();
-        let parts = (arguments.minibatches as usize).min(self.samples.rows.len());
-        let horizon = (parts as u64).saturating_mul(arguments.epochs);
+        let parts = (batching.minibatches as usize).min(self.samples.rows.len());
+        let horizon = (parts as u64).saturating_mul(batching.epochs);
         let step = self.samples.step.unwrap_or(0);
         let longest = self.samples.rows.iter().map(|row| row.length()).max().unwrap_or(1);
-        let mut progress = Progress::new("update", arguments.quiet, Some(horizon));
-        for epoch in 0..arguments.epochs {
-            let minibatches = minibatch::minibatches(self.samples, parts, arguments.seed, epoch, step);
+        let mut progress = Progress::new("update", self.messages.quiet, Some(horizon));
+        for epoch in 0..batching.epochs {
+            let minibatches = minibatch::minibatches(self.samples, parts, batching.seed, epoch, step);
             for (index, minibatch) in minibatches.iter().enumerate() {
                 let index = epoch * parts as u64 + index as u64;
                 let position = Position { index, horizon, first_epoch: epoch == 0, longest };
@@ -204,13 +205,12 @@ impl Trainer<'_> {
             return Ok(0.0);
         }
         let mean = Mean {
-            aggregate: self.arguments.aggregate,
+            aggregate: self.training.aggregate,
             samples: minibatch.len(),
             tokens: length,
-            max_tokens: self.arguments.max_tokens.map_or(position.longest, |n| n as usize),
+            max_tokens: self.training.max_tokens.map_or(position.longest, |n| n as usize),
         };
-        let batches =
-            minibatch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize);
+        let batches = minibatch::pack_trees(self.samples, &active, self.training.batching.tokens);
         if position.first_epoch {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
@@ -226,7 +226,7 @@ impl Trainer<'_> {
         let scale = mean.scale();
         tokens.loss *= scale;
         self.check(&tokens, stats.optimizer_steps)?;
-        if stats.optimizer_steps == 0 && self.arguments.objective != Objective::Nll {
+        if stats.optimizer_steps == 0 && self.training.loss.objective != Objective::Nll {
             stats.first = Some(tokens.clone());
         }
         let norm = learner.grad_norm()? * scale;
@@ -234,10 +234,10 @@ impl Trainer<'_> {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
         }
-        let arguments = self.arguments;
-        let factor = arguments.schedule.factor(
+        let training = self.training;
+        let factor = training.schedule.factor(
             learner.optimizer_steps(),
-            arguments.warmup,
+            training.warmup,
             position.index,
             position.horizon,
         );
@@ -245,7 +245,7 @@ impl Trainer<'_> {
         learner.optimizer_step(self.ranks, StepScale { gradient: scale, norm, rate: factor })?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
-        stats.lr = arguments.lr * factor;
+        stats.lr = training.optimizer.lr * factor;
         stats.tokens.add(&tokens);
         Ok(tokens.loss)
     }
@@ -260,7 +260,7 @@ impl Trainer<'_> {
         learner: &mut dyn Learner,
     ) -> Result<(Vec<PieceStats>, Checksum)> {
         let (ranks, mut checksum) = (self.ranks, Checksum::default());
-        let parts = parts::cut(batches, self.arguments.parts as usize);
+        let parts = parts::cut(batches, self.training.batching.parts);
         let own = &parts[ranks::share(ranks, parts.len())];
         let (mut sum, mut stats_by_piece) = (TreeSum::new(own.len()), Vec::new());
         for part in own {
@@ -317,7 +317,7 @@ impl Trainer<'_> {
             let chunk = from..from.saturating_add(at_once).min(piece.trees.end);
             if chunks >= done.len() {
                 let (trees, members) = (&batch.trees[chunk.clone()], &batch.members[chunk.clone()]);
-                let inputs = (self.arguments, self.samples);
+                let inputs = (self.training, self.samples);
                 let stats = accumulate(inputs, (trees, members), batch.temperature, logprobs, learner)?;
                 piece_stats.add(&stats);
             }
@@ -332,7 +332,7 @@ impl Trainer<'_> {
             return Ok(());
         }
         let Some((cause, hint)) = self.bounds.exceeded(tokens) else { return Ok(()) };
-        let default = match self.arguments.max_logprob_gap {
+        let default = match self.training.max_logprob_gap {
             None if tokens.not_finite == 0 => " (the bound is the default)",
             _ => "",
         };

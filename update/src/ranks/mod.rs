@@ -22,6 +22,8 @@ use record::failure::{Failure, Result};
 use record::read::stdin_within;
 use record::stage;
 
+use crate::parts::add;
+
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
 /// How often rank 0 says that it is still waiting for input, so that its silence means something else.
@@ -376,11 +378,6 @@ pub fn exchange<T>(
         }
     }
     Ok(())
-}
-
-/// Adds values to a sum.
-pub fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// Completes values of which each rank has computed some and left the others at 0.

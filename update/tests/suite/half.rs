@@ -182,34 +182,36 @@ fn what_passes_in_pieces_is_whole() {
         place.update(&format!("--policy p {PLAIN}"), &stream(GOLDEN, &version(&root))).ok();
         assert!(read("step-000001", "model.safetensors") != initial);
         let arguments = format!("update --policy p {PLAIN}");
-        let arguments = Arguments::try_parse_from(arguments.split(' ')).unwrap();
+        let settings = Arguments::try_parse_from(arguments.split(' ')).unwrap().settings().unwrap();
+        let settings = settings.training.optimizer;
+        let method = settings.method;
         let from = Policy::open(&root).unwrap();
         let config = Config::load(from.model()).unwrap();
         let checkpoint = Checkpoint::open(&from, &config).unwrap();
-        let state = checkpoint.state(arguments.optimizer, "clip").unwrap();
+        let state = checkpoint.state(method, "clip").unwrap();
         let request = MemoryRequest {
             tokens: 8,
             largest: 8,
             rows: 8,
             positions: 8,
-            moments: Some(moment_bytes(arguments.optimizer)),
+            moments: Some(moment_bytes(method)),
             ranks: 1,
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&config, None, request, available).unwrap();
-        let (device, settings) = (Sim::new(1, 0).unwrap(), arguments.optimizer_settings());
+        let device = Sim::new(1, 0).unwrap();
         let mut learner =
             DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), (&Alone, 1)).unwrap();
         let notes = TrainerState {
-            optimizer: record::stage::choice(&arguments.optimizer),
+            optimizer: record::stage::choice(&method),
             objective: "clip".to_owned(),
             optimizer_steps: learner.optimizer_steps(),
             settings: Map::new(),
             metrics: "{}".to_owned(),
         };
         let (input, retention) = (("again", Change::All), Retention { keep: 9, pinned: &[] });
-        with_state(&Alone, checkpoint.trained.layout(), (&mut learner, arguments.optimizer), |read| {
-            let read = (read, arguments.optimizer);
+        with_state(&Alone, checkpoint.trained.layout(), (&mut learner, method), |read| {
+            let read = (read, method);
             next_version((&from, &checkpoint), input, read, Some(&notes), &retention)
         })
         .unwrap();
