@@ -1,12 +1,12 @@
 //! `update`: turns samples with advantages into the next version of each policy.
 
+mod accumulate;
 pub mod aggregate;
 pub mod arguments;
 pub mod backend;
 mod call;
 pub mod checkpoint;
 pub mod hardware;
-mod kept;
 mod kernels;
 pub mod learner;
 mod logprobs;
@@ -26,6 +26,7 @@ mod policy_update;
 pub mod publish;
 pub mod ranks;
 mod reader;
+mod resident_policy;
 pub mod samples;
 pub mod sequences;
 pub mod settings;

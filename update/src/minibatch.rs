@@ -67,16 +67,16 @@ pub fn minibatches(
             [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
         Draws::new(Stream::named(seed, &parts))
     });
-    let minibatch_of = deal(numbers.last().map_or(0, |&last| last + 1), count, draws);
+    let minibatch_of = assign_round_robin(numbers.last().map_or(0, |&last| last + 1), count, draws);
     let mut dealt = vec![Vec::new(); count];
     order.into_iter().zip(numbers).for_each(|(index, number)| dealt[minibatch_of[number]].push(index));
     dealt
 }
 
-/// Assigns `things` items to minibatches round-robin, so later items never change earlier assignments.
-fn deal(things: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
-    let mut dealt = Vec::with_capacity(things + minibatches);
-    while dealt.len() < things {
+/// Assigns `count` items to minibatches round-robin, so later items never change earlier assignments.
+fn assign_round_robin(count: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
+    let mut dealt = Vec::with_capacity(count + minibatches);
+    while dealt.len() < count {
         let mut round: Vec<usize> = (0..minibatches).collect();
         if let Some(draws) = &mut draws {
             draws.shuffle(&mut round);

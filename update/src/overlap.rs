@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use record::failure::Result;
 
+use crate::accumulate::{TreeSlice, TreeStats, accumulate};
 use crate::learner::Learner;
 use crate::loss::ReferenceLogprobs;
 use crate::minibatch::{self, TreeBatch, tree_members};
 use crate::samples::Samples;
 use crate::settings::Training;
-use crate::trainer::{PieceStats, accumulate};
 
 /// Computed parts of a minibatch.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub struct Overlap {
     members: Vec<Vec<usize>>,
     temperature: f32,
     /// Statistics of each chunk of trees.
-    stats: Vec<PieceStats>,
+    stats: Vec<TreeStats>,
     /// Tasks that were complete when this was last looked at.
     tasks: u32,
     /// When the last call that computed began and ended.
@@ -79,9 +79,9 @@ impl Overlap {
                 self.temperature = temperature;
             }
             let trees = minibatch::trees(samples, chunk);
-            let inputs = (training, samples);
+            let slice = TreeSlice { temperature, trees: &trees, members: chunk };
             let stats =
-                accumulate(inputs, (&trees, chunk), temperature, ReferenceLogprobs::default(), learner)?;
+                accumulate(training.loss_inputs(samples, ReferenceLogprobs::default()), slice, learner)?;
             self.stats.push(stats);
             self.members.extend_from_slice(chunk);
         }
@@ -107,7 +107,7 @@ impl Overlap {
     }
 
     /// The statistics of each chunk of trees that was computed.
-    pub fn stats(&self) -> &[PieceStats] {
+    pub fn stats(&self) -> &[TreeStats] {
         &self.stats
     }
 }

@@ -113,14 +113,14 @@ impl SampleReader<'_> {
 
 /// An input that a thread reads as it comes: whoever writes it never waits, however long nothing is read here.
 pub struct Unbounded {
-    pieces: Receiver<Piece>,
+    pieces: Receiver<Chunk>,
     piece: Cursor<Vec<u8>>,
-    next: Option<Piece>,
+    next: Option<Chunk>,
     arrival: Rc<Arrival>,
 }
 
 /// A piece of the input, and when it arrived.
-type Piece = (Instant, io::Result<Vec<u8>>);
+type Chunk = (Instant, io::Result<Vec<u8>>);
 
 /// The bytes of an [`Unbounded`] input that have arrived.
 #[derive(Default)]

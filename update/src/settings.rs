@@ -8,12 +8,13 @@ use record::stage;
 
 use crate::aggregate::Aggregate;
 use crate::hardware::Hardware;
+use crate::loss::{LossInputs, ReferenceLogprobs};
 use crate::loss_config::LossConfig;
 use crate::minibatch::Batching;
 use crate::optimizer;
 use crate::optimizer::schedule::Schedule;
 use crate::parts;
-use crate::samples::Needs;
+use crate::samples::{Needs, Samples};
 
 /// The checked settings of a call.
 #[derive(Clone, Debug)]
@@ -146,6 +147,11 @@ impl Training {
     /// Optimizer steps of the call, if there are enough samples.
     pub fn steps(&self) -> u64 {
         self.batching.minibatches.saturating_mul(self.batching.epochs)
+    }
+
+    /// The inputs of the loss of these samples.
+    pub fn loss_inputs<'a>(&self, samples: &'a Samples, logprobs: ReferenceLogprobs<'a>) -> LossInputs<'a> {
+        LossInputs { config: self.loss, aggregate: self.aggregate, samples, logprobs }
     }
 
     /// The limit on differences of log-probabilities, nats: `--max-logprob-gap`, or `default` without it.

@@ -24,7 +24,6 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::call::Call;
 use crate::checkpoint;
-use crate::kept::Kept;
 use crate::metrics;
 use crate::output::Output;
 use crate::overlap::Overlap;
@@ -33,6 +32,7 @@ use crate::plan_line::Plan;
 use crate::policy_update::PolicyUpdate;
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
 use crate::reader::{self, Arrival, SampleReader, Unbounded};
+use crate::resident_policy::ResidentPolicy;
 use crate::samples::Samples;
 use crate::settings::{Settings, Work};
 use crate::skipped::DroppedGroups;
@@ -91,17 +91,18 @@ fn each_part<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
     let input: Box<dyn Read> =
         if overlaps(call) && ranks.count() == 1 { Box::new(unbounded()?) } else { Box::new(Stdin) };
     let mut reader = Reader::stdin().map(|_| Input::of_stdin(ranks, input));
-    let mut kept: Vec<Option<Kept>> = call.ownership.owners().iter().map(|_| None).collect();
+    let mut policies: Vec<ResidentPolicy> =
+        call.ownership.owners().iter().map(|_| ResidentPolicy::default()).collect();
     reader.each_part(settings.reading.in_parts, |reader| {
-        let step = run_part(call, reader, &arrival, output, &mut kept)?;
+        let step = run_part(call, reader, &arrival, output, &mut policies)?;
         // Nobody waits for this: the next part is being played.
-        kept.iter_mut().flatten().try_for_each(Kept::retire)?;
+        policies.iter_mut().try_for_each(ResidentPolicy::synchronize)?;
         match step.is_none_or(|step| step.is_multiple_of(settings.publishing.save_every)) {
-            true => save(processes, &mut kept),
+            true => save(processes, &mut policies),
             false => Ok(()),
         }
     })?;
-    save(processes, &mut kept)
+    save(processes, &mut policies)
 }
 
 /// Returns true if the first minibatch may begin while its samples still arrive.
@@ -111,20 +112,20 @@ fn overlaps(call: &Call) -> bool {
 }
 
 /// Saves the training states of all policies that this process trains.
-fn save(processes: &PolicyRanks, kept: &mut [Option<Kept>]) -> Result<()> {
-    kept.iter_mut()
-        .flatten()
-        .try_for_each(|kept| kept.save(processes.own()))
+fn save(processes: &PolicyRanks, policies: &mut [ResidentPolicy]) -> Result<()> {
+    policies
+        .iter_mut()
+        .try_for_each(|policy| policy.save(processes.own()))
         .map_err(|failure| processes.failed(failure))
 }
 
-/// Updates with one part of the input and answers it; returns its training step, if it names one. `kept` stays in memory.
+/// Updates with one part of the input and answers it; returns its training step, if it names one. `policies` stay in memory.
 fn run_part<R: Read, W: Write>(
     call: &Call,
     reader: &mut Reader<R>,
     arrival: &Arrival,
     output: &mut Output<W>,
-    kept: &mut [Option<Kept>],
+    policies: &mut [ResidentPolicy],
 ) -> Result<Option<u64>> {
     let started = Instant::now();
     let Call { settings, ownership, .. } = *call;
@@ -138,14 +139,12 @@ fn run_part<R: Read, W: Write>(
         if arrival.has_more.get() {
             return Ok(());
         }
-        let mut kept = kept.iter_mut().zip(samples).filter(|_| overlaps);
-        kept.try_for_each(|(kept, samples)| {
-            kept.as_mut().map_or(Ok(()), |kept| kept.begin(&settings.training, samples))
-        })
+        let mut own = policies.iter_mut().zip(samples).filter(|_| overlaps);
+        own.try_for_each(|(policy, samples)| policy.begin(&settings.training, samples))
     };
     let read = input.read(reader, &mut stream, copy, begin);
     if let Some(at) = arrival.last.get() {
-        kept.iter_mut().flatten().for_each(|kept| kept.overlap.end(at));
+        policies.iter_mut().for_each(|policy| policy.end_overlap(at));
     }
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
@@ -160,7 +159,7 @@ fn run_part<R: Read, W: Write>(
     let mut times = Map::new();
     let outcome = read.and_then(|()| match geometry {
         true => plan_geometry(call, output),
-        false => stream.whole().and_then(|()| work(call, &input, &left_out, output, kept, &mut times)),
+        false => stream.whole().and_then(|()| work(call, &input, &left_out, output, policies, &mut times)),
     });
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
@@ -198,7 +197,7 @@ fn work<W: Write>(
     input: &SampleReader,
     left_out: &DroppedGroups,
     output: &mut Output<W>,
-    kept: &mut [Option<Kept>],
+    policies: &mut [ResidentPolicy],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
     let Call { settings, ownership, processes, .. } = *call;
@@ -208,16 +207,16 @@ fn work<W: Write>(
     let trained: Vec<usize> =
         (0..ownership.owners().len()).filter(|&index| !input.samples[index].rows.is_empty()).collect();
     let mut updates = Vec::new();
-    for (index, kept) in kept.iter_mut().enumerate() {
+    for (index, policy) in policies.iter_mut().enumerate() {
         if trained.contains(&index) && processes.trains(index) {
-            let update = PolicyUpdate::open(call, index, input, kept.as_ref());
-            updates.push((update.map_err(|failure| processes.failed(failure))?, kept));
+            let update = PolicyUpdate::open(call, index, input, policy);
+            updates.push((update.map_err(|failure| processes.failed(failure))?, policy));
         }
     }
     processes.wait();
     skipped.iter().try_for_each(|line| output.raw(line))?;
     let (mut failure, mut own) = (None, String::new());
-    for (update, kept) in updates {
+    for (update, policy) in updates {
         match settings.work {
             Work::Plan { .. } => output.object(&update.plan()?)?,
             Work::Check { .. } => {
@@ -228,7 +227,7 @@ fn work<W: Write>(
                 failure = failure.or(agreement.err());
             }
             Work::Train => {
-                let (line, spent) = update.train(kept).map_err(|failure| processes.failed(failure))?;
+                let (line, spent) = update.train(policy).map_err(|failure| processes.failed(failure))?;
                 if processes.is_split() {
                     own = splice::json(&(line, spent))?;
                 } else {

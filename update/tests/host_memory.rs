@@ -30,12 +30,12 @@ use serde_json::{Map, json};
 use small::Weighted;
 use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
-use update::learner::{CpuLearner, DeviceLearner, Learner};
+use update::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::StepScale;
 use update::optimizer::on_device::moment_bytes;
 use update::plan::{ModelSpec, Planner};
-use update::publish::{Change, next_version, with_state};
+use update::publish::{Change, NextVersion, gather_state_on_rank0, publish_next};
 use update::ranks::Alone;
 use update::settings::Settings;
 use update::tree::{Sequence, Tree, pack};
@@ -115,9 +115,10 @@ fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &m
         metrics: "{}".to_owned(),
     };
     let retention = Retention { keep: 2, pinned: &[] };
-    with_state(&Alone, checkpoint.trained.layout(), (learner, settings.training.optimizer.method), |read| {
-        let (read, input) = ((read, settings.training.optimizer.method), ("input", Change::All));
-        next_version((from, checkpoint), input, read, Some(&state), &retention)
+    let (formats, method) = (checkpoint.trained.formats(), settings.training.optimizer.method);
+    gather_state_on_rank0(&Alone, &formats.layout, learner, method, |learned| {
+        let (input, change, trainer) = ("input", Change::All, Some(&state));
+        publish_next(from, &NextVersion { formats, state: learned, input, change, trainer }, &retention)
     })
     .unwrap();
 }
@@ -152,6 +153,8 @@ fn two_calls(
     (peak, largest, all)
 }
 
+const ALONE: Workers = Workers { ranks: &Alone, threads: 1 };
+
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
@@ -184,7 +187,7 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
                 checkpoint,
                 settings.training.optimizer,
                 state.as_ref(),
-                (&Alone, 1),
+                ALONE,
             )?))
         });
         println!(
@@ -212,7 +215,7 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&checkpoint.config, Some(adapter), request(), available)?;
         let (device, settings) = (Sim::new(1, 0)?, settings.training.optimizer);
-        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), (&Alone, 1))?))
+        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), ALONE)?))
     });
     println!(
         "adapter: {peak} bytes, {} of the largest tensor, over {all} bytes of weights in f32",
@@ -231,12 +234,8 @@ fn on_the_cpu_it_is_what_the_plan_says() {
         let config = Config::load(&made.files).unwrap();
         let (peak, largest, _) = two_calls(&made.root, &settings, |checkpoint, _| {
             let state = checkpoint.state(settings.training.optimizer.method, "clip")?;
-            Ok(Box::new(CpuLearner::new(
-                checkpoint.on_host()?,
-                settings.training.optimizer,
-                state.as_ref(),
-                (&Alone, 1),
-            )?))
+            let (model, weights) = checkpoint.on_host()?;
+            Ok(Box::new(CpuLearner::new(model, weights, settings.training.optimizer, state.as_ref(), ALONE)?))
         });
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: None };
         let plan = planner(&settings, spec).estimate(&request()).unwrap();

@@ -42,8 +42,8 @@ impl PolicyUpdate<'_> {
                 .and_then(|()| file.flush())
                 .map_err(failure)?;
         }
-        let single = self.is_single(&checkpoint);
-        let allowed = self.max_logprob_gap(CHECK_GAPS, single);
+        let is_f32 = self.is_f32(&checkpoint);
+        let allowed = self.max_logprob_gap(CHECK_GAPS, is_f32);
         let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);
         let mut values = metrics::of_samples(self.samples);
         let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
@@ -56,7 +56,7 @@ impl PolicyUpdate<'_> {
         let mut report = self.timing(started);
         report.extend(timing.times());
         let line = self.line(&splice::json(&values)?, None, report)?;
-        let bounds = GapBounds { most: allowed, single };
+        let bounds = GapBounds { max: allowed, is_f32 };
         let Some((cause, hint)) = bounds.exceeded(&stats) else {
             self.log(format_args!("{} log-probabilities agree within {gap:.1e}", stats.tokens));
             return Ok((line, timing.times(), Ok(())));
