@@ -203,9 +203,9 @@ impl Planner<'_> {
             ElementType::F16 => values,
             _ => 0,
         };
-        let work = [request.tokens, request.largest];
         let gradient = learns.then(|| layout.len());
-        let (passes, tokens_at_once) = model::memory_on_host(config, work, threads, gradient);
+        let (passes, tokens_at_once) =
+            model::memory_on_host(config, request.tokens, request.largest, threads, gradient);
         // With an adapter also as packed factors.
         let sums = if adapter.is_some() { 2 } else { 1 };
         let waiting = TreeSum::buffers(self.training.batching.parts / request.ranks) as u64;
