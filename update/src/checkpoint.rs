@@ -14,9 +14,8 @@ use record::stage::choice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::learner::StateKind;
 use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
-use crate::optimizer::{self, Method};
+use crate::optimizer::{self, Method, StateKind};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
 
 /// Content of `trainer_state.json` in a published version.
@@ -178,7 +177,8 @@ impl Checkpoint {
     pub fn read(
         &self,
         method: Method,
-        (kind, tensor): (StateKind, usize),
+        kind: StateKind,
+        tensor: usize,
         from: usize,
         values: &mut [f32],
     ) -> Result<()> {

@@ -8,26 +8,25 @@
 
 pub mod cards;
 pub mod flags;
+mod input;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod policy_ranks;
 #[cfg(any(feature = "mpi", test))]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "MPI waits"))]
 mod wait;
 
-use std::io::{self, Read};
 use std::ops::Range;
-use std::time::Duration;
 
 use record::failure::{Failure, Result};
-use record::read::stdin_within;
 use record::stage;
+
+use crate::parts::add;
+pub use input::Input;
+pub use policy_ranks::PolicyRanks;
 
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
-/// How often rank 0 says that it is still waiting for input, so that its silence means something else.
-const STILL_WAITING_EVERY: Duration = Duration::from_secs(20);
-/// What it says then, in place of a length.
-const STILL_WAITING: usize = usize::MAX;
 
 /// One of the processes.
 pub trait Ranks {
@@ -98,62 +97,6 @@ impl Ranks for Alone {
 
     fn gather_on_first(&self, own: &[u8], _: &[usize], all: &mut [u8]) {
         all.copy_from_slice(own);
-    }
-}
-
-/// All processes of a call, and with `--side-by-side` those of them that train one policy with this one.
-pub struct PolicyRanks<'a> {
-    /// All of them.
-    pub all: &'a dyn Ranks,
-    own: Option<Box<dyn Ranks>>,
-}
-
-impl PolicyRanks<'_> {
-    /// Deals processes to so many policies where they train side by side, else all of them to each.
-    pub fn new(all: &dyn Ranks, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
-        PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
-    }
-
-    /// Whether each policy has processes of its own.
-    pub fn is_split(&self) -> bool {
-        self.own.is_some()
-    }
-
-    /// The processes that train a policy with this one.
-    pub fn own(&self) -> &dyn Ranks {
-        self.own.as_deref().unwrap_or(self.all)
-    }
-
-    /// Whether this process trains a policy.
-    pub fn trains(&self, policy: usize) -> bool {
-        !self.is_split() || self.all.rank() / self.own().count() == policy
-    }
-
-    /// Waits for all, where policies train side by side.
-    pub fn wait(&self) {
-        if self.is_split() {
-            gather(self.all, &[]);
-        }
-    }
-
-    /// What the first process of a policy has, told to all.
-    ///
-    /// # Errors
-    /// An interruption.
-    pub fn told(&self, policy: usize, has: impl FnOnce() -> Result<String>) -> Result<String> {
-        told(self.all, policy * self.own().count(), has)
-    }
-
-    /// Where policies train side by side, ends all with the failure of one, of which rank 0 knows nothing.
-    pub fn failed(&self, failure: Failure) -> Failure {
-        let rank = self.all.rank();
-        // Where rank 0 fails, too, it says why.
-        if self.is_split() && rank > 0 && self.own().rank() == 0 && !ended_by_rank_0(1) {
-            stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
-            stage::drain_stderr();
-            self.all.abort(failure.code);
-        }
-        failure
     }
 }
 
@@ -236,48 +179,6 @@ fn ended_by_rank_0(seconds: u32) -> bool {
 /// A number that Open MPI, MPICH and its relatives, or Slurm tells a process that it starts.
 fn of_launcher(names: [&str; 3]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
-}
-
-/// Rank 0's input, for all.
-pub struct Input<'a, R> {
-    /// The processes.
-    pub ranks: &'a dyn Ranks,
-    /// Read by rank 0 only.
-    pub input: R,
-    is_ready: fn(Duration) -> io::Result<bool>,
-}
-
-impl<'a, R> Input<'a, R> {
-    /// What rank 0 reads from its stdin, as `input`, for all.
-    pub fn of_stdin(ranks: &'a dyn Ranks, input: R) -> Input<'a, R> {
-        Input { ranks, input, is_ready: stdin_within }
-    }
-}
-
-impl<R: Read> Read for Input<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.ranks.count() == 1 {
-            return self.input.read(buffer);
-        }
-        loop {
-            let mut length = 0;
-            if self.ranks.rank() == 0 {
-                length = match (self.is_ready)(STILL_WAITING_EVERY)? {
-                    true => self.input.read(buffer)?,
-                    false => STILL_WAITING,
-                };
-            }
-            // The reader looks for an interruption itself.
-            let interrupted = |_| io::Error::from(io::ErrorKind::Interrupted);
-            let mut bytes = length.to_le_bytes();
-            self.ranks.broadcast(0, &mut bytes).map_err(interrupted)?;
-            length = usize::from_le_bytes(bytes);
-            if length != STILL_WAITING {
-                self.ranks.broadcast(0, &mut buffer[..length]).map_err(interrupted)?;
-                return Ok(length);
-            }
-        }
-    }
 }
 
 /// What rank 0 finds, told to all. The others do not look for themselves.
@@ -376,11 +277,6 @@ pub fn exchange<T>(
         }
     }
     Ok(())
-}
-
-/// Adds values to a sum.
-pub fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// Completes values of which each rank has computed some and left the others at 0.

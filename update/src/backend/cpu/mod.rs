@@ -8,6 +8,7 @@
 
 mod attention;
 mod attention_blocks;
+mod attention_scratch;
 mod elementwise;
 mod experts;
 mod held_rows;
@@ -15,11 +16,12 @@ mod lm_head;
 mod prepared;
 mod products;
 mod thread_pool;
+mod variants;
 
 use super::rope::RopeCache;
 use super::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient, Variants,
 };
 use gemm::{Onto, Precision, View};
 use held_rows::HeldRows;
@@ -162,6 +164,10 @@ impl Backend for Cpu {
     type Buffer = Values;
     type Batch = Prepared;
 
+    fn variants(&mut self) -> Option<&mut dyn Variants<Buffer = Values>> {
+        Some(self)
+    }
+
     fn buffer(&mut self) -> Values {
         Values::new()
     }
@@ -231,29 +237,6 @@ impl Backend for Cpu {
     fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
         let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
         self.linear_onto(linear, x, onto, out);
-    }
-
-    fn add_bias(&mut self, rows: usize, width: usize, weights: &Values, offset: usize, x: &mut Values) {
-        functional::add_bias(&weights[offset..offset + width], &mut x[..rows * width]);
-    }
-
-    fn bias_backward(
-        &mut self,
-        rows: usize,
-        width: usize,
-        d_out: &Values,
-        gradients: &mut Values,
-        offset: usize,
-    ) {
-        let d_bias = zeros(&mut self.vector, width);
-        elementwise::add_column_sums(&d_out[..rows * width], d_bias);
-        add_vector(d_bias, Some(gradients), offset..offset + width);
-    }
-
-    fn add(&mut self, length: usize, left: &Values, right: &Values, sum: &mut Values) {
-        for ((sum, left), right) in sum[..length].iter_mut().zip(left).zip(right) {
-            *sum = left + right;
-        }
     }
 
     fn linear_add(&mut self, linear: &Linear<Values>, x: &Values, out: &mut Values) {
@@ -388,21 +371,6 @@ impl Backend for Cpu {
             Activation::Silu => elementwise::swiglu_backward(width, gate_up, d_out, out),
             Activation::Gelu => elementwise::geglu_backward(width, gate_up, d_out, out),
         });
-    }
-
-    fn experts(&mut self, op: &Experts<Values>, x: &Values, residual: &Values, out: &mut Values) {
-        experts::forward(&mut self.gemm, op, x, residual, out);
-    }
-
-    fn experts_backward(
-        &mut self,
-        op: &Experts<Values>,
-        x: &Values,
-        d_out: &Values,
-        d_x: &mut Values,
-        gradients: Option<&mut Values>,
-    ) {
-        experts::backward(&mut self.gemm, op, x, d_out, d_x, gradients.map(|values| &mut values[..]));
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {

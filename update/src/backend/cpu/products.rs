@@ -1,6 +1,6 @@
 //! Matrix products on the threads of a pool.
 
-use super::attention;
+use super::attention_scratch;
 use super::thread_pool::ThreadPool;
 use gemm::{Onto, Precision, View, ViewMut};
 
@@ -8,7 +8,7 @@ use gemm::{Onto, Precision, View, ViewMut};
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
     pub gemm: gemm::Scratch,
-    pub attention: attention::Scratch,
+    pub attention: attention_scratch::Scratch,
 }
 
 /// A pool and its products.
