@@ -9,7 +9,7 @@ list of {"name", "arguments"}, says which calls lead to the answer, for `demo`. 
 
 The agent calls a tool as Qwen's and Hermes' templates write it, <tool_call>{"name": NAME, "arguments": {…}}</tool_call>, or by that JSON alone, and
 sees the result as a message of the role `tool` (`--as-user`: of the user). A message of the system lists the tools; with `--template`
-the observation has them as `tools`, for a chat template that writes them itself. Any other text is the answer. The right one, as text or as
+the observation has them as `tools`, for a chat template that writes them itself, and `rollout` reads the calls. Any other text is the answer. The right one, as text or as
 a number, earns 1; a call that worked, and was not made before, 0.1 of the agent's own.
 
 Limits: `--seconds` a call, `--letters` of a result, `--calls` of an episode. A call that fails, is too slow or ends the server has an error as its
@@ -208,28 +208,23 @@ class McpTools(Environment):
             yield digest(spec["question"])[:16], spec
 
     def see(self, state):
-        system = "" if options.template else (
+        system = (
             "Answer the question. You may call functions first:\n"
             + "\n".join(json.dumps(tool["function"]) for tool in self.server.tools)
             + '\nA call is <tool_call>{"name": NAME, "arguments": {…}}</tool_call> alone. At last say the answer alone.'
         )
-        head = [{"role": "system", "content": system}] if system else []
-        return state, {"agent": [*head, *state["said"]]}
+        if options.template:
+            return state, {"agent": {"messages": state["said"], "tools": self.server.tools}}
+        return state, {"agent": [{"role": "system", "content": system}, *state["said"]]}
 
     def reset(self, spec):
         state = {"answer": spec["answer"], "calls": spec["calls"], "made": [], "said": [{"role": "user", "content": spec["question"]}], "over": None}
-        tools = self.server.tools if options.template else None
-        return Start(*self.see(state), ["agent"], turns=options.calls + 1, tools=tools)
+        return Start(*self.see(state), ["agent"], turns=options.calls + 1)
 
-    def respond(self, request):
-        if isinstance(request.get("tool_calls"), list) and request["tool_calls"]:
-            request = {**request, "action": written(request["tool_calls"][0])}
-        return super().respond(request)
-
-    def step(self, state, agent, text):
+    def step(self, state, agent, text, calls=()):
         if agent != "agent" or state["over"] is not None:
             raise ValueError("the episode is over, or there is no such agent")
-        call = called(text)
+        call = called(written(calls[0]) if calls else text)
         if call is None:
             right = same(text, state["answer"])
             return Step(dict(state, over=right), {}, float(right), components={"call": 0.0}, terminated=True, success=right)

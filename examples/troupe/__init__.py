@@ -26,14 +26,17 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import traceback
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
 
-__all__ = ["Environment", "Probe", "Start", "Step", "clamp", "digest", "is_test"]
+__all__ = ["Environment", "Probe", "Start", "Step", "clamp", "digest", "is_test", "tool_calls"]
 
-Sight = Union[str, Sequence[Mapping[str, Any]], None]
-"""What an agent sees: a text (one message of a user), messages, or None, with which it skips its turn."""
+Sight = Union[str, Sequence[Mapping[str, Any]], Mapping[str, Any], None]
+"""What an agent sees: a text (one message of a user), messages, or None, with which it skips its turn. An agent that may call tools sees
+{"messages": messages, "tools": tools}, the tools as chat templates take them; `step` then has an argument `calls`, a list of
+{"name", "arguments"} (that of `joint` is by agent)."""
 
 
 class Start(NamedTuple):
@@ -49,8 +52,6 @@ class Start(NamedTuple):
     """Turns of an episode at most; in a turn each agent acts at most once."""
     turn: Union[str, Sequence[str], None] = None
     """Who acts next; default: whoever has an observation."""
-    tools: Optional[Sequence[Mapping[str, Any]]] = None
-    """Functions that agents may call, as chat templates take them: {"type": "function", "function": {"name", "description", "parameters"}}."""
     reward_range: Tuple[float, float] = (0.0, 1.0)
     """The least and the greatest reward."""
 
@@ -150,12 +151,13 @@ class Environment:
             return {"probes": list(probe.actions), "oracle": probe.best, "solved": probe.solved}
         if self.handles and request.get("fork"):
             state = self._call("fork", state)
+        calls = {"calls": request["tool_calls"]} if "tool_calls" in request else {}
         if self.has("joint") and "actions" in request:
-            step = self._call("joint", state, request["actions"])
+            step = self._call("joint", state, request["actions"], **calls)
         elif self.has("joint"):
-            step = self._call("beside", state, request["agent"], request["action"], request.get("beside"))
+            step = self._call("beside", state, request["agent"], request["action"], request.get("beside"), **calls)
         else:
-            step = self._call("step", state, request["agent"], request["action"])
+            step = self._call("step", state, request["agent"], request["action"], **calls)
         kept = step.state
         if self.handles:
             kept = next(self._numbers) if request.get("fork") else request["state"]
@@ -178,14 +180,13 @@ class Environment:
         answer |= {"order": start.order, "turns": start.turns}
         answer |= {"together": True} if self.has("joint") else {}
         answer |= {"handles": True} if self.handles else {}
-        answer |= {"tools": start.tools} if start.tools is not None else {}
         answer |= {"reward_range": start.reward_range} if start.reward_range != (0.0, 1.0) else {}
         return _with_turn(answer, start.turn)
 
-    def _call(self, method: str, *arguments: Any) -> Any:
+    def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method; the traceback of a fault in it goes to stderr, the first time."""
         try:
-            return getattr(self, method)(*arguments)
+            return getattr(self, method)(*arguments, **named)
         except Exception as error:
             place = tuple((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
             if place not in self._told:
@@ -214,7 +215,9 @@ class Environment:
                 line = {"type": "sample", "v": 1, "env": self.name, "task": f"{self.name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
                 line |= {"id": f"{episode}/{turn}/{agent}/0"}
-                yield line | {"prompt": messages({agent: sight})[agent], "completion": text, "finish_reason": "stop"}
+                prompt = messages({agent: sight})[agent]
+                line |= {"prompt": prompt["messages"], "tools": prompt["tools"]} if isinstance(prompt, Mapping) else {"prompt": prompt}
+                yield line | {"completion": text, "finish_reason": "stop"}
 
     def _episode(self, spec: Any, draws: random.Random, share: float) -> Iterator[Tuple[int, str, Sight, str]]:
         start = self.reset(spec)
@@ -228,7 +231,9 @@ class Environment:
                 takes_best = choice.best is not None and draws.random() < share
                 text = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
                 yield turn, agent, before[agent], text
-                step = self.beside(state, agent, text, None) if self.has("joint") else self.step(state, agent, text)
+                calls = {"calls": tool_calls(text)} if isinstance(before[agent], Mapping) else {}
+                others = [None] if self.has("joint") else []
+                step = self._call("beside" if others else "step", state, agent, text, *others, **calls)
                 state, seen, acts = step.state, step.observations, step.turn
                 if step.terminated:
                     return
@@ -287,6 +292,18 @@ def protect_stdout() -> TextIO:
 def messages(seen: Mapping[str, Sight]) -> Dict[str, Any]:
     """Observations as lists of messages."""
     return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
+
+
+def tool_calls(text: str) -> List[Dict[str, Any]]:
+    """The calls in a text that was written for a demonstration, as Hermes and Qwen write them; `rollout` reads those of policies."""
+    found = []
+    for written in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
+        try:
+            call = json.loads(written)
+            found.append({"name": call["name"], "arguments": dict(call["arguments"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+    return found
 
 
 def stages(start: Start) -> Sequence[Sequence[str]]:

@@ -22,7 +22,7 @@ import runpy
 import sys
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TextIO, Tuple
 
-from . import Environment, acting, stages, Start
+from . import Environment, Start, acting, stages, tool_calls
 
 MALFORMED = ["", " ", "\n", "\0", "[[[", '{"action":1}', '\\"', "🦀 日本", "-1e999", "so on " * 10_000]
 ROUNDING = 1e-9
@@ -80,6 +80,7 @@ class Checker:
     def apply(self, state: Any, agent: str, text: str, others: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
         """The outcome of a text in a copy of a state; asked twice."""
         request: Dict[str, Any] = {"agent": agent, "action": text}
+        request |= {"tool_calls": tool_calls(text)} if agent in self.offered else {}
         request |= {"beside": others} if others is not None else {}
         first = self.ask({**request, **self.about(state)}, "every text has an outcome")
         again = self.ask({**request, **self.about(state)}, "every text has an outcome")
@@ -104,11 +105,13 @@ class Checker:
         if answer.get("terminated"):
             return
         seen, turn = answer["observations"], answer.get("turn")
+        self.offered = {agent for agent, sight in seen.items() if isinstance(sight, dict)}
         acts = [agent for agent in self.start.agents if acting(agent, seen, turn)]
         self.rule("one agent acts, or the episode is over", bool(acts), place)
         missing = [agent for agent in self.start.agents if turn is None and agent not in seen]
         self.rule("an observation of each agent, or null", not missing, lambda: f"{place()}: nothing for {missing}")
-        full = all(seen[agent] and seen[agent][-1]["content"] for agent in acts)
+        prompts = [seen[agent]["messages"] if isinstance(seen[agent], dict) else seen[agent] for agent in acts]
+        full = all(prompt and prompt[-1]["content"] for prompt in prompts)
         self.rule("every agent sees something", full, place)
 
     def probe(self, state: Any, agent: str) -> Tuple[List[str], Optional[str], bool]:

@@ -362,9 +362,10 @@ fn tools_of_an_mcp_server() {
 
     // For templates that write tools themselves.
     let answers = plays(&command("--template"), &[]);
-    assert_eq!(answers[0]["tools"][0]["function"]["name"], "multiply");
-    assert_eq!(answers[0]["tools"][0]["function"]["parameters"]["required"], json!(["a", "b"]));
-    assert_eq!(answers[0]["observations"]["agent"][0]["role"], "user");
+    let seen = &answers[0]["observations"]["agent"];
+    assert_eq!(seen["tools"][0]["function"]["name"], "multiply");
+    assert_eq!(seen["tools"][0]["function"]["parameters"]["required"], json!(["a", "b"]));
+    assert_eq!(seen["messages"][0]["role"], "user");
     trains(&command("--as-user --read-only --calls 1"), "");
     let (code, _, said) =
         run(&format!("{} </dev/null", command("").replace("mcp/server.py", "mcp/nothing.py")));
