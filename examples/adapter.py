@@ -27,7 +27,7 @@ def package(name, distribution):
     try:
         with quiet():
             return importlib.import_module(name)
-    except Exception as error:  # what a package raises while it is imported is its own
+    except Exception as error:  # a package may raise anything while it is imported
         fail(f"{name} cannot be imported: {type(error).__name__}: {error}", f"pip install {distribution}", 69)
 
 

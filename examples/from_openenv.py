@@ -10,7 +10,7 @@ are more. It sees the observation's fields but `done`, `reward` and `metadata`. 
 A task is a seed, whose digest decides the split; where the environment lists tasks of its own (`num_tasks`), a split and an index, and
 the splits are the environment's: `--splits TRAIN,TEST` names them. A state is the task and the actions so far. A class is copied
 (deepcopy) where it can be, and played again from the start where it cannot (`--replay` always does): one `reset`, and a `step` an
-action. A server is always played again, in a session of its own: on one machine 2 ms for the session and 0.3 ms for each action.
+action. A server is always played again, in a new session: on one machine 2 ms for the session and 0.3 ms for each action.
 
 What draws random numbers without the seed, or costs too much to play again, cannot be tried twice from one state. `--live` keeps each
 episode in its own session and refuses a second try, so use `rollout --sampling parallel --threads 1`, which makes none; `envs check`
@@ -76,7 +76,7 @@ class Local:
             raise NoAction from error
 
     def twin(self, session):
-        """A copy to go on with; None where there is none."""
+        """A copy to go on with, or None if it cannot be copied."""
         try:
             return copy.deepcopy(session[0]), session[1], session[2]
         except Exception:
@@ -89,7 +89,7 @@ class Local:
         return {name: value for name, value in fields.items() if name not in ("done", "reward", "metadata")}, told.reward, told.done
 
     def close(self, session):
-        pass  # what was copied from it goes on
+        pass  # its copies go on
 
 
 class Remote:
@@ -158,9 +158,9 @@ def again(spec, texts):
 
 
 def after(state, text):
-    """The parts of what was told after the actions of a state and, unless it is None, one more text."""
+    """The parts of the observation after the actions of a state and, unless it is None, one more text."""
     if options.live:
-        if state.get("session") is None:  # every episode has a session of its own
+        if state.get("session") is None:  # one for every episode
             state["session"] = next(NUMBERS)
             SESSIONS[state["session"]] = source.start(state["spec"]), 0
         session, texts = SESSIONS.get(state["session"], (None, None))

@@ -79,7 +79,7 @@ class Position:
 
 
 def first(seed):
-    """The beginning of the game of a seed. A new one each time: some games change what they were made with."""
+    """The beginning of the game of a seed. A new one each time: some games change their arguments."""
     for players in [options.players] if options.players else [2, 1, 3, 4, 5, 6, 7, 8]:
         game = textarena.make(options.game)
         random.seed(seed)
@@ -123,7 +123,7 @@ def listed(here):
     return list(dict.fromkeys(found))[:64]
 
 
-# What is tried where a game lists no move that it accepts: a number, and two.
+# Moves to try in a game that lists no move that it accepts: a number, and two.
 NUMBERS = [f"[{number}]" for number in range(1, 21)]
 PAIRS = [f"[{first} {second}]" for first in range(6) for second in range(6)]
 
@@ -141,7 +141,7 @@ def accepted(seed, texts):
 
 
 def legal(state):
-    """Those of them that the game accepts."""
+    """The moves that the game accepts here, of the moves that are tried."""
     at(state)
     return accepted(state["seed"], tuple(state["texts"]))
 
@@ -179,7 +179,7 @@ def worth(here, agent):
 
 
 def won(here, agent):
-    """Whether a player has all that a game pays; not by an opponent that forfeits it."""
+    """True if a player has all that a game pays, and no opponent forfeited it."""
     forfeited = any(info.get("invalid_move") for info in here.game.state.game_info.values())
     return worth(here, agent) >= 1.0 and not forfeited
 
@@ -219,7 +219,7 @@ class Game(Environment):
             raise ValueError(f"it is the turn of {name(here.player)}, not of {agent}")
         with adapter.quiet():
             after = here.after(text)
-        if after is None:  # the game itself failed on it: nothing happened
+        if after is None:  # the game itself failed on it, so the state stays
             return Step(*see(state, here), components={"legal": 0.0}, turn=agent)
         state, here = answered(dict(state, texts=[*state["texts"], text[:BEGINNING]]))
         valid = not after.refused

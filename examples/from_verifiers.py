@@ -241,7 +241,7 @@ class Taskset(Environment):
             adapter.fail(f"{options.taskset}: {type(error).__name__}: {error}", "a taskset is a package that exports its Taskset; is it installed?")
 
     def tasks(self, split, seed):
-        """The tasks of a split, each seed in an order of its own; of a taskset without an end as they come."""
+        """The tasks of a split, in an order by seed; of a taskset without an end as they come."""
         wanted = []
         for index in itertools.count():
             with adapter.quiet():

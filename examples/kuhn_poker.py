@@ -14,7 +14,7 @@ who say either at random. It is exact for these frequencies; a situation that do
 Who ends a game earns its own result, -2 to 2 as 0 to 1, which is the team's reward for `--team` (first); until then a legal text earns
 0.1 of its own. Results that the other player's move brings about are not credited (`--play` avoids them: all its games end with a
 move of the policy's). A text that is no legal move is a check or a fold, and its player earns 0 by the game. There are six deals; a task is a deal and a
-number, so that test tasks differ from train tasks by name alone.
+number, so that test tasks differ from train tasks by name alone. `demo` plays by the equilibrium half of the time, and otherwise any legal move.
 """
 
 import argparse
@@ -165,7 +165,11 @@ class KuhnPoker(Environment):
         return Probe([*MOVES[state["played"]][1:], "all in"])
 
     def demonstrate(self, state, agent):
-        return Probe(MOVES[state["played"]][1:])
+        """The equilibrium's move half of the time, otherwise any: a policy has to see that the card matters."""
+        _, tame, bold = MOVES[state["played"]]
+        draw = random.Random(f"{agent}/{state['number']}/{state['cards']}/{state['played']}").random()
+        chance = EQUILIBRIUM[state["cards"][PLAYERS.index(agent)], state["played"]]
+        return Probe([tame, bold], bold if draw < chance else tame)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ list of {"name", "arguments"}, says which calls lead to the answer, for `demo`. 
 The agent calls a tool as Qwen's and Hermes' templates write it, <tool_call>{"name": NAME, "arguments": {…}}</tool_call>, or by that JSON alone, and
 sees the result as a message of the role `tool` (`--as-user`: of the user). A message of the system lists the tools; with `--template`
 the observation has them as `tools`, for a chat template that writes them itself, and `rollout` reads the calls. Any other text is the answer. The right one, as text or as
-a number, earns 1; a call that worked, and was not made before, 0.1 of the agent's own.
+a number, earns 1; a call that worked, and was not made before, 0.1 as the agent's local reward.
 
 Limits: `--seconds` a call, `--letters` of a result, `--calls` of an episode. A call that fails, is too slow or ends the server has an error as its
 result, and the episode goes on.
 
-A state is the question and what was said. A call may change its server, so each candidate has one of its own: it is started, and the calls
+A state is the question and the conversation. A call may change its server, so each candidate gets a new one: it is started, and the calls
 that an episode has made so far are made again (half a second for a server in Python), unless a session is there that has made just
 these. Calls of tools that only read (which say readOnlyHint; all of them with `--read-only`) are not made again.
 """
@@ -121,7 +121,7 @@ class Server:
         return session, await asyncio.wait_for(session.ready, options.seconds)
 
     def key(self, calls):
-        """What has changed a session: the calls of tools that may change something."""
+        """The calls that have changed a session: of tools that may change something."""
         return tuple(call for call in calls if json.loads(call)[0] in self.changing)
 
     async def at(self, made):

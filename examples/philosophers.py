@@ -162,7 +162,7 @@ class Philosophers(Environment):
         return Start(*see(state), names(count), "parallel", TURNS)
 
     def beside(self, state, agent, text, others):
-        """One agent's action beside those of the others, who wait where nobody says what they do."""
+        """One agent's action with the actions of the others, who wait unless they have chosen."""
         both = self.joint(state, {**(others or {}), agent: text})
         own = {name.removeprefix(f"{agent}."): value for name, value in both.components.items() if name.startswith(f"{agent}.") or "." not in name}
         return both._replace(local=both.local[agent], components=own)

@@ -1,7 +1,7 @@
 """NAME: an environment of Troupe to start from. Say here who acts, what they see, and what pays.
 
 Two agents, one after another: a teller, who sees a number and says it, and a doubler, who sees what was said and says its double.
-Replace `tasks`, `see`, `reset`, `step` and `probe`; `check` tells what is wrong, and `envs check` asks other processes, too:
+Replace `tasks`, `see`, `reset`, `step` and `probe`; `check` finds mistakes, and `envs check` asks other processes, too:
 
     python3 FILE check
     (python3 FILE tasks --count 50; python3 FILE tasks --split test --count 50) | envs check --env-command 'python3 FILE'
@@ -36,7 +36,7 @@ class Game(Environment):
                 yield str(number), {"number": number}
 
     def reset(self, spec):
-        """The start: what is seen, the agents, and the limit of turns."""
+        """The start: the state and its observations, the agents, and the limit of turns."""
         return Start(*see({"number": spec["number"], "said": None, "done": False}), ["teller", "doubler"], turns=2)
 
     def step(self, state, agent, text):

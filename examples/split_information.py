@@ -112,7 +112,7 @@ class SplitInformation(Environment):
         """What `demo` draws from: the code and what it means, or anything."""
         if agent == "teller":
             return Probe(words(), code(state["told"]))
-        # The chooser knows what it was told, and not whether the teller kept to the code.
+        # The chooser knows the word, and not whether the teller kept to the code.
         heard = state["told"] if options.alone else words().index(state["word"])
         return Probe([str(number) for number in range(options.numbers)], str((heard + state["own"]) % options.numbers))
 

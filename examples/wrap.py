@@ -167,7 +167,7 @@ def advance(state, moves, valid):
     after = {"seed": state["seed"], "moves": state["moves"] + moves}
     views, rewards, over = replay(after)
     team = rewards.get(options.team, 0.0) if options.team else sum(rewards.values()) / max(1, len(rewards))
-    # What is earned by an action that stands in for another is nobody's success.
+    # Rewards of an action that stands in for another are nobody's success.
     after["earned"] = state["earned"] + (team if all(valid.values()) else min(team, 0.0))
     goal = options.range[1] if options.success is None else options.success
     success = over and after["earned"] >= goal
@@ -182,7 +182,7 @@ def player():
 
 
 def play(state, agent, views):
-    """What a demonstrator says: any legal action, by a draw that the state decides, or that of `--player`."""
+    """What a demonstrator says: any legal action, by a draw that the state decides, or the action of `--player`."""
     may = None if names(agent) is None else legal(agent, views[agent])
     if options.player:
         observation, info = views[agent]
@@ -224,7 +224,7 @@ class Wrapped(Environment):
         return Start(*see(state, views), agents, order, options.turns)
 
     def beside(self, state, agent, text, others):
-        """An agent's text with those of the others; for those who have not spoken the first legal action is played."""
+        """An agent's text with the texts of the others; for agents who have not spoken the first legal action is played."""
         step = self.joint(state, {**(others or {}), agent: text})
         parts = {"format": step.components.get(f"{agent}.format", 1.0)}
         return step._replace(local=step.local[agent], components=parts)

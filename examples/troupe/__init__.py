@@ -36,7 +36,7 @@ __all__ = ["Environment", "Probe", "Start", "Step", "clamp", "digest", "is_test"
 Sight = Union[str, Sequence[Mapping[str, Any]], Mapping[str, Any], None]
 """What an agent sees: a text (one message of a user), messages, or None, with which it skips its turn. An agent that may call tools sees
 {"messages": messages, "tools": tools}, the tools as chat templates take them; `step` then has an argument `calls`, a list of
-{"name", "arguments"} (that of `joint` is by agent)."""
+{"name", "arguments"} (in `joint` by agent)."""
 
 
 class Start(NamedTuple):
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     team: float = 0.0
     """The team's reward, in [0, 1]. A meaningless text earns 0; it is no error."""
     local: Union[float, Mapping[str, float]] = 0.0
-    """The agent's own; of `joint`, by agent."""
+    """The agent's local reward; in `joint`, by agent."""
     components: Mapping[str, float] = {}
     """What the rewards are made of."""
     terminated: bool = False
@@ -77,7 +77,7 @@ class Probe(NamedTuple):
     """For checks and demonstrations."""
 
     actions: Sequence[str]
-    """Actions worth trying in this state; none where the episode is over."""
+    """Actions worth trying in this state; empty at the end of the episode."""
     best: Optional[str] = None
     """An action that no other outscores."""
     solved: bool = False
@@ -136,7 +136,7 @@ class Environment:
         """Called once the options are read."""
 
     def has(self, method: str) -> bool:
-        """Whether a method is this environment's own."""
+        """True if this environment defines a method."""
         return getattr(type(self), method) is not getattr(Environment, method)
 
     def respond(self, request: Mapping[str, Any]) -> Dict[str, Any]:
@@ -295,7 +295,7 @@ def messages(seen: Mapping[str, Sight]) -> Dict[str, Any]:
 
 
 def tool_calls(text: str) -> List[Dict[str, Any]]:
-    """The calls in a text that was written for a demonstration, as Hermes and Qwen write them; `rollout` reads those of policies."""
+    """The calls in a text that was written for a demonstration, as Hermes and Qwen write them; `rollout` reads the calls of policies."""
     found = []
     for written in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
         try:
@@ -314,7 +314,7 @@ def stages(start: Start) -> Sequence[Sequence[str]]:
 
 
 def acting(agent: str, seen: Mapping[str, Sight], turn: Union[str, Sequence[str], None]) -> bool:
-    """Whether it is an agent's turn."""
+    """True if it is an agent's turn."""
     named = turn is None or agent == turn or (not isinstance(turn, str) and agent in turn)
     return named and seen.get(agent) is not None
 
@@ -330,11 +330,11 @@ def digest(text: str) -> str:
 
 
 def is_test(text: str) -> bool:
-    """Whether what is named so is a test task, as one in eight is: the same for every seed, so that train and test never share one."""
+    """True if the name is of a test task, as one in eight is: the same for every seed, so that train and test never share one."""
     return int(digest(text)[:8], 16) % 8 == 0
 
 
 def clamp(value: Any, low: float = 0.0, high: float = 1.0) -> float:
-    """`value` from low..high as 0..1; what is no number is 0."""
+    """`value` from low..high as 0..1; anything but a number is 0."""
     number = float(value) if isinstance(value, (bool, int, float)) else low
     return min(1.0, max(0.0, (number - low) / (high - low))) if number == number else 0.0

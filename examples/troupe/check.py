@@ -1,4 +1,4 @@
-"""The contract of an environment, tested in its own process: what `envs check` says, sooner and with tracebacks.
+"""The contract of an environment, tested in one process: like `envs check`, but sooner and with tracebacks.
 
     python3 -m troupe.check [--tasks 20] my_env.py [its options]
     python3 my_env.py check --tasks 20
@@ -189,7 +189,7 @@ class Checker:
         self.rule("saying nothing earns the team nothing", idle <= ROUNDING, lambda: f"{task['task']}: {idle:.2f} for an episode without a word", advice=True)
 
     def run(self, tasks: int, seed: int) -> List[Finding]:
-        """All rules on so many tasks of each split."""
+        """All rules, on a number of tasks of each split."""
         draws = random.Random(seed)
         found = {split: list(self.environment.task_lines(split, tasks, seed)) for split in ("train", "test")}
         specs: Dict[str, Any] = {}
@@ -227,7 +227,7 @@ def shown(value: Any) -> str:
 
 
 def report(environment: Environment, tasks: int, seed: int, out: TextIO) -> int:
-    """Prints the rules, and returns the exit code: 1 where one is broken."""
+    """Prints the rules, and returns the exit code: 1 if one is broken."""
     findings = Checker(environment).run(tasks, seed)
     width = max(len(finding.rule) for finding in findings)
     for finding in findings:

@@ -1,15 +1,15 @@
 //! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
 //!
 //! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
-//! candidates costs it nothing either; or it stays in a process of the program ([`held`]). [`process`] starts the program, exchanges lines with it, and replaces it when it
+//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`process`] starts the program, exchanges lines with it, and replaces it when it
 //! dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
 mod descendants;
 mod errors;
-mod held;
 pub mod process;
+mod state_value;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +23,8 @@ use serde_json::{Map, Value, json};
 
 use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
 use crate::workflow::Workflow;
-use held::Held;
 use process::Processes;
+use state_value::StateValue;
 
 /// Turn limit when neither `--turns` nor the program gives one: the paper's T.
 const TURNS: u32 = 4;
@@ -94,7 +94,7 @@ impl External {
             workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
             turns: response.turns.unwrap_or(TURNS),
             together: response.together,
-            state: Held::new(&self.processes, process, response.state, response.handles),
+            state: StateValue::new(&self.processes, process, response.state, response.handles),
             observations: response.observations,
             solved: false,
         };
@@ -161,7 +161,7 @@ struct ResetResponse {
     order: Value,
     turns: Option<u32>,
     /// Who acts; the others need no observation.
-    turn: Option<Turn>,
+    turn: Option<Actors>,
     /// True if it supports `actions`.
     #[serde(default)]
     together: bool,
@@ -186,7 +186,7 @@ struct StepRewards {
 /// Who acts next: an agent, or several.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected `turn` as an agent, or as an array of agents")]
-enum Turn {
+enum Actors {
     One(String),
     Several(Vec<String>),
 }
@@ -208,7 +208,7 @@ struct StepResponse {
     success: bool,
     #[serde(default)]
     observations: Observations,
-    turn: Option<Turn>,
+    turn: Option<Actors>,
 }
 
 /// The response to a request with `state`, `agent` and `probe`.
@@ -238,7 +238,7 @@ pub struct ExternalState {
     together: bool,
     reward_range: (f64, f64),
     strict: bool,
-    state: Held,
+    state: StateValue,
     observations: Observations,
     solved: bool,
 }
@@ -250,11 +250,11 @@ impl ExternalState {
     }
 
     /// Lets everyone that `turn` leaves out skip its turn.
-    fn take_turn(&mut self, turn: Option<Turn>) -> Result<()> {
+    fn take_turn(&mut self, turn: Option<Actors>) -> Result<()> {
         let named = match turn {
             None => return Ok(()),
-            Some(Turn::One(agent)) => vec![agent],
-            Some(Turn::Several(agents)) => agents,
+            Some(Actors::One(agent)) => vec![agent],
+            Some(Actors::Several(agents)) => agents,
         };
         if let Some(agent) = named.iter().find(|agent| !self.workflow.agents().contains(agent)) {
             return Err(Failure::data(format!("`turn` names {agent}, who is none of the agents")));
@@ -407,8 +407,8 @@ impl State for ExternalState {
     /// The program's state; of a state that it keeps, what the agents see.
     fn to_json(&self) -> Value {
         match &self.state {
-            Held::Json(state) => state.clone(),
-            Held::Handle(_) => json!(self.observations),
+            StateValue::Json(state) => state.clone(),
+            StateValue::Handle(_) => json!(self.observations),
         }
     }
 

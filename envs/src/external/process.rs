@@ -391,7 +391,7 @@ impl Running {
         self.process.wait().ok().filter(|_| exited)
     }
 
-    /// `cause`, with what it said last on stderr.
+    /// `cause`, with its last line on stderr.
     fn with_cause(&self, cause: String) -> String {
         match self.errors.last() {
             "" => cause,

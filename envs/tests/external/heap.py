@@ -1,5 +1,5 @@
-"""A heap of sticks that stays in this process, as an object: who takes the last stick has won. `shared`: copies are none. `count`: what is
-seen is the number of states kept here."""
+"""A heap of sticks that stays in this process, as an object: who takes the last stick has won. `shared`: copies are no copies. `count`: the
+observation is the number of states kept here."""
 
 import sys
 

@@ -239,7 +239,7 @@ fn a_state_may_be_a_handle_of_the_process() {
     assert_eq!(kept(&*second), "2 sticks");
     first.apply("player", "1").unwrap();
     assert_eq!(kept(&*first), "2 sticks");
-    // What is dropped is told with the next request.
+    // The next request tells the dropped handles.
     drop(second);
     first.apply("player", "1").unwrap();
     assert_eq!(kept(&*first), "1 sticks");

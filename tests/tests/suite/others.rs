@@ -253,7 +253,7 @@ fn environments_of_openenv() {
     assert!(code == 1 && printed.contains("--live takes --sampling parallel --threads 1"), "{printed}");
 }
 
-/// A player of one's own demonstrates: here the first legal cell, by which X wins with 2, 4 and 6.
+/// `--player` demonstrates: here the first legal cell, by which X wins with 2, 4 and 6.
 #[test]
 fn a_player_of_ones_own_demonstrates() {
     if let Some(why) = missing("pettingzoo.classic.tictactoe_v3") {
@@ -283,7 +283,7 @@ fn a_player_of_ones_own_demonstrates() {
     }
 }
 
-/// Tools of a server that runs beside the adapter: what they answer, and what is done about those that do not.
+/// Tools of a server that the adapter starts: their results, and the limits of calls that fail, are slow or say much.
 #[test]
 fn tools_of_an_mcp_server() {
     if let Some(why) = missing("mcp") {
@@ -329,7 +329,7 @@ fn tools_of_an_mcp_server() {
     assert_eq!(answers[1]["rewards"], json!({"team": 0.0, "local": 0.1}));
     assert_eq!((&answers[2]["rewards"]["team"], &answers[2]["success"]), (&json!(1.0), &json!(true)));
 
-    // What a server remembers is the episode's own; a call that was made before pays nothing.
+    // A server remembers the calls of one episode; a call that was made before pays nothing.
     let remember = |word: &str| call("remember", json!({"word": word}));
     let texts = [
         remember("a"),

@@ -12,7 +12,7 @@ use super::process::Processes;
 
 /// A state.
 #[derive(Clone)]
-pub(super) enum Held {
+pub(super) enum StateValue {
     Json(Value),
     Handle(Arc<Handle>),
 }
@@ -30,25 +30,27 @@ impl Drop for Handle {
     }
 }
 
-impl Held {
+impl StateValue {
     /// The state that an answer of `process` describes by `state`.
-    pub(super) fn new(processes: &Arc<Processes>, process: u64, state: Value, handles: bool) -> Held {
+    pub(super) fn new(processes: &Arc<Processes>, process: u64, state: Value, handles: bool) -> StateValue {
         match handles {
-            false => Held::Json(state),
-            true => Held::Handle(Arc::new(Handle { processes: processes.clone(), process, name: state })),
+            false => StateValue::Json(state),
+            true => {
+                StateValue::Handle(Arc::new(Handle { processes: processes.clone(), process, name: state }))
+            }
         }
     }
 
     /// The state as the program wrote it.
     pub(super) fn value(&self) -> &Value {
         match self {
-            Held::Json(state) => state,
-            Held::Handle(handle) => &handle.name,
+            StateValue::Json(state) => state,
+            StateValue::Handle(handle) => &handle.name,
         }
     }
 
     pub(super) fn is_handle(&self) -> bool {
-        matches!(self, Held::Handle(_))
+        matches!(self, StateValue::Handle(_))
     }
 
     /// The answer to `request` about this state, which it leaves as it is.
@@ -58,17 +60,17 @@ impl Held {
     pub(super) fn ask(&self, processes: &Processes, mut request: Value) -> Result<Map<String, Value>> {
         request["state"] = self.value().clone();
         match self {
-            Held::Json(_) => Ok(processes.ask(request)?.0),
-            Held::Handle(handle) => processes.ask_process(handle.process, request),
+            StateValue::Json(_) => Ok(processes.ask(request)?.0),
+            StateValue::Handle(handle) => processes.ask_process(handle.process, request),
         }
     }
 
     /// The answer to `request`, an action in this state, which becomes the state after it.
     ///
     /// # Errors
-    /// As [`Held::ask`]. The state is the one before the action, unless it was a handle that nobody else holds.
+    /// As [`StateValue::ask`]. The state is the one before the action, unless it was a handle that nobody else holds.
     pub(super) fn apply(&mut self, processes: &Processes, mut request: Value) -> Result<Map<String, Value>> {
-        if let Held::Handle(handle) = self
+        if let StateValue::Handle(handle) = self
             && Arc::strong_count(handle) > 1
         {
             request["fork"] = true.into();
@@ -76,11 +78,11 @@ impl Held {
         let answer = self.ask(processes, request)?;
         let state = answer.get("state").cloned().unwrap_or_default();
         match self {
-            Held::Json(held) => *held = state,
-            Held::Handle(handle) if handle.name == state => {}
-            Held::Handle(handle) => {
+            StateValue::Json(current) => *current = state,
+            StateValue::Handle(handle) if handle.name == state => {}
+            StateValue::Handle(handle) => {
                 let (processes, process) = (handle.processes.clone(), handle.process);
-                *self = Held::new(&processes, process, state, true);
+                *self = StateValue::new(&processes, process, state, true);
             }
         }
         Ok(answer)
