@@ -20,13 +20,14 @@ gives both back at the end of the next step. All hungry with one fork each is a 
 of philosopher i and right of the one before. Left out: talking to neighbors.
 """
 
-import hashlib
+import argparse
 import itertools
 import random
-import sys
 
-from step_protocol import main
+from troupe import Environment, Probe, Start, Step, digest
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--set", dest="settings", action="append", default=[], metavar="NAME=VALUE", help="a setting of the tasks")
 TURNS = 12
 ACTIONS = ("GRAB_LEFT", "GRAB_RIGHT", "RELEASE", "WAIT")
 # The most meals in 12 steps by N: a search over all states up to 6 (`optimum`), schedules around the table beyond.
@@ -99,25 +100,6 @@ def names(count):
     return [f"philosopher-{i + 1}" for i in range(count)]
 
 
-def tasks(split, seed):
-    """Tables by number. All of one size are alike; every eighth number, by its digest, is of the test split."""
-    draws = random.Random(seed if split == "train" else 0)
-    for place in itertools.count():
-        count = SETTINGS["philosophers"][place % len(SETTINGS["philosophers"])]
-        table = draws.randrange(10**6)
-        instance = f"{count}-{table}"
-        if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield instance, {"philosophers": count, "table": table, **{key: SETTINGS[key] for key in ("reward", "local", "index")}}
-
-
-def reset(spec):
-    count = spec["philosophers"]
-    if not isinstance(count, int) or not 2 <= count <= 15:
-        raise ValueError("philosophers: not a number from 2 to 15")
-    state = {"spec": spec, "forks": [FREE] * count, "meals": [0] * count, "step": 0, "did": 0}
-    return see(state), names(count), "parallel", TURNS
-
-
 def see(state):
     """The state, and what each sees of it: itself and its two forks."""
     forks, count = state["forks"], len(state["forks"])
@@ -141,67 +123,84 @@ def read(text):
     return word if word in ACTIONS else None
 
 
-def joint(state, actions):
-    agents, spec = names(len(state["forks"])), state["spec"]
-    if any(agent not in agents for agent in actions):
-        raise ValueError("there is no such philosopher")
-    if state["step"] >= TURNS or is_deadlock(state["forks"]):
-        raise ValueError("the episode is over")
-    said = [read(actions[agent]) if agent in actions else "WAIT" for agent in agents]
-    forks, begins, did = play(state["forks"], said)
-    did = [done or action == "WAIT" for done, action in zip(did, said)]
-    meals = [own + begin for own, begin in zip(state["meals"], begins)]
-    state = dict(state, forks=forks, meals=meals, step=state["step"] + 1, did=state["did"] + sum(did))
-    stuck = is_deadlock(forks)
-    over = stuck or state["step"] == TURNS
-    best = OPTIMUM[len(agents)]
-    components = {f"{agent}.ate": float(begin) for agent, begin in zip(agents, begins)}
-    components |= {f"{agent}.did": float(done) for agent, done in zip(agents, did)}
-    team = sum(begins) / best
-    if spec["reward"] == "four":
-        parts = {
-            "alive": float(not stuck),
-            "fairness": fairness(meals),
-            "effective": state["did"] / (len(agents) * state["step"]),
-            "throughput": min(sum(meals) / best, 1.0),
-        }
-        components |= parts if over else {}
-        team = sum(parts.values()) / 4 if over else 0.0
-    local = {agent: float(begin) if spec["local"] == "own" else 0.0 for agent, begin in zip(agents, begins)}
-    # Two meals each are possible for any number of them.
-    success = over and not stuck and min(meals) >= 2
-    return see(state), {"team": team, "local": local}, components, over, success
-
-
-def step(state, agent, text, others):
-    """One agent's action beside those of the others, who wait where nobody says what they do."""
-    situation, rewards, components, over, success = joint(state, {**(others or {}), agent: text})
-    own = {name.removeprefix(f"{agent}."): value for name, value in components.items() if name.startswith(f"{agent}.") or "." not in name}
-    return situation, {"team": rewards["team"], "local": rewards["local"][agent]}, own, over, success
-
-
-def probe(state, agent):
-    return [*ACTIONS, "", " wait\n", "GRAB", "eat"], None, state["step"] == TURNS and min(state["meals"]) >= 2
-
-
 def settings(words):
-    """The values of --set, which are taken out of `words`."""
+    """The values of --set."""
     known = {"philosophers": [3], "reward": "meals", "local": "none", "index": "on"}
     choices = {"reward": ("meals", "four"), "local": ("none", "own"), "index": ("on", "off")}
-    while "--set" in words:
-        place = words.index("--set")
-        name, _, value = words[place + 1].partition("=") if place + 1 < len(words) else ("", "", "")
-        del words[place:place + 2]
+    for word in words:
+        name, _, value = word.partition("=")
         if name == "philosophers" and all(part.isdigit() and 2 <= int(part) <= 15 for part in value.split(",")):
             known[name] = [int(part) for part in value.split(",")]
         elif value in choices.get(name, ()):
             known[name] = value
         else:
-            sys.exit(f"philosophers.py: --set {name}={value}: not one of philosophers=2 to 15, reward=meals|four, local=none|own, "
-                     "index=on|off")
+            parser.error(f"--set {word}: not one of philosophers=2 to 15, reward=meals|four, local=none|own, index=on|off")
     return known
 
 
+class Philosophers(Environment):
+    name, parser = "philosophers", parser
+
+    def setup(self):
+        self.settings = settings(self.options.settings)
+
+    def tasks(self, split, seed):
+        """Tables by number. All of one size are alike; every eighth number, by its digest, is of the test split."""
+        draws = random.Random(seed if split == "train" else 0)
+        for place in itertools.count():
+            count = self.settings["philosophers"][place % len(self.settings["philosophers"])]
+            table = draws.randrange(10**6)
+            instance = f"{count}-{table}"
+            if (int(digest(instance)[:2], 16) % 8 == 0) == (split == "test"):
+                yield instance, {"philosophers": count, "table": table, **{key: self.settings[key] for key in ("reward", "local", "index")}}
+
+    def reset(self, spec):
+        count = spec["philosophers"]
+        if not isinstance(count, int) or not 2 <= count <= 15:
+            raise ValueError("philosophers: not a number from 2 to 15")
+        state = {"spec": spec, "forks": [FREE] * count, "meals": [0] * count, "step": 0, "did": 0}
+        return Start(*see(state), names(count), "parallel", TURNS)
+
+    def beside(self, state, agent, text, others):
+        """One agent's action with the actions of the others, who wait unless they have chosen."""
+        both = self.joint(state, {**(others or {}), agent: text})
+        own = {name.removeprefix(f"{agent}."): value for name, value in both.components.items() if name.startswith(f"{agent}.") or "." not in name}
+        return both._replace(local=both.local[agent], components=own)
+
+    def joint(self, state, actions):
+        agents, spec = names(len(state["forks"])), state["spec"]
+        if any(agent not in agents for agent in actions):
+            raise ValueError("there is no such philosopher")
+        if state["step"] >= TURNS or is_deadlock(state["forks"]):
+            raise ValueError("the episode is over")
+        said = [read(actions[agent]) if agent in actions else "WAIT" for agent in agents]
+        forks, begins, did = play(state["forks"], said)
+        did = [done or action == "WAIT" for done, action in zip(did, said)]
+        meals = [own + begin for own, begin in zip(state["meals"], begins)]
+        state = dict(state, forks=forks, meals=meals, step=state["step"] + 1, did=state["did"] + sum(did))
+        stuck = is_deadlock(forks)
+        over = stuck or state["step"] == TURNS
+        best = OPTIMUM[len(agents)]
+        components = {f"{agent}.ate": float(begin) for agent, begin in zip(agents, begins)}
+        components |= {f"{agent}.did": float(done) for agent, done in zip(agents, did)}
+        team = sum(begins) / best
+        if spec["reward"] == "four":
+            parts = {
+                "alive": float(not stuck),
+                "fairness": fairness(meals),
+                "effective": state["did"] / (len(agents) * state["step"]),
+                "throughput": min(sum(meals) / best, 1.0),
+            }
+            components |= parts if over else {}
+            team = sum(parts.values()) / 4 if over else 0.0
+        local = {agent: float(begin) if spec["local"] == "own" else 0.0 for agent, begin in zip(agents, begins)}
+        # Two meals each are possible for any number of them.
+        success = over and not stuck and min(meals) >= 2
+        return Step(*see(state), team, local, components, over, success)
+
+    def probe(self, state, agent):
+        return Probe([*ACTIONS, "", " wait\n", "GRAB", "eat"], None, state["step"] == TURNS and min(state["meals"]) >= 2)
+
+
 if __name__ == "__main__":
-    SETTINGS = settings(sys.argv)
-    main("philosophers", tasks, reset=reset, step=step, probe=probe, joint=joint)
+    Philosophers().main()

@@ -18,53 +18,28 @@ Qwen's writes the role that way itself). --small is for tiny policies: the same 
 the system. docs/environments.md says how well one learns it.
 """
 
-import hashlib
+import argparse
 import json
 import random
 import re
-import sys
 
-from step_protocol import main
+from troupe import Environment, Probe, Start, Step, digest
 
-TURNS = 5
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 SYSTEM = (
-    'Compute with functions. <tool_call>{"name": NAME, "arguments": {"a": INTEGER, "b": INTEGER}}</tool_call> calls one of '
-    + ", ".join(SIGNS)
-    + ". Say the final number alone."
+    "Compute with functions, one operation at a time; never compute yourself. To call a function, say nothing but\n"
+    '<tool_call>\n{"name": "multiply", "arguments": {"a": 12, "b": 34}}\n</tool_call>\n'
+    "There are add, subtract and multiply, of two integers a and b. Once functions have computed the result, say that number alone."
 )
 CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
-SMALL = "--small" in sys.argv
-AS_USER = SMALL or "--as-user" in sys.argv
-NUMBERS = range(1, 6) if SMALL else range(100, 10000)
 LONGEST = 400  # characters of a message that are kept
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--as-user", action="store_true", help="results are messages of the user")
+parser.add_argument("--small", action="store_true", help="for tiny policies")
 
 
 def apply(name, a, b):
     return a + b if name == "add" else a - b if name == "subtract" else a * b
-
-
-def tasks(split, seed):
-    """Two operations one after the other. Every eighth instance, by its digest, is a test task, so that no seed mixes the splits."""
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        names = [draws.choice(list(SIGNS)) for _ in range(2)]
-        numbers = [draws.choice(NUMBERS) for _ in range(3)]
-        instance = f"{numbers[0]}-{names[0]}-{numbers[1]}-{names[1]}-{numbers[2]}"
-        if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield instance, {"numbers": numbers, "names": names}
-
-
-def see(state):
-    return state, {"solver": state["said"] if SMALL else [{"role": "system", "content": SYSTEM}, *state["said"]]}
-
-
-def reset(spec):
-    (a, b, c), (first, second) = spec["numbers"], spec["names"]
-    question = f"({a} {SIGNS[first]} {b}) {SIGNS[second]} {c}"
-    said = [{"role": "user", "content": question}]
-    state = {"numbers": [a, b, c], "names": [first, second], "done": 0, "value": a, "over": False, "said": said}
-    return see(state), ["solver"], "sequential", TURNS
 
 
 def read(text):
@@ -81,57 +56,80 @@ def read(text):
     return int(text) if re.fullmatch(r"\s*-?[0-9]{1,15}\s*", text, re.ASCII) else None
 
 
-def shown(result):
-    if AS_USER:
-        return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
-    return {"role": "tool", "content": result}
-
-
 def wanted(state):
     """The call that comes next; None where only the answer is missing."""
     done = state["done"]
     return None if done == 2 else (state["names"][done], state["value"], state["numbers"][done + 1])
 
 
-def step(state, agent, text):
-    if agent != "solver" or state["over"]:
-        raise ValueError(f"nothing is asked of {agent}")
-    meant, expected = read(text), wanted(state)
-    said = [*state["said"], {"role": "assistant", "content": text.strip()[:LONGEST]}]
-    useful = solved = False
-    if isinstance(meant, tuple):
-        result = {"result": apply(*meant)}
-        useful = meant == expected
-        if useful:
-            state = dict(state, done=state["done"] + 1, value=result["result"])
-    elif meant is None:
-        result = {"error": "neither a call nor a number"}
-    elif expected is not None:
-        result = {"error": "not computed yet"}
-    else:
-        useful = solved = meant == state["value"]
-        result = {"error": "that is not the result"}
-    said.append(shown(json.dumps(result)))
-    state = dict(state, said=said, over=solved)
-    parts = {"format": float(meant is not None), "useful": float(useful)}
-    # Tenths are summed as whole numbers, because .1 + .9 need not be 1 in binary.
-    rewards = {"team": float(solved), "local": (parts["format"] + 9 * parts["useful"]) / 10}
-    return see(state), rewards, parts, solved, solved
-
-
 def call(name, a, b):
     return f"<tool_call>{json.dumps({'name': name, 'arguments': {'a': a, 'b': b}})}</tool_call>"
 
 
-def probe(state, agent):
-    if state["over"]:
-        return [], None, True
-    expected = wanted(state)
-    best = str(state["value"]) if expected is None else call(*expected)
-    others = ["", "a number", "17", f" {state['value']}\n", call("add", 1, 2), call("divide", 1, 2), call("add", 1, "2")]
-    return [best, *others, "<tool_call>{}</tool_call>", "<tool_call>[</tool_call>"], best, False
+class ToolLoop(Environment):
+    name, parser = "tool-loop", parser
+
+    def setup(self):
+        self.share = 0.8 if self.options.small else 0.5
+
+    def see(self, state):
+        return state, {"solver": state["said"] if self.options.small else [{"role": "system", "content": SYSTEM}, *state["said"]]}
+
+    def shown(self, result):
+        if self.options.small or self.options.as_user:
+            return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
+        return {"role": "tool", "content": result}
+
+    def tasks(self, split, seed):
+        """Two operations one after the other. Every eighth instance, by its digest, is a test task, so that no seed mixes the splits."""
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            names = [draws.choice(list(SIGNS)) for _ in range(2)]
+            numbers = [draws.choice(range(1, 6) if self.options.small else range(100, 10000)) for _ in range(3)]
+            instance = f"{numbers[0]}-{names[0]}-{numbers[1]}-{names[1]}-{numbers[2]}"
+            if (int(digest(instance)[:2], 16) % 8 == 0) == (split == "test"):
+                yield instance, {"numbers": numbers, "names": names}
+
+    def reset(self, spec):
+        (a, b, c), (first, second) = spec["numbers"], spec["names"]
+        question = f"({a} {SIGNS[first]} {b}) {SIGNS[second]} {c}"
+        said = [{"role": "user", "content": question}]
+        state = {"numbers": [a, b, c], "names": [first, second], "done": 0, "value": a, "over": False, "said": said}
+        return Start(*self.see(state), ["solver"], turns=5)
+
+    def step(self, state, agent, text):
+        if agent != "solver" or state["over"]:
+            raise ValueError(f"nothing is asked of {agent}")
+        meant, expected = read(text), wanted(state)
+        said = [*state["said"], {"role": "assistant", "content": text.strip()[:LONGEST]}]
+        useful = solved = False
+        if isinstance(meant, tuple):
+            result = {"result": apply(*meant)}
+            useful = meant == expected
+            if useful:
+                state = dict(state, done=state["done"] + 1, value=result["result"])
+        elif meant is None:
+            result = {"error": "neither a call nor a number"}
+        elif expected is not None:
+            result = {"error": "not computed yet"}
+        else:
+            useful = solved = meant == state["value"]
+            result = {"error": "that is not the result"}
+        said.append(self.shown(json.dumps(result)))
+        state = dict(state, said=said, over=solved)
+        parts = {"format": float(meant is not None), "useful": float(useful)}
+        # Tenths are summed as whole numbers, because .1 + .9 need not be 1 in binary.
+        local = (parts["format"] + 9 * parts["useful"]) / 10
+        return Step(*self.see(state), float(solved), local, parts, solved, solved)
+
+    def probe(self, state, agent):
+        if state["over"]:
+            return Probe([], solved=True)
+        expected = wanted(state)
+        best = str(state["value"]) if expected is None else call(*expected)
+        others = ["", "a number", "17", f" {state['value']}\n", call("add", 1, 2), call("divide", 1, 2), call("add", 1, "2")]
+        return Probe([best, *others, "<tool_call>{}</tool_call>", "<tool_call>[</tool_call>"], best)
 
 
 if __name__ == "__main__":
-    sys.argv = [argument for argument in sys.argv if argument not in ("--as-user", "--small")]
-    main("tool-loop", tasks, share=0.8 if SMALL else 0.5, reset=reset, step=step, probe=probe)
+    ToolLoop().main()

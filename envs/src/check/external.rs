@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::built_in::instance;
-use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_interrupted};
+use super::{Effort, Finding, Ledger, Target, episodes, explore, outcome_rules, place, unless_interrupted};
 use crate::environment::State;
 use crate::external::process::Processes;
 use crate::external::{External, MALFORMED};
@@ -45,6 +45,8 @@ pub struct Report {
 }
 
 const MAX_SITUATIONS: usize = 100;
+const HANDLES: &str =
+    "every situation of a task, and the same answer in another process: states are handles of one";
 /// A text as long as a policy at its token limit may write.
 const LONG: usize = 1 << 16;
 /// The number of every request sent here, so that equal requests are equal lines.
@@ -96,9 +98,17 @@ pub fn check(
         checker.malformed_requests(task, &mut ledger);
     }
     for task in explored {
+        let handles = checker.has_handles(task);
+        if handles && !notes.iter().any(|note| note == HANDLES) {
+            notes.push(HANDLES.to_owned());
+        }
+        let explore = |ledger: &mut Ledger| match handles {
+            true => checker.copies(task, ledger),
+            false => explore::explore(&target, task, &checker.workflow, ledger),
+        };
         let tried = checker
             .first_turn(task, &mut ledger)
-            .and_then(|()| explore::explore(&target, task, &checker.workflow, &mut ledger))
+            .and_then(|()| explore(&mut ledger))
             .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
         if !answered(tried, &task.task, &mut ledger)? {
             return Ok(Report { findings: ledger.findings, notes });
@@ -217,7 +227,9 @@ impl Checker {
     /// Tests once per task: the reset in two processes, and all kinds of malformed actions of every
     /// agent of the first turn.
     fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
+        if !self.has_handles(task) {
+            self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
+        }
         let long = "so on ".repeat(LONG / 6);
         let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
@@ -253,6 +265,44 @@ impl Checker {
             let actions: Vec<(&str, &str)> =
                 agents.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
             if state.apply_together(&actions)?.terminated {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_handles(&self, task: &Task) -> bool {
+        self.external.first_state(task, self.workflow.as_deref()).is_ok_and(|state| state.is_handle())
+    }
+
+    /// Copies of a state that stays in its process have the same future, and leave the original alone.
+    fn copies(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
+        let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
+        let workflow = Arc::clone(state.workflow());
+        for stage in (0..state.turn_limit()).flat_map(|_| 0..workflow.stages()) {
+            for agent in state.acting(stage).into_iter().map(|agent| &workflow.agents()[agent]) {
+                let texts = state.test_actions(agent);
+                let tried = |text: &String| {
+                    let mut copy = state.clone_state();
+                    copy.apply(agent, text).map(|outcome| (outcome, copy.to_json()))
+                };
+                let first = texts.iter().map(tried).collect::<Result<Vec<_>>>()?;
+                let again = texts.iter().map(tried).collect::<Result<Vec<_>>>()?;
+                ledger.rule("a copy of a state has the same future", first == again, || {
+                    let differs = (0..texts.len()).find(|text| first[*text] != again[*text]).unwrap_or(0);
+                    place(&*state, agent, &texts[differs])
+                });
+                if let Some((outcome, _)) = first.first() {
+                    outcome_rules(state.reward_range(), outcome, ledger, || place(&*state, agent, &texts[0]));
+                }
+            }
+            let acting: Vec<&String> =
+                state.acting(stage).into_iter().map(|agent| &workflow.agents()[agent]).collect();
+            let texts: Vec<String> =
+                acting.iter().map(|agent| state.test_actions(agent).swap_remove(0)).collect();
+            let actions: Vec<(&str, &str)> =
+                acting.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
+            if !actions.is_empty() && state.apply_together(&actions)?.terminated {
                 break;
             }
         }

@@ -1,7 +1,7 @@
 //! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
 //!
 //! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
-//! candidates costs it nothing either. [`process`] starts the program, exchanges lines with it, and replaces it when it
+//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`process`] starts the program, exchanges lines with it, and replaces it when it
 //! dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
@@ -9,6 +9,7 @@
 mod descendants;
 mod errors;
 pub mod process;
+mod state_value;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +24,7 @@ use serde_json::{Map, Value, json};
 use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
 use crate::workflow::Workflow;
 use process::Processes;
+use state_value::StateValue;
 
 /// Turn limit if neither `--turns` nor the program gives one; the paper's T.
 const TURNS: u32 = 4;
@@ -72,7 +74,8 @@ impl External {
     /// # Errors
     /// The program does not respond: work. It refuses the task, or violates the protocol: data.
     pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
-        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow))?)?;
+        let (answer, process) = self.processes.ask(External::reset_request(task, workflow))?;
+        let response: ResetResponse = read(answer)?;
         let (least, most) = response.reward_range;
         if !(least.is_finite() && most.is_finite() && least <= most) {
             return Err(Failure::data(format!(
@@ -83,7 +86,7 @@ impl External {
             return Err(Failure::data("`turns` is 0: an episode has one turn at least")
                 .hint("leave `turns` out, and --turns or its default applies"));
         }
-        let state = ExternalState {
+        let mut state = ExternalState {
             reward_range: response.reward_range,
             strict: self.strict,
             processes: self.processes.clone(),
@@ -91,10 +94,11 @@ impl External {
             workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
             turns: response.turns.unwrap_or(TURNS),
             together: response.together,
-            state: response.state,
+            state: StateValue::new(&self.processes, process, response.state, response.handles),
             observations: response.observations,
             solved: false,
         };
+        state.take_turn(response.turn)?;
         state.check_observations()?;
         Ok(state)
     }
@@ -156,9 +160,14 @@ struct ResetResponse {
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
+    /// Who acts; the others need no observation.
+    turn: Option<Actors>,
     /// True if it supports `actions`.
     #[serde(default)]
     together: bool,
+    /// True if a `state` is a handle of its process.
+    #[serde(default)]
+    handles: bool,
     #[serde(default = "unit")]
     reward_range: (f64, f64),
 }
@@ -174,6 +183,14 @@ struct StepRewards {
     local: Local,
 }
 
+/// Who acts next: an agent, or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `turn` as an agent, or as an array of agents")]
+enum Actors {
+    One(String),
+    Several(Vec<String>),
+}
+
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
 enum Local {
@@ -184,7 +201,6 @@ enum Local {
 /// The response to a request with `state`, `agent` and `action`.
 #[derive(Deserialize)]
 struct StepResponse {
-    state: Value,
     rewards: StepRewards,
     #[serde(default)]
     reward_components: BTreeMap<String, f64>,
@@ -192,6 +208,7 @@ struct StepResponse {
     success: bool,
     #[serde(default)]
     observations: Observations,
+    turn: Option<Actors>,
 }
 
 /// The response to a request with `state`, `agent` and `probe`.
@@ -221,12 +238,33 @@ pub struct ExternalState {
     together: bool,
     reward_range: (f64, f64),
     strict: bool,
-    state: Value,
+    state: StateValue,
     observations: Observations,
     solved: bool,
 }
 
 impl ExternalState {
+    /// True if the state is kept by the program's process.
+    pub fn is_handle(&self) -> bool {
+        self.state.is_handle()
+    }
+
+    /// Lets everyone that `turn` leaves out skip its turn.
+    fn take_turn(&mut self, turn: Option<Actors>) -> Result<()> {
+        let named = match turn {
+            None => return Ok(()),
+            Some(Actors::One(agent)) => vec![agent],
+            Some(Actors::Several(agents)) => agents,
+        };
+        if let Some(agent) = named.iter().find(|agent| !self.workflow.agents().contains(agent)) {
+            return Err(Failure::data(format!("`turn` names {agent}, who is none of the agents")));
+        }
+        for agent in self.workflow.agents().iter().filter(|agent| !named.contains(agent)) {
+            self.observations.insert(agent.clone(), None);
+        }
+        Ok(())
+    }
+
     fn check_observations(&self) -> Result<()> {
         const SKIP: &str = "null says that an agent skips its turn";
         for agent in self.workflow.agents() {
@@ -255,9 +293,8 @@ impl ExternalState {
     }
 
     /// Sends `request`, which is about the actions of `agents`, and about this state.
-    fn step(&mut self, mut request: Value, agents: &[&str]) -> Result<Outcome> {
-        request["state"] = self.state.clone();
-        let response: StepResponse = read(self.processes.ask(request)?)?;
+    fn step(&mut self, request: Value, agents: &[&str]) -> Result<Outcome> {
+        let response: StepResponse = read(self.state.apply(&self.processes, request)?)?;
         let (team, (least, most)) = (response.rewards.team, self.reward_range);
         let (local, locals) = match response.rewards.local {
             Local::Of(local) => (local, BTreeMap::new()),
@@ -282,10 +319,10 @@ impl ExternalState {
                 "`success` is true and `terminated` false: a success ends the episode",
             ));
         }
-        self.state = response.state;
         self.observations = response.observations;
         self.solved = response.success;
         if !response.terminated {
+            self.take_turn(response.turn)?;
             self.check_observations()?;
         }
         Ok(Outcome {
@@ -302,7 +339,7 @@ impl ExternalState {
     /// # Errors
     /// It does not respond: work. It does not support `probe`: data.
     pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
-        read(self.processes.ask(json!({"state": self.state, "agent": agent, "probe": true}))?)
+        read(self.state.ask(&self.processes, json!({"agent": agent, "probe": true}))?)
     }
 
     /// [`ExternalState::probe`] once probes are enabled; a failure is kept for [`External::probe_failure`].
@@ -367,8 +404,12 @@ impl State for ExternalState {
         Box::new(self.clone())
     }
 
+    /// The program's state; of a state that it keeps, what the agents see.
     fn to_json(&self) -> Value {
-        self.state.clone()
+        match &self.state {
+            StateValue::Json(state) => state.clone(),
+            StateValue::Handle(_) => json!(self.observations),
+        }
     }
 
     fn checks(&self) -> Option<&dyn Checks> {
@@ -398,7 +439,7 @@ impl Checks for ExternalState {
     }
 
     fn draw(&self) -> String {
-        self.state.to_string()
+        self.state.value().to_string()
     }
 }
 

@@ -128,11 +128,10 @@ fn a_workflow_that_a_program_does_not_know_is_refused() {
     let examples = root().join("examples");
     let game = folder.path().join("game.py");
     let text = fs::read_to_string(examples.join("guess_number.py")).expect("an example");
-    fs::write(
-        folder.path().join("step_protocol.py"),
-        fs::read(examples.join("step_protocol.py")).expect("a file"),
-    )
-    .expect("written");
+    let module = folder.path().join("troupe");
+    fs::create_dir(&module).expect("a folder");
+    fs::write(module.join("__init__.py"), fs::read(examples.join("troupe/__init__.py")).expect("a file"))
+        .expect("written");
     fs::write(&game, text).expect("written");
     let command = format!("python3 {}", game.display());
     let ask = || {

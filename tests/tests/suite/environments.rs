@@ -84,7 +84,7 @@ fn a_new_environment_keeps_the_contract_and_trains() {
         ("My game", "is no name of an environment"),
         ("sudoku", "ships with Troupe"),
         ("json", "json.py would stand in for the module json"),
-        ("step-protocol", "step_protocol.py would stand in for the module step_protocol"),
+        ("troupe", "troupe.py would stand in for the module troupe"),
         ("other --dir nowhere", "nowhere: no such directory"),
     ] {
         let dir = if wrong.contains("--dir") { String::new() } else { format!("--dir {at}") };
@@ -95,6 +95,26 @@ fn a_new_environment_keeps_the_contract_and_trains() {
             "{wrong}: {code} {stderr}"
         );
     }
+}
+
+/// The environment that docs/environments.md shows.
+#[test]
+fn the_documented_environment_keeps_the_contract() {
+    let text = std::fs::read_to_string(root().join("docs/environments.md")).expect("a document");
+    let shown = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("echo.py"), shown).expect("written");
+    let examples = root().join("examples").display().to_string();
+    let told = must(&format!(
+        "cd {} && export PYTHONPATH={examples} && python3 echo.py check && python3 -m troupe.check --tasks 1 echo.py",
+        folder.path().display()
+    ));
+    assert!(
+        told.matches("ok     every text has an outcome").count() == 2 && !told.contains("BROKEN"),
+        "{told}"
+    );
+    let (code, _, said) = run(&format!("PYTHONPATH={examples} python3 -m troupe.check nothing.py"));
+    assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
 #[test]

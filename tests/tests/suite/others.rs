@@ -10,7 +10,8 @@ use troupe_tests::{must, root, run, shell, skip};
 
 /// The interpreter for the adapter of a package.
 fn python(package: &str) -> String {
-    let own = format!("TROUPE_TEST_PYTHON_{}", package.to_uppercase());
+    let top = package.split('.').next().unwrap_or(package);
+    let own = format!("TROUPE_TEST_PYTHON_{}", top.to_uppercase());
     let named = std::env::var(own).or_else(|_| std::env::var("TROUPE_TEST_PYTHON"));
     named.unwrap_or_else(|_| "python3".to_owned())
 }
@@ -250,6 +251,141 @@ fn environments_of_openenv() {
          rollout --env-command \"{live}\" --policy {at}/policy --branches 2 --max-tokens 4 --quiet --threads 1"
     ));
     assert!(code == 1 && printed.contains("--live takes --sampling parallel --threads 1"), "{printed}");
+}
+
+/// `--player` demonstrates: here the first legal cell, by which X wins with 2, 4 and 6.
+#[test]
+fn a_player_of_ones_own_demonstrates() {
+    if let Some(why) = missing("pettingzoo.classic.tictactoe_v3") {
+        skip!("{why}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let first = "def play(agent, observation, info):\n    mask = observation['action_mask']\n    return min(cell for cell in range(9) if mask[cell])\n";
+    std::fs::write(folder.path().join("first_cell.py"), first).expect("written");
+    let wrap = |player: &str| {
+        let program = root().join("examples/wrap.py");
+        let python = python("pettingzoo");
+        format!(
+            "PYTHONPATH={at} {python} -W ignore {} pettingzoo.classic.tictactoe_v3 --player {player}",
+            program.display()
+        )
+    };
+    let shown = lines(&must(&format!("{} demo --count 1", wrap("first_cell:play"))));
+    let moves: Vec<&str> = shown.iter().filter_map(|line| line["completion"].as_str()).collect();
+    assert_eq!(moves, ["0", "1", "2", "3", "4", "5", "6"]);
+    for player in ["no_such_module:play", "first_cell:no_such", "first_cell", ":"] {
+        let (code, _, said) = run(&format!("{} demo --count 1", wrap(player)));
+        assert!(
+            code == 2 && said.contains(&format!("--player {player}: ")) && !said.contains("Traceback"),
+            "{player}: {said}"
+        );
+    }
+}
+
+/// Tools of a server that the adapter starts: their results, and the limits of calls that fail, are slow or say much.
+#[test]
+fn tools_of_an_mcp_server() {
+    if let Some(why) = missing("mcp") {
+        skip!("{why}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let questions: String = (12..40)
+        .map(|a| {
+            let calls = json!([{"name": "multiply", "arguments": {"a": a, "b": 7}}]);
+            format!("{}\n", json!({"question": format!("What is {a} times 7?"), "answer": (a * 7).to_string(), "calls": calls}))
+        })
+        .collect();
+    let file = folder.path().join("questions.jsonl");
+    std::fs::write(&file, questions).expect("written");
+    let command = |flags: &str| {
+        let program = root().join("examples/mcp_tools.py");
+        let (python, server) = (python("mcp"), root().join("tests/tests/mcp/server.py"));
+        format!(
+            "{python} -W ignore {} '{python} {}' {} {flags}",
+            program.display(),
+            server.display(),
+            file.display()
+        )
+    };
+    let call = |name: &str, arguments: Value| {
+        format!("<tool_call>{}</tool_call>", json!({"name": name, "arguments": arguments}))
+    };
+    let told = |answer: &Value| {
+        let last = answer["observations"]["agent"]
+            .as_array()
+            .and_then(|seen| seen.last())
+            .expect("a message")
+            .clone();
+        assert_eq!(last["role"], "tool");
+        last["content"].as_str().expect("a text").to_owned()
+    };
+
+    // The first task's answer is found by its call.
+    let shown = lines(&must(&format!("{} demo --count 1", command(""))));
+    let said: Vec<&str> = shown.iter().filter_map(|line| line["completion"].as_str()).collect();
+    let answers = plays(&command(""), &said);
+    assert!(said.len() == 2 && told(&answers[1]) == said[1], "{answers:?}");
+    assert_eq!(answers[1]["rewards"], json!({"team": 0.0, "local": 0.1}));
+    assert_eq!((&answers[2]["rewards"]["team"], &answers[2]["success"]), (&json!(1.0), &json!(true)));
+
+    // A server remembers the calls of one episode; a call that was made before pays nothing.
+    let remember = |word: &str| call("remember", json!({"word": word}));
+    let texts = [
+        remember("a"),
+        remember("b"),
+        call("multiply", json!({"a": 2, "b": 3})),
+        remember("b"),
+        call("wait", json!({"seconds": 60})),
+        call("repeat", json!({"count": 99})),
+        call("fail", json!({})),
+        call("die", json!({})),
+        call("no_such", json!({})),
+        "<tool_call>[</tool_call>".to_owned(),
+        remember("c"),
+        "5".to_owned(),
+    ];
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let answers = plays(&command("--seconds 4 --letters 30 --calls 11"), &texts);
+    let results: Vec<String> = answers[1..12].iter().map(told).collect();
+    assert_eq!(results[..4], ["a", "a b", "6", "a b b"]);
+    assert_eq!(results[4], r#"{"error": "no answer within 4 s"}"#);
+    assert_eq!(results[5], format!("{}… (99 letters)", "x".repeat(30)));
+    assert!(results[6..10].iter().all(|result| result.starts_with(r#"{"error": "#)), "{results:?}");
+    assert_eq!(results[10], "c", "a new server, and the calls that led to its end");
+    let paid: Vec<f64> =
+        answers[1..12].iter().map(|answer| answer["rewards"]["local"].as_f64().expect("a number")).collect();
+    assert_eq!(paid, [0.1, 0.1, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.1]);
+    assert_eq!((&answers[12]["terminated"], &answers[12]["success"]), (&json!(true), &json!(false)));
+    let answers = plays(&command("--calls 1"), &[&remember("a"), &remember("b")]);
+    assert!(told(&answers[2]).contains("1 calls were made"), "{answers:?}");
+
+    // For templates that write tools themselves.
+    let answers = plays(&command("--template"), &[]);
+    let seen = &answers[0]["observations"]["agent"];
+    assert_eq!(seen["tools"][0]["function"]["name"], "multiply");
+    assert_eq!(seen["tools"][0]["function"]["parameters"]["required"], json!(["a", "b"]));
+    assert_eq!(seen["messages"][0]["role"], "user");
+    trains(&command("--as-user --read-only --calls 1"), "");
+    let (code, _, said) =
+        run(&format!("{} </dev/null", command("").replace("mcp/server.py", "mcp/nothing.py")));
+    assert!(code == 69 && said.contains("hint: a command that speaks MCP"), "{code} {said}");
+}
+
+/// The module for environments, read by a strict type checker.
+#[test]
+fn the_module_is_typed() {
+    if let Some(why) = missing("mypy") {
+        skip!("{why}");
+    }
+    let cache = tempfile::tempdir().expect("a folder");
+    let (code, told, said) = run(&format!(
+        "cd {} && '{}' -m mypy --strict --cache-dir {} troupe",
+        root().join("examples").display(),
+        python("mypy"),
+        cache.path().display()
+    ));
+    assert!(code == 0, "{told}{said}");
 }
 
 /// Three answers in each situation: what they come to is exact.

@@ -179,10 +179,11 @@ fn a_game_runs_by_the_python_of_its_caller() {
     assert!(made.expect("python3 runs").success(), "python3 has no venv");
     let packages = must(folder, "echo theirs/lib/python3*/site-packages");
     let game = std::fs::read_to_string(root().join("examples/guess_number.py")).expect("an example");
-    let protocol = std::fs::read_to_string(root().join("examples/step_protocol.py")).expect("an example");
     let of_theirs = folder.join(packages.trim());
     std::fs::write(of_theirs.join("only_theirs.py"), game).expect("written");
-    std::fs::write(of_theirs.join("step_protocol.py"), protocol).expect("written");
+    let module = root().join("examples/troupe");
+    let copied = Command::new("cp").arg("-r").arg(module).arg(of_theirs.join("troupe")).status();
+    assert!(copied.expect("cp runs").success());
     let run = "import only_theirs, runpy, sys\nassert '/theirs/' in sys.prefix + '/', sys.prefix\nrunpy.run_module('only_theirs', run_name='__main__')\n";
     std::fs::write(folder.join("game.py"), run).expect("written");
     let train = "pipeline --env-command 'python3 game.py' --warmup 2 --steps 1 --tasks 2 --eval-every 2 --eval-tasks 2";
@@ -203,6 +204,28 @@ fn a_game_runs_by_the_python_of_its_caller() {
         &format!(
             "(troupe {train} --run runs/theirs-not 2>&1 || true) | grep \"No module named 'only_theirs'\""
         ),
+    );
+}
+
+/// `from troupe import Environment` needs no file beside the program, and says its types.
+#[test]
+fn the_wheel_has_the_module_for_environments() {
+    let Some(folder) = installed() else { skip!("{NO_WHEEL}") };
+    let program = "import troupe\nclass Game(troupe.Environment):\n    def tasks(self, split, seed):\n        number = split == 'test'\n        \
+                   while True:\n            number += 2\n            yield str(number), number\n    def reset(self, spec):\n        \
+                   return troupe.Start(spec, {'player': f'say {spec}'}, ['player'], turns=1)\n    def step(self, state, agent, text):\n        \
+                   won = text == str(state)\n        return troupe.Step(state, {}, team=float(won), terminated=True, success=won)\n\
+                   if __name__ == '__main__': Game().main()\n";
+    std::fs::create_dir_all(folder.join("own")).expect("a folder");
+    std::fs::write(folder.join("own/game.py"), program).expect("written");
+    let said = must(folder, "python -m troupe.check --tasks 2 own/game.py");
+    assert!(said.contains("ok     every text has an outcome") && !said.contains("BROKEN"), "{said}");
+    let typed = "python -c 'import pathlib, troupe; print(pathlib.Path(troupe.__file__).with_name(\"py.typed\").is_file(), troupe.__file__)'";
+    let said = must(folder, typed);
+    assert!(said.starts_with("True ") && said.contains("/venv/lib/"), "{said}");
+    must(
+        folder,
+        "(python own/game.py tasks; python own/game.py tasks --split test) | envs check --quiet --env-command 'python own/game.py'",
     );
 }
 
@@ -227,7 +250,7 @@ fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
                  for file in sys.argv[1:]: ast.parse(pathlib.Path(file).read_text(), file, feature_version=(3, 9))";
     let mut python = Command::new("python3");
     python.args(["-c", parse]).current_dir(root());
-    for folder in ["examples", "sandbox/src", "package"] {
+    for folder in ["examples", "examples/troupe", "sandbox/src", "package"] {
         for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "py") {

@@ -54,12 +54,15 @@ fn waiting_earns_three_quarters_of_the_four_term_reward() {
     let program = "
 def earned(rule):
     spec = dict(philosophers=5, reward=\"four\", local=\"none\", index=\"on\")
-    (state, _), agents, _, turns = p.reset(spec)
-    for step in range(turns):
-        actions = {agent: rule(i, i in state[\"forks\"]) for i, agent in enumerate(agents)}
-        (state, _), rewards, _, over, success = p.joint(state, actions)
-        if over:
-            return round(rewards[\"team\"], 3)
+    table = p.Philosophers()
+    start = table.reset(spec)
+    state = start.state
+    for turn in range(start.turns):
+        actions = {agent: rule(i, i in state[\"forks\"]) for i, agent in enumerate(start.agents)}
+        step = table.joint(state, actions)
+        state = step.state
+        if step.terminated:
+            return round(step.team, 3)
 grab = (\"GRAB_LEFT\", \"GRAB_RIGHT\")
 rules = [lambda i, one: \"WAIT\", lambda i, one: grab[one], lambda i, one: grab[one ^ i % 2]]
 print(json.dumps([earned(rule) for rule in rules]))";
