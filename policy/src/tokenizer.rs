@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
@@ -13,6 +14,7 @@ use crate::chat::{self, ChatTemplate};
 use crate::confined::{Confined, Death};
 use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
 use crate::special_tokens::special_tokens;
+use crate::token_bytes::TokenBytes;
 use crate::vocabulary;
 
 const FILE: &str = "tokenizer.json";
@@ -47,6 +49,7 @@ pub struct Tokenizer {
     directory: PathBuf,
     stop_ids: Vec<u32>,
     vocabulary_size: usize,
+    token_bytes: OnceLock<Arc<TokenBytes>>,
 }
 
 #[derive(Debug)]
@@ -59,13 +62,14 @@ enum Host {
 #[derive(Debug, Serialize, Deserialize)]
 enum Request<'a> {
     Load,
+    Bytes,
     Encode(Cow<'a, str>),
     Decode(Cow<'a, [u32]>),
     Render(Cow<'a, [Message]>),
     Chat(Cow<'a, [Message]>),
 }
 
-/// Its result: token ids (of `Load` the stop tokens) or text.
+/// Its result: token ids (of `Load` the stop tokens, of `Bytes` where each token ends) or text.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Reply {
     ids: Vec<u32>,
@@ -91,8 +95,13 @@ impl Tokenizer {
                 Failure::unavailable(format!("the tokenizer needs a process of its own: {error}"))
             })?)
         };
-        let mut tokenizer =
-            Tokenizer { host, directory: directory.to_owned(), stop_ids: Vec::new(), vocabulary_size: 0 };
+        let mut tokenizer = Tokenizer {
+            host,
+            directory: directory.to_owned(),
+            stop_ids: Vec::new(),
+            vocabulary_size: 0,
+            token_bytes: OnceLock::new(),
+        };
         let Reply { ids, vocabulary_size, .. } = tokenizer.ask(Request::Load)?;
         (tokenizer.stop_ids, tokenizer.vocabulary_size) = (ids, vocabulary_size);
         Ok(tokenizer)
@@ -105,6 +114,7 @@ impl Tokenizer {
         };
         let (what, seconds) = match request {
             Request::Load => ("reading the tokenizer and the chat template", LOADING),
+            Request::Bytes => ("spelling all tokens", LOADING),
             Request::Encode(_) => ("encoding a text", ANSWERING),
             Request::Decode(_) => ("decoding a text", ANSWERING),
             Request::Render(_) | Request::Chat(_) => ("rendering and encoding a conversation", ANSWERING),
@@ -140,6 +150,21 @@ impl Tokenizer {
     /// The tokenizer cannot decode the ids.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.ask(Request::Decode(ids.into())).map(|reply| reply.text)
+    }
+
+    /// The bytes of each token, which make up the text of [`Tokenizer::decode`]; computed once.
+    ///
+    /// # Errors
+    /// A decoder of a kind whose tokens have no bytes of their own.
+    pub fn token_bytes(&self) -> Result<Arc<TokenBytes>> {
+        if let Some(known) = self.token_bytes.get() {
+            return Ok(known.clone());
+        }
+        let Reply { ids, text, .. } = self.ask(Request::Bytes)?;
+        let bytes = TokenBytes::from_parts(ids, &text).map(Arc::new);
+        let bytes =
+            bytes.ok_or_else(|| Failure::work(format!("{}: broken tokens", show(&self.directory))))?;
+        Ok(self.token_bytes.get_or_init(|| bytes).clone())
     }
 
     /// Token ids of a conversation, up to the opening of the assistant's next message.
@@ -233,6 +258,14 @@ impl Text {
                 let largest = self.inner.get_vocab(false).into_values().max();
                 let vocabulary_size = largest.map_or(0, |largest| largest as usize + 1);
                 Reply { ids: self.stop_ids.clone(), vocabulary_size, ..Reply::default() }
+            }
+            Request::Bytes => {
+                let bytes = TokenBytes::of_tokenizer(&self.inner).map_err(|cause| {
+                    Failure::data(format!("{}: {cause}", show(&self.directory.join(FILE))))
+                        .hint("stop strings need tokens that are bytes: leave out --stop for this policy")
+                })?;
+                let (ids, text) = bytes.into_parts();
+                Reply { ids, text, ..Reply::default() }
             }
             Request::Encode(text) => Reply { ids: self.encode(&text)?, ..Reply::default() },
             Request::Chat(messages) => {

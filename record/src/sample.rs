@@ -36,6 +36,27 @@ pub struct Sampling {
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
+    /// Tokens less likely than this share of the most likely one were left out; absent or in (0, 1].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Texts of which each ends a completion; none is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Vec<String>>,
+    /// Completion limit in tokens, where limits differ by agent; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+}
+
+impl Sampling {
+    /// Returns true if tokens were drawn from the same distribution and ended by the same rules, with whatever seed.
+    pub fn agrees(&self, other: &Sampling) -> bool {
+        Sampling { seed: self.seed, ..other.clone() } == *self
+    }
+
+    /// Returns true if some tokens could not be drawn, although their probability is not 0.
+    pub fn is_truncated(&self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0 || self.min_p.is_some()
+    }
 }
 
 /// How the candidates of a turn were sampled.

@@ -25,8 +25,8 @@ use envs::{Outcome, State, Workflow};
 use policy::ownership::Ownership;
 use record::failure::{Failure, UNAVAILABLE};
 
+use crate::by_role::Widths;
 use crate::streams::Streams;
-use crate::widths::Widths;
 use group::{Candidate, Group, Member, PromptRequest};
 use joint::{JointAction, JointConfig, Node};
 
@@ -53,14 +53,14 @@ pub struct EpisodeConfig {
     /// How many candidates each agent of a tree has at a turn.
     pub widths: Widths,
     /// Which agents are not trained: each has one candidate a turn, with which nothing is compared.
-    pub frozen: Frozen,
+    pub served_agents: ServedAgents,
 }
 
 /// Agents that servers play.
 #[derive(Clone, Debug, Default)]
-pub struct Frozen(pub Option<Arc<Ownership>>);
+pub struct ServedAgents(pub Option<Arc<Ownership>>);
 
-impl Frozen {
+impl ServedAgents {
     fn has(&self, agent: &str) -> bool {
         self.0.as_ref().is_some_and(|team| team.is_served(agent))
     }
@@ -406,7 +406,7 @@ impl Episode {
         let name = &self.agents()[agent];
         let messages = self.state.observe(name);
         let (node, mut branches) = (self.node(), self.id.branches.clone());
-        if self.config.frozen.has(name) {
+        if self.config.served_agents.has(name) {
             branches.end = branches.start + 1;
         } else if let Some(width) = self.config.widths.own.get(name) {
             branches.end = branches.start + width;

@@ -30,8 +30,6 @@ pub struct RunMetadata {
     pub branches: u32,
     /// True if a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
-    /// JSON of `sampling`.
-    pub sampling: Box<RawValue>,
 }
 
 /// How samples name the policy that generated them.
@@ -189,7 +187,7 @@ impl TaskRef<'_> {
         Ok(())
     }
 
-    /// Appends the `sample` lines of `group`, in branch order.
+    /// Appends the `sample` lines of `group`, in branch order. `sampling` is the JSON of that field.
     ///
     /// # Errors
     /// A log-probability that is not finite: nothing can be trained on it.
@@ -199,7 +197,7 @@ impl TaskRef<'_> {
         episode: &Episode,
         group: &Group,
         policy: &PolicyLabel,
-        prompt: &Prompt,
+        (prompt, sampling): (&Prompt, &RawValue),
     ) -> Result<()> {
         let agent = episode.agents()[group.agent].as_str();
         for member in &group.members {
@@ -228,7 +226,7 @@ impl TaskRef<'_> {
                 sampling_mode: self.metadata.parallel.then_some("parallel"),
                 policy: &policy.name,
                 policy_version: &policy.version,
-                sampling: &self.metadata.sampling,
+                sampling,
                 prompt: &prompt.messages_json,
                 completion: &member.candidate.text,
                 prompt_ids: &prompt.ids_json,

@@ -15,7 +15,7 @@ use record::line::JointRewards;
 use record::sample::Rewards;
 
 use super::group::{Candidate, Group, Member, PromptRequest};
-use crate::widths::Widths;
+use crate::by_role::Widths;
 
 use super::{Episode, EpisodeError, Select, Stop, Transition};
 
@@ -65,7 +65,7 @@ impl JointConfig {
     pub fn check(&self, state: &dyn State, widths: &Widths, turns: Option<u32>) -> Result<()> {
         let workflow = state.workflow();
         let agents = |stage: usize| &workflow.agents()[workflow.stage(stage)];
-        let of_stage = |stage: usize| agents(stage).iter().map(|agent| widths.of(agent)).collect();
+        let of_stage = |stage: usize| agents(stage).iter().map(|agent| *widths.of(agent)).collect();
         let stages: Vec<Vec<u32>> = (0..workflow.stages()).map(of_stage).collect();
         if stages.iter().any(|agents| agents.len() > 1) && !state.scores_together() {
             return Err(Failure::usage("--joint: the environment scores the agents of a stage one by one")
