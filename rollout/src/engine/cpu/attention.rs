@@ -10,10 +10,10 @@
     reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
 )]
 
+use super::context::ForwardContext;
 use super::kernels::{KeyPass, Keys};
 use super::kv::{BLOCK_SIZE, KvCache};
 use super::rope::Rope;
-use super::runner::ForwardContext;
 use super::workspace::{MAX_ROWS, Workspace};
 use crate::engine::batch::{Batch, GroupRows};
 use gemm::Precision;
