@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import random
+import re
 import sys
 import traceback
 
@@ -29,10 +30,10 @@ def protect_stdout():
     return answers
 
 
-def called(function, *arguments):
+def called(function, *arguments, **named):
     """Calls a function of the environment; the traceback of a fault in it goes to stderr, the first time."""
     try:
-        return function(*arguments)
+        return function(*arguments, **named)
     except Exception as error:
         place = tuple((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
         if place not in told:
@@ -53,7 +54,8 @@ def serve(reset, step, probe=None, joint=None, answers=None):
         `step` gets a fourth argument: what the others chose (text by agent), or None.
 
     A situation is a pair: the state, which is any JSON, and what each agent sees of it, {agent: text}, or {agent: messages} where it is more than
-    one message of a user. An agent that skips its turn sees None; one agent acts, or the episode is over.
+    one message of a user, or {agent: {"messages": messages, "tools": tools}} where it may call tools, which are listed as for a chat template:
+    `step` then has an argument `calls`, {"name": …, "arguments": {…}} of each call in the text (of `joint`: by agent). An agent that skips its turn sees None; one agent acts, or the episode is over.
     """
     answers = answers or protect_stdout()
     for line in sys.stdin:
@@ -76,11 +78,12 @@ def respond(request, reset, step, probe, joint):
     if probe and request.get("probe"):
         probes, oracle, solved = called(probe, request["state"], request["agent"])
         return {"probes": probes, "oracle": oracle, "solved": solved}
+    calls = {"calls": request["tool_calls"]} if "tool_calls" in request else {}
     if joint and "actions" in request:
-        outcome = called(joint, request["state"], request["actions"])
+        outcome = called(joint, request["state"], request["actions"], **calls)
     else:
         others = [request.get("beside")] if joint else []
-        outcome = called(step, request["state"], request["agent"], request["action"], *others)
+        outcome = called(step, request["state"], request["agent"], request["action"], *others, **calls)
     (state, seen), rewards, components, terminated, success = outcome
     return {
         "state": state,
@@ -94,6 +97,18 @@ def respond(request, reset, step, probe, joint):
 
 def messages(seen):
     return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
+
+
+def tool_calls(text):
+    """The calls in a text that is written for demonstrations, as Hermes and Qwen write them; `rollout` reads those of policies."""
+    found = []
+    for call in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
+        try:
+            call = json.loads(call)
+            found.append({"name": call["name"], "arguments": dict(call["arguments"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+    return found
 
 
 def demonstrate(stream, draws, share, reset, step, probe, joint=None, act=None):
@@ -116,7 +131,8 @@ def demonstrate(stream, draws, share, reset, step, probe, joint=None, act=None):
                 text = best if best is not None and draws.random() < share else draws.choice(probes)
                 actions.append((turn, agent, before[agent], text))
                 others = [None] if joint else []
-                (state, seen), _, _, over, _ = step(state, agent, text, *others)
+                calls = {"calls": tool_calls(text)} if isinstance(before[agent], dict) else {}
+                (state, seen), _, _, over, _ = step(state, agent, text, *others, **calls)
         yield instance, actions
 
 
@@ -153,7 +169,9 @@ def main(name, tasks, share=0.5, act=None, **functions):
                 line = {"type": "sample", "v": 1, "env": name, "task": f"{name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
                 line |= {"id": f"{episode}/{turn}/{agent}/0"}
-                line |= {"prompt": messages({agent: seen})[agent], "completion": text, "finish_reason": "stop"}
+                prompt = messages({agent: seen})[agent]
+                line |= {"prompt": prompt["messages"], "tools": prompt["tools"]} if isinstance(prompt, dict) else {"prompt": prompt}
+                line |= {"completion": text, "finish_reason": "stop"}
                 print(json.dumps(line), file=answers)
     counts = {"tasks": arguments.count}
     print(json.dumps({"type": "end", "v": 1, "stage": name, "ok": True, "counts": counts, "after": [], "timing": {}}), file=answers)

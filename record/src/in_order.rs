@@ -12,6 +12,8 @@ use std::str::FromStr;
 use crate::sample::{Message, Rewards, Sampling, SamplingMode};
 use crate::text::Text;
 
+use serde_json::Value;
+
 /// Decimal digits that any u64 has room for.
 const DIGITS: usize = 19;
 
@@ -258,6 +260,13 @@ impl Take<'_> for Rewards {
     fn take(cursor: &mut Cursor) -> Option<Self> {
         let rewards = Rewards { team: cursor.after("{\"team\":")?, local: cursor.after(",\"local\":")? };
         cursor.expect("}").map(|()| rewards)
+    }
+}
+
+impl Take<'_> for Value {
+    /// Any JSON: left to serde_json.
+    fn take(_cursor: &mut Cursor) -> Option<Self> {
+        None
     }
 }
 

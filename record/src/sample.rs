@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::in_order::{Cursor, Take};
@@ -177,6 +178,8 @@ sample_fields! {
     sampling Sampling: Sampling,
     /// The prompt as chat messages, at least one.
     prompt Prompt: Vec<Message>,
+    /// The tools that the agent may call, as the chat template was given them; at least one.
+    tools Tools: Vec<Value>,
     /// The completion as text, without its stop token.
     completion Completion: Text<'a>,
     /// The prompt's tokens, at least one.

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use policy::tokenizer::Tokenizer;
+use policy::tokenizer::{Conversation, Tokenizer};
 use record::failure::Result;
 use record::philox::Stream;
 use record::sample::Message;
+use serde_json::Value;
 
 use crate::engine::service::Client;
 use crate::engine::stop::StopStrings;
 use crate::engine::{Completion, PhaseTimings, Request};
-use crate::episode::group::{Candidate, ServerTokens};
+use crate::episode::group::{Candidate, Spoken};
 use crate::prompts::{Prompt, PromptCache};
 use crate::sampling::AgentSampling;
 
@@ -27,6 +28,10 @@ pub struct GroupRequest<'a> {
     pub id: u64,
     /// The conversation.
     pub messages: &'a [Message],
+    /// Tools that may be called, as OpenAI's API lists them.
+    pub tools: Option<&'a Value>,
+    /// The last action of the agent and the tokens of its prompt, if the conversation goes on from there.
+    pub after: Option<(&'a Spoken, &'a [u32])>,
     /// A random stream per branch.
     pub streams: Vec<Stream>,
     /// How completions are sampled and ended.
@@ -102,17 +107,33 @@ impl EngineGenerator {
         Ok(Some(stop))
     }
 
+    /// The prompt of a request. What the agent said before keeps its tokens.
+    fn prompt(&mut self, request: &GroupRequest<'_>) -> Result<Arc<Prompt>> {
+        let GroupRequest { messages, tools, .. } = *request;
+        let conversation = Conversation::new(messages, tools);
+        if let Some((spoken, prompt)) = request.after
+            && let Some(&last) = spoken.candidate.ids.last()
+        {
+            let more = self.tokenizer.continuation(conversation.clone(), spoken.messages.len(), last)?;
+            if !more.is_empty() {
+                let ids = [prompt, &spoken.candidate.ids[..], &more[..]].concat();
+                return Prompt::new(messages, tools, ids).map(Arc::new);
+            }
+        }
+        self.prompts.get(messages, tools, || self.tokenizer.encode_conversation(conversation))
+    }
+
     fn candidate(&self, completion: Completion) -> Result<Candidate> {
         let Completion { ids, logprobs, stopped } = completion;
         let text = self.tokenizer.decode(&ids)?;
-        Ok(Candidate { text, ids, logprobs, stopped, usage: ServerTokens::default() })
+        Ok(Candidate { text, ids, logprobs, stopped, ..Candidate::default() })
     }
 }
 
 impl Generator for EngineGenerator {
     fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
         let started = Instant::now();
-        let prompt = self.prompts.get(request.messages, |messages| self.tokenizer.chat(messages));
+        let prompt = self.prompt(&request);
         self.text += started.elapsed();
         let prompt = prompt?;
         let GroupRequest { id, streams, sampling, .. } = request;

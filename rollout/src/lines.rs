@@ -94,6 +94,8 @@ struct SampleLine<'a> {
     policy_version: &'a str,
     sampling: &'a RawValue,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_ids: &'a RawValue,
     completion_ids: &'a [u32],
@@ -127,6 +129,8 @@ struct ServedLine<'a> {
     policy: &'a str,
     model: &'a str,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
@@ -172,6 +176,7 @@ impl TaskRef<'_> {
                 policy: &policy.name,
                 model: &policy.version,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &candidate.text,
                 prompt_tokens: candidate.usage.prompt,
                 completion_tokens: candidate.usage.completion,
@@ -228,6 +233,7 @@ impl TaskRef<'_> {
                 policy_version: &policy.version,
                 sampling,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &member.candidate.text,
                 prompt_ids: &prompt.ids_json,
                 completion_ids: &member.candidate.ids,

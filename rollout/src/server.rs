@@ -4,7 +4,7 @@
 //! threads so that generation goes on meanwhile. The key comes from OPENAI_API_KEY, as with OpenAI's clients.
 //! Transient failures (a lost connection, 408, 409, 429, 5xx) are retried with growing pauses, or after
 //! `Retry-After`. The server's token ids are unknown; the record has texts and counts. Left out: streaming,
-//! tools, log-probabilities, compression, and redirects, because a server that the user did not name must
+//! log-probabilities, compression, and redirects, because a server that the user did not name must
 //! never be asked.
 
 mod answer;
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
+use record::tools;
 use serde_json::{Value, json};
 
 use crate::episode::group::Candidate;
@@ -125,7 +126,7 @@ pub struct Client {
 impl Generator for Client {
     /// Submits a conversation. Its tokens are the server's: the prompt has none.
     fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
-        let prompt = self.prompts.get(request.messages, |_| Ok(Vec::new()))?;
+        let prompt = self.prompts.get(request.messages, request.tools, || Ok(Vec::new()))?;
         let Endpoint { model, max_tokens, limit, temperature, seed, .. } = &*self.endpoint;
         let sampling = request.sampling.params;
         let temperature = temperature.unwrap_or(match sampling.greedy {
@@ -133,14 +134,21 @@ impl Generator for Client {
             // The shortest decimal, as in the record.
             false => sampling.temperature.to_string().parse().unwrap_or(1.0),
         });
+        let messages = match request.tools {
+            None => json!(request.messages),
+            Some(_) => tools::structured(request.messages, true).into(),
+        };
         self.open.insert(request.id, request.streams.iter().map(|_| None).collect());
         for (branch, stream) in request.streams.iter().enumerate() {
             let mut body = json!({
                 "model": model,
-                "messages": request.messages,
+                "messages": messages,
                 *limit: max_tokens.unwrap_or(u64::from(request.sampling.max_tokens)),
                 "temperature": temperature,
             });
+            if let Some(tools) = request.tools {
+                body["tools"] = tools.clone();
+            }
             if *seed {
                 body["seed"] = json!(Draws::new(*stream).below(1 << 31));
             }

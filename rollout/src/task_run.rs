@@ -193,6 +193,11 @@ impl TaskRun {
         candidates: Vec<Candidate>,
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
+        let mut candidates = candidates;
+        if request.first().tools.is_some() {
+            let ids: Arc<[u32]> = prompt.ids.as_slice().into();
+            candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());
+        }
         let mut candidates = candidates.into_iter();
         let mut next = Vec::new();
         self.stats.prompt_tokens += prompt.ids.len() as u64;

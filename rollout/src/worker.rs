@@ -168,6 +168,8 @@ impl<'a> Worker<'a> {
             let submitted = self.generators[policy].submit(GroupRequest {
                 id: self.last_id,
                 messages: &first.messages,
+                tools: first.tools.as_deref(),
+                after: first.after.as_deref().map(|spoken| (spoken, &*spoken.candidate.prompt_ids)),
                 streams: request
                     .branches()
                     .map(|branch| streams.completion(&first.node, first.turn, &agent, branch))

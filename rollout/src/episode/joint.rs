@@ -198,7 +198,7 @@ impl Episode {
             action.selected = true;
             self.reward += action.reward;
         }
-        let groups =
+        let groups: Vec<Group> =
             complete.into_iter().enumerate().map(|(agent, part)| self.group(agent, part, &scored)).collect();
         let above = mean(scored.iter().map(|(action, _)| action.reward));
         let stops = config.stop_above.is_some_and(|threshold| above > threshold);
@@ -208,6 +208,7 @@ impl Episode {
                 own = Some(state);
             } else if config.expand == Expand::All && !stops && !action.outcome.terminated {
                 let mut fork = self.fork(state, &action);
+                fork.remember_joint(&groups, &action);
                 let requests = fork.advance(false, false);
                 forks.extend((!requests.is_empty()).then_some((fork, requests)));
             }
@@ -218,6 +219,7 @@ impl Episode {
         };
         let Outcome { terminated, success, .. } = action.outcome;
         self.enter(state, action);
+        self.remember_joint(&groups, action);
         let requests = if stops && !terminated && !success {
             self.stop = Some(Stop::Threshold);
             Vec::new()
@@ -343,6 +345,7 @@ impl Episode {
             agent: request.agent,
             parent: self.parent.clone(),
             messages: request.messages,
+            has_tools: request.tools.is_some(),
             members: candidates.into_iter().enumerate().map(member).collect(),
         }
     }
@@ -361,11 +364,19 @@ impl Episode {
             path: self.path.clone(),
             executed: false,
             waiting: vec![None; self.waiting.len()],
+            spoken: self.spoken.clone(),
             reward: 0.0,
             stop: None,
         };
         fork.enter(state, action);
         fork
+    }
+
+    /// Keeps the actions that `action` is made of.
+    fn remember_joint(&mut self, groups: &[Group], action: &JointAction) {
+        for (group, &choice) in groups.iter().zip(&action.choices) {
+            self.remember(group, &group.members[choice]);
+        }
     }
 
     /// Goes on in the state after `action`.

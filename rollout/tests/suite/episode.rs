@@ -6,7 +6,7 @@ use crate::common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
 use rollout::by_role::Widths;
-use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
+use rollout::episode::group::{Candidate, Group, PromptRequest};
 use rollout::episode::joint::{Expand, JointConfig, Mode};
 use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Select, ServedAgents, Stop, Transition};
 use rollout::streams::Streams;
@@ -34,7 +34,7 @@ fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transi
         ids: vec![1],
         logprobs: vec![-1.0],
         stopped: true,
-        usage: ServerTokens::default(),
+        ..Candidate::default()
     };
     episode.step(request, texts.iter().map(candidate).collect())
 }

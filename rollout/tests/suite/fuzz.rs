@@ -114,7 +114,8 @@ fn fuzz_answers_of_a_server() {
         *answer.lock().expect("the answer") = bytes.clone();
         let streams = vec![Stream::named(number, &[])];
         let messages = std::slice::from_ref(&message);
-        let request = GroupRequest { id: number, messages, streams, sampling: &sampling };
+        let request =
+            GroupRequest { id: number, messages, tools: None, after: None, streams, sampling: &sampling };
         let began = Instant::now();
         client.submit(request).expect("a conversation");
         let found = loop {

@@ -11,7 +11,7 @@ use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
 use rollout::arguments::CommandLine;
-use rollout::episode::group::{Candidate, ServerTokens};
+use rollout::episode::group::Candidate;
 use rollout::generator::{Generated, Generator, GroupRequest};
 use rollout::lines::PolicyLabel;
 use rollout::prompts::{Prompt, PromptCache};
@@ -185,8 +185,8 @@ impl Generator for Dice {
         }
         let runs = request.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
         self.requests.push((request.id, request.streams, runs));
-        self.prompts.get(request.messages, |messages| {
-            Ok(messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
+        self.prompts.get(request.messages, request.tools, || {
+            Ok(request.messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
         })
     }
 
@@ -213,7 +213,7 @@ fn say(stream: &Stream) -> Candidate {
         ids: vec![u32::from(digit)],
         logprobs: vec![-stream.uniform(2)],
         stopped: true,
-        usage: ServerTokens::default(),
+        ..Candidate::default()
     }
 }
 
