@@ -1,7 +1,7 @@
 """Function calling: an agent that computes with tools, as chat models are asked to.
 
 The question is a product or sum of numbers too long for the head. The agent calls `add`, `subtract` or `multiply`, which the chat template
-describes to it, in its model's own way (Hermes and Qwen: <tool_call>{"name": "multiply", "arguments": {"a": 3402, "b": 817}}</tool_call>);
+describes to it as its model was trained to read them (Hermes and Qwen: <tool_call>{"name": "multiply", "arguments": {"a": 3402, "b": 817}}</tool_call>);
 `rollout` reads the call. The agent reads the result as a message of the role `tool`, calls again, and at last says the number alone. Calls and
 results stay in the conversation, whose tokens stay what the agent said. A turn is a call or an answer; a call is paid when it is the one
 that brings the solution closer, and the answer when the tools have computed it: a guess is no success.

@@ -27,7 +27,7 @@ impl TokenBytes {
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// The bytes of a token; none of a special token, or of an id outside the vocabulary.
+    /// The bytes of a token. Special tokens and ids outside the vocabulary have no bytes.
     pub fn of(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -35,7 +35,7 @@ impl TokenBytes {
         &self.bytes[begin as usize..end as usize]
     }
 
-    /// Those of a tokenizer.
+    /// Spells the tokens of a tokenizer.
     ///
     /// # Errors
     /// The kind of a decoder that is not known here.
@@ -58,7 +58,7 @@ impl TokenBytes {
         (self.ends, self.bytes.into_iter().map(char::from).collect())
     }
 
-    /// The reverse; `None` if the ends are not those of the text.
+    /// The reverse; `None` if the ends do not fit the text.
     pub(crate) fn from_parts(ends: Vec<u32>, text: &str) -> Option<TokenBytes> {
         let bytes = text.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>().ok()?;
         let whole = ends.is_sorted() && ends.last().is_none_or(|&end| end as usize == bytes.len());

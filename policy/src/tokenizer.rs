@@ -69,7 +69,7 @@ enum Request<'a> {
     Decode(Cow<'a, [u32]>),
     Render(Conversation<'a>),
     Chat(Conversation<'a>),
-    /// What follows the message of this index, which ended with this token.
+    /// Asks for the tokens after the message of this index, which ended with this token.
     Continue(Conversation<'a>, usize, u32),
 }
 
@@ -177,7 +177,7 @@ impl Tokenizer {
     /// The bytes of each token, which make up the text of [`Tokenizer::decode`]; computed once.
     ///
     /// # Errors
-    /// A decoder of a kind whose tokens have no bytes of their own.
+    /// A decoder of a kind whose tokens are not bytes.
     pub fn token_bytes(&self) -> Result<Arc<TokenBytes>> {
         if let Some(known) = self.token_bytes.get() {
             return Ok(known.clone());
@@ -345,7 +345,7 @@ impl Text {
         let text = self.render(&messages, tools.as_deref())?;
         let parts: Vec<&str> = text.split(SPOKEN).collect();
         let [_, mut rest] = parts[..] else { return Ok(Vec::new()) };
-        // The stop token may be there already. Another one keeps what follows from being the beginning of a text, which
+        // The stop token may be there already. Another one keeps the rest from being the beginning of a text, which
         // some tokenizers treat in a special way.
         let anchor = if self.stop_ids.contains(&last) { last } else { self.stop_ids[0] };
         let anchor_text = self.inner.id_to_token(anchor).unwrap_or_default();

@@ -40,7 +40,7 @@ pub struct Sampling {
     /// Tokens less likely than this share of the most likely one were left out; absent or in (0, 1].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
-    /// Texts of which each ends a completion; none is empty.
+    /// Texts of which each ends a completion, not empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Vec<String>>,
     /// Completion limit in tokens, where limits differ by agent; at least 1.

@@ -143,8 +143,8 @@ pub struct Arguments {
     #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
     pub max_tokens: Vec<String>,
 
-    /// End a completion with the token that completes TEXT, which stays in it. Repeatable; an agent's own texts
-    /// replace those for all agents. '=TEXT' for a text with = in it.
+    /// End a completion with the token that completes TEXT, which stays in it. Repeatable; the texts of one
+    /// agent replace those for all agents. '=TEXT' for a text with = in it.
     #[arg(long, value_name = "[ROLE=]TEXT", help_heading = "Sampling")]
     pub stop: Vec<String>,
 

@@ -10,7 +10,7 @@ pub const MOST: u32 = 4096;
 /// A value for each agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByRole<T> {
-    /// For agents without one of their own.
+    /// For agents that no flag names.
     pub common: T,
     /// By agent.
     pub own: BTreeMap<String, T>,
@@ -24,9 +24,9 @@ pub type Widths = ByRole<u32>;
 pub struct RoleFlag {
     /// Its name.
     pub name: &'static str,
-    /// What stands for its value.
+    /// The letter for its value.
     pub value: &'static str,
-    /// Which values there are.
+    /// The range of its values.
     pub range: &'static str,
     /// An example.
     pub hint: &'static str,

@@ -123,7 +123,7 @@ impl Values {
             top_k,
             greedy,
             seed,
-            // Only what was asked for: a stream without these is as it always was.
+            // Fields that were asked for: a stream without these flags is as it always was.
             min_p: Some(min_p).filter(|&min_p| min_p > 0.0),
             stop: Some(stop.clone()).filter(|stop| !stop.is_empty()),
             max_tokens: Some(max_tokens).filter(|_| !self.max_tokens.own.is_empty()),
@@ -142,7 +142,7 @@ pub fn has_no_effect(flag: &str, only: &str) -> Failure {
         .hint(format!("leave out {flag} or --greedy"))
 }
 
-/// The values of `--stop`, each `TEXT` or `ROLE=TEXT`; a role's own replace those for all agents.
+/// The values of `--stop`, each `TEXT` or `ROLE=TEXT`. The texts of a role replace those for all agents.
 fn stop_strings(values: &[String]) -> Result<ByRole<Vec<String>>> {
     let (mut common, mut own) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
     for value in values {

@@ -88,7 +88,7 @@ fn number(kind: Kind, dashed: &str, value: &str) -> Result<String> {
     }
 }
 
-/// The words `X` and `ROLE=X` of `before` with those of `value`, the value for all others first. The later of two for one
+/// The words `X` and `ROLE=X` of `before` and `value`, the value for all others first. The later of two for one
 /// agent counts.
 fn by_role(kind: Kind, dashed: &str, before: &str, value: &str) -> Result<String> {
     let mut words: Vec<(&str, String)> = Vec::new();
@@ -163,7 +163,7 @@ impl Settings {
         self.texts.insert(name, value.into());
     }
 
-    /// Sets a value of agents without one of their own, unless there is one.
+    /// Sets the value of agents that the flag does not name, unless there is one.
     pub fn set_for_others(&mut self, name: &'static str, value: &str) {
         let text = self.text(name);
         if text.split(' ').all(|word| word.is_empty() || word.contains('=')) {
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(pretrained.text("temperature"), "0.7 planner=1 tool=0.5");
         let later = settings("--temperature planner=1 --temperature 0.5 --temperature planner=2").unwrap();
         assert_eq!(later.text("temperature"), "0.5 planner=2", "the later counts");
-        // As a file has it.
+        // The form of a file.
         let words = Given { name: "max_tokens", value: "64 planner=8".to_owned() };
         let mut file = Settings::new(&[words]).unwrap();
         file.set_for_others("max_tokens", "32");

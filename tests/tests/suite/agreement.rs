@@ -49,7 +49,7 @@ fn sampler_and_trainer_agree_in_each_number_format() {
     }
 }
 
-/// Log-probabilities are of the whole distribution at the sample's own temperature, whatever truncation left of it.
+/// Log-probabilities are of the whole distribution at the temperature of the sample, whatever truncation left of it.
 #[test]
 fn agents_of_one_policy_that_are_sampled_apart_have_the_ratio_one_at_the_first_step() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -297,7 +297,7 @@ fn demonstrations_are_asked_for_with_a_warm_up_only() {
     assert!(printed.contains("demo failed with exit code 3"), "{printed}");
 }
 
-/// Tools reach the template; the tokens of a prompt are the last prompt's, what was said, and the rest.
+/// Tools reach the template; the tokens of a prompt are the last prompt's, the completion's, and the rest.
 #[test]
 fn conversations_with_tools_grow_by_tokens() {
     let folder = tempfile::tempdir().expect("a folder");
