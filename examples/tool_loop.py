@@ -1,20 +1,16 @@
 """Function calling: an agent that computes with tools, as chat models are asked to.
 
-The question is a product or sum of numbers too long for the head. The agent calls `add`, `subtract` or `multiply`
-
-    <tool_call>
-    {"name": "multiply", "arguments": {"a": 3402, "b": 817}}
-    </tool_call>
-
-(the form of Qwen's and Hermes' chat templates; blanks do not matter), reads the result as a message of the role `tool`, calls again, and at
-last says the number alone. Calls and results stay in the conversation. A turn is a call or an answer; a call is paid when it is the one that
-brings the solution closer, and the answer when the tools have computed it: a guess is no success.
+The question is a product or sum of numbers too long for the head. The agent calls `add`, `subtract` or `multiply`, which the chat template
+describes to it as its model was trained to read them (Hermes and Qwen: <tool_call>{"name": "multiply", "arguments": {"a": 3402, "b": 817}}</tool_call>);
+`rollout` reads the call. The agent reads the result as a message of the role `tool`, calls again, and at last says the number alone. Calls and
+results stay in the conversation, whose tokens stay what the agent said. A turn is a call or an answer; a call is paid when it is the one
+that brings the solution closer, and the answer when the tools have computed it: a guess is no success.
 
     python3 examples/tool_loop.py tasks --count 32 --seed 7 |
       rollout --env-command 'python3 examples/tool_loop.py' --policy run/policy --max-tokens 64 --branches 8 | group | advantage | …
 
-With --as-user results come as <tool_response> from the user, for chat templates without the role `tool` (such as `policy init --preset tiny`;
-Qwen's writes the role that way itself). --small is for tiny policies: the same with numbers up to five and without the message of
+With --as-user the system's message describes the tools, and results come as <tool_response> from the user, for chat templates that know no tools
+(such as `policy init --preset tiny`). --small is for tiny policies: the same with numbers up to five and without the message of
 the system. docs/environments.md says how well one learns it.
 """
 
@@ -23,18 +19,23 @@ import json
 import random
 import re
 
-from troupe import Environment, Probe, Start, Step, digest
+from troupe import Environment, Probe, Start, Step, digest, tool_calls
 
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
-SYSTEM = (
-    "Compute with functions, one operation at a time; never compute yourself. To call a function, say nothing but\n"
-    '<tool_call>\n{"name": "multiply", "arguments": {"a": 12, "b": 34}}\n</tool_call>\n'
-    "There are add, subtract and multiply, of two integers a and b. Once functions have computed the result, say that number alone."
+SYSTEM = "Compute with the tools. Say the final number alone."
+SPELLED_OUT = (
+    'Compute with functions. <tool_call>{"name": NAME, "arguments": {"a": INTEGER, "b": INTEGER}}</tool_call> calls one of '
+    + ", ".join(SIGNS)
+    + ". Say the final number alone."
 )
-CALL = re.compile(r"\s*<tool_call>(.*)</tool_call>\s*", re.DOTALL)
+CALL = re.compile(r"\s*<tool_call>.*</tool_call>\s*", re.DOTALL)
+OPERANDS = {"type": "object", "properties": {key: {"type": "integer"} for key in "ab"}, "required": ["a", "b"]}
+TOOLS = [
+    {"type": "function", "function": {"name": name, "description": f"a {sign} b", "parameters": OPERANDS}} for name, sign in SIGNS.items()
+]
 LONGEST = 400  # characters of a message that are kept
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--as-user", action="store_true", help="results are messages of the user")
+parser.add_argument("--as-user", action="store_true", help="for chat templates that know no tools")
 parser.add_argument("--small", action="store_true", help="for tiny policies")
 
 
@@ -42,18 +43,19 @@ def apply(name, a, b):
     return a + b if name == "add" else a - b if name == "subtract" else a * b
 
 
-def read(text):
+def read(text, calls):
     """What a text calls, as name, a, b; else the number that it says; else None."""
-    called = CALL.fullmatch(text)
-    if called:
-        try:
-            call = json.loads(called[1])
-            name, (a, b) = call["name"], (call["arguments"][key] for key in "ab")
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-        whole = all(type(number) is int and abs(number) < 10**15 for number in (a, b))
-        return (name, a, b) if name in SIGNS and whole and len(call["arguments"]) == 2 else None
+    if calls:
+        name, operands = calls[0]["name"], calls[0]["arguments"]
+        whole = sorted(operands) == ["a", "b"] and all(type(number) is int and abs(number) < 10**15 for number in operands.values())
+        return (name, operands["a"], operands["b"]) if len(calls) == 1 and name in SIGNS and whole else None
     return int(text) if re.fullmatch(r"\s*-?[0-9]{1,15}\s*", text, re.ASCII) else None
+
+
+def shown(result):
+    if AS_USER:
+        return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
+    return {"role": "tool", "content": result}
 
 
 def wanted(state):
@@ -71,12 +73,16 @@ class ToolLoop(Environment):
 
     def setup(self):
         self.share = 0.8 if self.options.small else 0.5
+        self.as_user = self.options.small or self.options.as_user
 
     def see(self, state):
-        return state, {"solver": state["said"] if self.options.small else [{"role": "system", "content": SYSTEM}, *state["said"]]}
+        if self.options.small:
+            return state, {"solver": state["said"]}
+        messages = [{"role": "system", "content": SPELLED_OUT if self.as_user else SYSTEM}, *state["said"]]
+        return state, {"solver": messages if self.as_user else {"messages": messages, "tools": TOOLS}}
 
     def shown(self, result):
-        if self.options.small or self.options.as_user:
+        if self.as_user:
             return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
         return {"role": "tool", "content": result}
 
@@ -97,10 +103,12 @@ class ToolLoop(Environment):
         state = {"numbers": [a, b, c], "names": [first, second], "done": 0, "value": a, "over": False, "said": said}
         return Start(*self.see(state), ["solver"], turns=5)
 
-    def step(self, state, agent, text):
+    def step(self, state, agent, text, calls=None):
         if agent != "solver" or state["over"]:
             raise ValueError(f"nothing is asked of {agent}")
-        meant, expected = read(text), wanted(state)
+        if calls is None:  # of a template that knows no tools a call is the whole text
+            calls = tool_calls(text) if CALL.fullmatch(text) else []
+        meant, expected = read(text, calls), wanted(state)
         said = [*state["said"], {"role": "assistant", "content": text.strip()[:LONGEST]}]
         useful = solved = False
         if isinstance(meant, tuple):

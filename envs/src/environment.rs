@@ -117,6 +117,12 @@ pub trait State: Send {
     /// The conversation that `agent`, which acts, continues: the same for all its candidates.
     fn observe(&self, agent: &str) -> Vec<Message>;
 
+    /// Tools that `agent` may call, as OpenAI's API lists them: a JSON array, at least one.
+    fn tools(&self, agent: &str) -> Option<Arc<Value>> {
+        let _ = agent;
+        None
+    }
+
     /// Executes the action `text` of `agent`. A malformed text is an [`Outcome`] with low rewards; an `Err` means that
     /// the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;

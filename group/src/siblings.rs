@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use record::failure::Result;
 use record::read::Line;
-use record::sample::Sample;
+use record::sample::{Sample, Sampling};
 
 /// How many missing branches a message names at most.
 const NAMED: usize = 8;
@@ -19,6 +19,7 @@ pub struct Common {
     pub parallel: bool,
     task: Option<String>,
     policy_version: Option<String>,
+    sampling: Option<Sampling>,
 }
 
 impl Common {
@@ -30,6 +31,7 @@ impl Common {
             parallel: sample.is_parallel(),
             task: sample.task.as_deref().map(str::to_owned),
             policy_version: sample.policy_version.as_deref().map(str::to_owned),
+            sampling: sample.sampling.clone(),
         }
     }
 
@@ -64,6 +66,16 @@ impl Common {
                     "siblings are answers of one policy to one state; were two runs joined?",
                 );
             }
+        }
+        let agree = match (&sample.sampling, &self.sampling) {
+            (Some(own), Some(common)) => own.agrees(common),
+            (own, common) => own.is_none() == common.is_none(),
+        };
+        if !agree {
+            return refuse(
+                "sampling differs from that of".to_owned(),
+                "siblings are drawn from one distribution and end by the same rules; were two runs joined?",
+            );
         }
         let prompt_ids = sample.prompt_ids.as_deref().unwrap_or_default();
         if !self.parallel && prompt_ids != self.prompt_ids {

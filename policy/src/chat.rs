@@ -2,8 +2,8 @@
 //!
 //! A template is a Jinja program that ships with a checkpoint and expects the environment of `transformers`: trimmed blocks,
 //! Python's string methods, `raise_exception`, `strftime_now`. This file and [`crate::jinja`] provide that environment and know no
-//! model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy ([`ARGUMENTS`]). Tools and documents, which
-//! no record carries, are none.
+//! model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy ([`ARGUMENTS`]). Documents, which no
+//! record carries, are none.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use minijinja::value::{Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
 use record::failure::{Failure, Result};
 use record::sample::Message;
+use record::tools;
 use serde_json::{Map, Value};
 
 use crate::clock;
@@ -88,15 +89,24 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special_tokens, arguments, place })
     }
 
-    /// The conversation's text, with the opening of the assistant's next message.
-    pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
+    /// The conversation's text, with the opening of the assistant's next message, which may call `tools`.
+    pub(crate) fn render(&self, messages: &[Message], tools: Option<&Value>) -> Result<String> {
         let failure = |error: Error| {
             Failure::data(format!("{}: chat template: {}", self.place, describe(&error))).hint(HINT)
         };
         let message =
             |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
-        let messages: Vec<Jinja> = messages.iter().map(message).collect();
-        let own = context! { messages => messages, add_generation_prompt => true };
+        let own = match tools {
+            None => {
+                let messages: Vec<Jinja> = messages.iter().map(message).collect();
+                context! { messages => messages, add_generation_prompt => true }
+            }
+            Some(offered) => {
+                let messages = tools::structured(messages, false);
+                let (messages, offered) = (Jinja::from(Serde(&messages)), Jinja::from(Serde(offered)));
+                context! { messages => messages, tools => offered, add_generation_prompt => true }
+            }
+        };
         let template = self.environment.get_template(NAME).map_err(failure)?;
         let none = context! { tools => (), documents => () };
         let given = context! { ..self.arguments.clone(), ..self.special_tokens.clone() };
@@ -159,7 +169,7 @@ mod tests {
             .iter()
             .map(|(role, content)| Message { role: (*role).to_owned(), content: (*content).to_owned() })
             .collect();
-        compile(source)?.render(&messages)
+        compile(source)?.render(&messages, None)
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod retention;
 pub mod rope;
 pub mod side_files;
 mod special_tokens;
+pub mod token_bytes;
 pub mod tokenizer;
 pub mod training_state;
 mod vocabulary;

@@ -12,6 +12,8 @@ use std::str::FromStr;
 use crate::sample::{Message, Rewards, Sampling, SamplingMode};
 use crate::text::Text;
 
+use serde_json::Value;
+
 /// Decimal digits that any u64 has room for.
 const DIGITS: usize = 19;
 
@@ -57,6 +59,11 @@ impl<'a> Cursor<'a> {
     fn after<T: Take<'a>>(&mut self, text: &str) -> Option<T> {
         self.expect(text)?;
         T::take(self)
+    }
+
+    /// Takes a field after `text`, if it is there; null means absent.
+    fn optional<T: Take<'a>>(&mut self, text: &str) -> Option<Option<T>> {
+        if self.takes(text) { T::take_field(self) } else { Some(None) }
     }
 
     fn split(&mut self, length: usize) -> Option<&'a str> {
@@ -231,14 +238,19 @@ impl<'a> Take<'a> for Message {
     }
 }
 
-impl Take<'_> for Sampling {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
+impl<'a> Take<'a> for Sampling {
+    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
         let sampling = Sampling {
             temperature: cursor.after("{\"temperature\":")?,
             top_p: cursor.after(",\"top_p\":")?,
             top_k: cursor.after(",\"top_k\":")?,
             greedy: cursor.after(",\"greedy\":")?,
             seed: cursor.after(",\"seed\":")?,
+            min_p: cursor.optional(",\"min_p\":")?,
+            stop: cursor
+                .optional::<Vec<Text>>(",\"stop\":")?
+                .map(|texts| texts.into_iter().map(String::from).collect()),
+            max_tokens: cursor.optional(",\"max_tokens\":")?,
         };
         cursor.expect("}").map(|()| sampling)
     }
@@ -248,6 +260,13 @@ impl Take<'_> for Rewards {
     fn take(cursor: &mut Cursor) -> Option<Self> {
         let rewards = Rewards { team: cursor.after("{\"team\":")?, local: cursor.after(",\"local\":")? };
         cursor.expect("}").map(|()| rewards)
+    }
+}
+
+impl Take<'_> for Value {
+    /// Any JSON: left to serde_json.
+    fn take(_cursor: &mut Cursor) -> Option<Self> {
+        None
     }
 }
 
@@ -336,6 +355,19 @@ mod tests {
             (sample.node.as_deref(), sample.reward, sample.baseline),
             (Some("3.0"), Some(None), Some(0.5))
         );
+    }
+
+    #[test]
+    fn sampling_is_that_of_serde_json() {
+        let start = "{\"temperature\":0.7,\"top_p\":1.0,\"top_k\":0,\"greedy\":false,\"seed\":7";
+        for more in
+            ["", ",\"min_p\":0.05", ",\"stop\":[\"</a>\",\"\\n\"],\"max_tokens\":64", ",\"min_p\":null"]
+        {
+            assert!(is_taken::<Sampling>(&format!("{start}{more}}}")), "{more}");
+        }
+        for left in [",\"max_tokens\":64,\"stop\":[]", ",\"min_p\":", ",\"stop\":\"x\""] {
+            assert!(!is_taken::<Sampling>(&format!("{start}{left}}}")), "{left}");
+        }
     }
 
     #[test]

@@ -25,4 +25,5 @@ pub mod stage;
 pub mod stream;
 pub mod tag;
 pub mod text;
+pub mod tools;
 pub mod write;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 use crate::in_order::{Cursor, Take};
@@ -36,6 +37,27 @@ pub struct Sampling {
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
+    /// Tokens less likely than this share of the most likely one were left out; absent or in (0, 1].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Texts of which each ends a completion, not empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Vec<String>>,
+    /// Completion limit in tokens, where limits differ by agent; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+}
+
+impl Sampling {
+    /// Returns true if tokens were drawn from the same distribution and ended by the same rules, with whatever seed.
+    pub fn agrees(&self, other: &Sampling) -> bool {
+        Sampling { seed: self.seed, ..other.clone() } == *self
+    }
+
+    /// Returns true if some tokens could not be drawn, although their probability is not 0.
+    pub fn is_truncated(&self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0 || self.min_p.is_some()
+    }
 }
 
 /// How the candidates of a turn were sampled.
@@ -156,6 +178,8 @@ sample_fields! {
     sampling Sampling: Sampling,
     /// The prompt as chat messages, at least one.
     prompt Prompt: Vec<Message>,
+    /// The tools that the agent may call, as the chat template was given them; at least one.
+    tools Tools: Vec<Value>,
     /// The completion as text, without its stop token.
     completion Completion: Text<'a>,
     /// The prompt's tokens, at least one.

@@ -18,18 +18,19 @@
 
 pub mod group;
 pub mod joint;
+mod stop;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use envs::{Outcome, State, Workflow};
 use policy::ownership::Ownership;
-use record::failure::{Failure, UNAVAILABLE};
 
+use crate::by_role::Widths;
 use crate::streams::Streams;
-use crate::widths::Widths;
-use group::{Candidate, Group, Member, PromptRequest};
+use group::{Candidate, Group, Member, PromptRequest, Spoken};
 use joint::{JointAction, JointConfig, Node};
+pub use stop::{EpisodeError, Stop};
 
 /// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,61 +55,16 @@ pub struct EpisodeConfig {
     /// Number of candidates of each agent at a turn of a tree.
     pub widths: Widths,
     /// Which agents are not trained: each has one candidate a turn, with which nothing is compared.
-    pub frozen: Frozen,
+    pub served_agents: ServedAgents,
 }
 
 /// Agents that a server plays.
 #[derive(Clone, Debug, Default)]
-pub struct Frozen(pub Option<Arc<Ownership>>);
+pub struct ServedAgents(pub Option<Arc<Ownership>>);
 
-impl Frozen {
+impl ServedAgents {
     fn has(&self, agent: &str) -> bool {
         self.0.as_ref().is_some_and(|team| team.is_served(agent))
-    }
-}
-
-/// Why an episode could not go on. It ends the episode, not the stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpisodeError {
-    /// Where it went wrong: `policy` (its chat template, tokenizer or context length), `env`, `sandbox` or `task` (the
-    /// environment refuses it).
-    pub boundary: &'static str,
-    /// What went wrong.
-    pub message: String,
-}
-
-impl EpisodeError {
-    /// An error at a boundary.
-    pub fn at(boundary: &'static str, message: impl ToString) -> EpisodeError {
-        EpisodeError { boundary, message: message.to_string() }
-    }
-}
-
-/// How an episode ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Stop {
-    /// The task is solved.
-    Success,
-    /// The environment ended it, unsolved.
-    Terminated,
-    /// The turn limit was reached.
-    Turns,
-    /// The mean reward of a node was above the threshold.
-    Threshold,
-    /// It could not be scored.
-    Error(EpisodeError),
-}
-
-impl Stop {
-    /// Field `stop` of an `episode` line.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Stop::Success => "success",
-            Stop::Terminated => "terminated",
-            Stop::Turns => "turns",
-            Stop::Threshold => "threshold",
-            Stop::Error(_) => "error",
-        }
     }
 }
 
@@ -163,6 +119,8 @@ pub struct Episode {
     executed: bool,
     /// Candidates of a stage of several agents, by agent, until all are there.
     waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
+    /// The last action of each agent that may call tools.
+    spoken: Vec<Option<Arc<Spoken>>>,
     reward: f64,
     stop: Option<Stop>,
 }
@@ -176,7 +134,7 @@ impl Episode {
     ) -> (Episode, Vec<PromptRequest>) {
         let limit = config.turns.unwrap_or_else(|| state.turn_limit()).max(1);
         let workflow = Arc::clone(state.workflow());
-        let waiting = vec![None; workflow.agents().len()];
+        let (waiting, spoken) = (vec![None; workflow.agents().len()], vec![None; workflow.agents().len()]);
         let mut episode = Episode {
             config,
             id,
@@ -189,6 +147,7 @@ impl Episode {
             path: Node::default(),
             executed: true,
             waiting,
+            spoken,
             reward: 0.0,
             stop: None,
         };
@@ -278,6 +237,7 @@ impl Episode {
         let agent = &self.agents()[group.agent];
         self.parent = Some(self.id.sample(&group.node, group.turn, agent, chosen.branch).into());
         self.state = state;
+        self.remember(&group, chosen);
         Ok(Transition {
             groups: vec![group],
             requests: self.advance(terminated, success),
@@ -329,6 +289,9 @@ impl Episode {
         for member in groups.iter_mut().flat_map(|group| &mut group.members) {
             member.truncated = truncated && !member.outcome.terminated;
         }
+        for group in &groups {
+            group.selected().into_iter().for_each(|member| self.remember(group, member));
+        }
         let requests = self.advance(joint.terminated, joint.success);
         Ok(Transition { groups, requests, ..Transition::default() })
     }
@@ -356,8 +319,9 @@ impl Episode {
         }
         let position = self.choose(agent, &members);
         members[position].selected = true;
-        let PromptRequest { node, turn, agent, messages, .. } = request;
-        let group = Group { node, turn, agent, parent: self.parent.clone(), messages, members };
+        let PromptRequest { node, turn, agent, messages, tools, .. } = request;
+        let (parent, has_tools) = (self.parent.clone(), tools.is_some());
+        let group = Group { node, turn, agent, parent, messages, has_tools, members };
         Ok((group, states.swap_remove(position)))
     }
 
@@ -406,12 +370,23 @@ impl Episode {
         let name = &self.agents()[agent];
         let messages = self.state.observe(name);
         let (node, mut branches) = (self.node(), self.id.branches.clone());
-        if self.config.frozen.has(name) {
+        if self.config.served_agents.has(name) {
             branches.end = branches.start + 1;
         } else if let Some(width) = self.config.widths.own.get(name) {
             branches.end = branches.start + width;
         }
-        PromptRequest { node, turn: self.turn, agent, branches, messages }
+        let tools = self.state.tools(name);
+        let after = self.spoken[agent].clone();
+        let after = after.filter(|spoken| tools.is_some() && spoken.is_continued_by(&messages));
+        PromptRequest { node, turn: self.turn, agent, branches, messages, tools, after }
+    }
+
+    /// Keeps an executed action, from whose tokens the conversation goes on.
+    fn remember(&mut self, group: &Group, member: &Member) {
+        if group.has_tools {
+            let (messages, candidate) = (group.messages.clone(), member.candidate.clone());
+            self.spoken[group.agent] = Some(Arc::new(Spoken { messages, candidate }));
+        }
     }
 
     /// Continues after the executed actions of a stage: with the next stage, the next turn, or the end. Skips
@@ -431,12 +406,5 @@ impl Episode {
                 Vec::new()
             }
         }
-    }
-}
-
-impl From<Failure> for EpisodeError {
-    /// An environment that failed. A missing sandbox has a boundary of its own, because the cure is a different one.
-    fn from(failure: Failure) -> EpisodeError {
-        EpisodeError::at(if failure.code == UNAVAILABLE { "sandbox" } else { "env" }, failure.message)
     }
 }

@@ -30,8 +30,6 @@ pub struct RunMetadata {
     pub branches: u32,
     /// True if a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
-    /// JSON of `sampling`.
-    pub sampling: Box<RawValue>,
 }
 
 /// How samples identify the policy that generated them.
@@ -96,6 +94,8 @@ struct SampleLine<'a> {
     policy_version: &'a str,
     sampling: &'a RawValue,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_ids: &'a RawValue,
     completion_ids: &'a [u32],
@@ -129,6 +129,8 @@ struct ServedLine<'a> {
     policy: &'a str,
     model: &'a str,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
@@ -174,6 +176,7 @@ impl TaskRef<'_> {
                 policy: &policy.name,
                 model: &policy.version,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &candidate.text,
                 prompt_tokens: candidate.usage.prompt,
                 completion_tokens: candidate.usage.completion,
@@ -189,7 +192,7 @@ impl TaskRef<'_> {
         Ok(())
     }
 
-    /// Appends the `sample` lines of `group`, in branch order.
+    /// Appends the `sample` lines of `group`, in branch order. `sampling` is the JSON of that field.
     ///
     /// # Errors
     /// A log-probability that is not finite: nothing can be trained on it.
@@ -199,7 +202,7 @@ impl TaskRef<'_> {
         episode: &Episode,
         group: &Group,
         policy: &PolicyLabel,
-        prompt: &Prompt,
+        (prompt, sampling): (&Prompt, &RawValue),
     ) -> Result<()> {
         let agent = episode.agents()[group.agent].as_str();
         for member in &group.members {
@@ -228,8 +231,9 @@ impl TaskRef<'_> {
                 sampling_mode: self.metadata.parallel.then_some("parallel"),
                 policy: &policy.name,
                 policy_version: &policy.version,
-                sampling: &self.metadata.sampling,
+                sampling,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &member.candidate.text,
                 prompt_ids: &prompt.ids_json,
                 completion_ids: &member.candidate.ids,

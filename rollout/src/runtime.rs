@@ -156,7 +156,7 @@ pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Se
 }
 
 /// The failure of a thread that cannot be started.
-pub fn no_thread(error: &std::io::Error) -> Failure {
+pub fn spawn_failure(error: &std::io::Error) -> Failure {
     Failure::unavailable(format!("a thread cannot be started: {error}"))
         .hint("fewer --threads, or a higher limit of processes and threads (`ulimit -u`)")
 }

@@ -14,13 +14,13 @@ use envs::{Environment, State};
 use record::failure::{Failure, Result};
 use record::line::Task;
 
-use crate::arguments::Settings;
 use crate::episode::group::{Candidate, Group, PromptRequest};
 use crate::episode::joint::{Expand, JointAction, Node};
 use crate::episode::{Episode, EpisodeError, EpisodeId, Stop};
 use crate::fill::Lessons;
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
+use crate::settings::Settings;
 use crate::stats::{AgentStats, Stats};
 use crate::streams::Streams;
 
@@ -195,6 +195,11 @@ impl TaskRun {
         candidates: Vec<Candidate>,
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
+        let mut candidates = candidates;
+        if request.first().tools.is_some() {
+            let ids: Arc<[u32]> = prompt.ids.as_slice().into();
+            candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());
+        }
         let mut candidates = candidates.into_iter();
         let mut next = Vec::new();
         self.stats.prompt_tokens += prompt.ids.len() as u64;
@@ -245,8 +250,11 @@ impl TaskRun {
                 self.lessons.ends_of_candidates(group);
             }
         }
+        let sampling = self.context.settings.sampling.of(&episode.agents()[group.agent]);
         match label.served {
-            false => self.reference().write_group(&mut lines, episode, group, label, &prompt)?,
+            false => {
+                self.reference().write_group(&mut lines, episode, group, label, (&prompt, &sampling.json))?;
+            }
             true => self.reference().write_served(&mut lines, episode, group, label, &prompt)?,
         }
         let first = group.members.first().map_or(0, |member| member.branch);

@@ -50,9 +50,14 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
             .hint(format!("agents: {}", acting.agents.join(" "))));
     }
-    if settings.text("max_tokens").is_empty() {
-        settings.set_text("max_tokens", acting.max_tokens.to_string());
+    if let Some((flag, role)) =
+        settings.roles().find(|(_, role)| !acting.agents.iter().any(|agent| agent == role))
+    {
+        let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
+        return Err(Failure::usage(format!("{flag} {role}=…: {env}/{workflow} has no agent {role}"))
+            .hint(format!("agents: {}{equals}", acting.agents.join(" "))));
     }
+    settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
     Ok(acting)
 }
 

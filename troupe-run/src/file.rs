@@ -220,6 +220,8 @@ pub fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<V
     match (flag.kind, value.get_ref()) {
         (Kind::Whole(_), DeValue::Integer(_)) => Some(vec![number(value)?]),
         (Kind::Number, _) => Some(vec![number(value)?]),
+        (Kind::NumberByRole | Kind::WholeByRole(_), DeValue::String(_)) => Some(vec![string(value)?]),
+        (Kind::NumberByRole | Kind::WholeByRole(_), _) => Some(vec![number(value)?]),
         (Kind::Betas, DeValue::Array(two)) if two.len() == 2 => {
             Some(vec![two.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
         }
@@ -257,6 +259,8 @@ pub fn written(lines: &[Given]) -> String {
             let shown = match flag.kind {
                 Kind::Whole(_) => (*last).to_owned(),
                 Kind::Number => number(last),
+                Kind::NumberByRole if flags::is_number(last) => number(last),
+                Kind::WholeByRole(_) if flags::is_number(last) => (*last).to_owned(),
                 Kind::Betas => format!("[{}]", last.split(',').map(number).collect::<Vec<_>>().join(", ")),
                 Kind::List => {
                     format!("[{}]", values.iter().map(|text| string(text)).collect::<Vec<_>>().join(", "))

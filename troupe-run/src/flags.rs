@@ -15,6 +15,10 @@ pub enum Kind {
     Whole(u64),
     /// A number as it was written: `1e-3` stays `1e-3`.
     Number,
+    /// The same for all agents or, as `ROLE=X`, for one; repeatable.
+    NumberByRole,
+    /// The same with whole numbers, at least this.
+    WholeByRole(u64),
     /// Two numbers with a comma between them.
     Betas,
     Text,
@@ -40,6 +44,7 @@ impl Kind {
         match self {
             Kind::Whole(_) => "a whole number",
             Kind::Number => "a number",
+            Kind::NumberByRole | Kind::WholeByRole(_) => "a number, or a string as \"0.7 planner=1\"",
             Kind::Betas => "two numbers in brackets",
             Kind::Text | Kind::Choice(_) | Kind::Optional(_) => "a string",
             Kind::Seeds => "whole numbers in brackets",
@@ -85,10 +90,14 @@ impl Flag {
     /// steps are sampled, compared and trained may change. Flags may not if they shaped the policies, if an
     /// optimizer's state depends on them, or if changing them would make evaluations incomparable.
     pub fn may_change(&self) -> bool {
-        const FREE: [&str; 15] = [
+        const FREE: [&str; 19] = [
             "tasks",
             "branches",
             "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "stop",
             "select",
             "max_tokens",
             "lr",
@@ -120,7 +129,10 @@ const fn choice(name: &'static str, kind: Kind, default: &'static str) -> Flag {
     Flag { name, kind, defaults: [default; 3], value: "", meaning: "" }
 }
 
-use Kind::{Betas, Choice, List, Number, Optional, Policies, Seeds, Switch, Table, Text, Whole};
+use Kind::{
+    Betas, Choice, List, Number, NumberByRole, Optional, Policies, Seeds, Switch, Table, Text, Whole,
+    WholeByRole,
+};
 
 const OPTIMIZERS: Kind = Choice(&["adamw", "sgd", "muon"]);
 
@@ -129,7 +141,7 @@ pub const NUMBERS: &[Flag] = &[
     number("steps", Whole(0), "N", ["80", "10", "10"], "training steps in all"),
     number("tasks", Whole(1), "N", ["48", "16", "16"], "episodes a step"),
     number("branches", Whole(1), "K", ["8", "8", "8"], "candidates of each agent at each turn"),
-    number("temperature", Number, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
+    number("temperature", NumberByRole, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
     number("optimizer", OPTIMIZERS, "NAME", ["adamw", "adamw", "adamw"], "of `update`"),
     number("lr", Number, "X", ["1e-3", "1e-5", "5e-4"], "peak learning rate"),
     number("lr_warmup", Whole(0), "N", ["5", "2", "2"], "optimizer steps of linear warm-up"),
@@ -164,7 +176,11 @@ pub const CHOICES: &[Flag] = &[
     choice("train", List, ""),
     choice("select", Choice(&["random", "best"]), "random"),
     choice("turns", Whole(1), ""),
-    choice("max_tokens", Whole(1), ""),
+    choice("max_tokens", WholeByRole(1), ""),
+    choice("top_p", NumberByRole, ""),
+    choice("top_k", WholeByRole(0), ""),
+    choice("min_p", NumberByRole, ""),
+    choice("stop", List, ""),
     choice("tokens", Whole(1), ""),
     choice("seed", Whole(0), "1"),
     choice("seeds", Seeds, ""),

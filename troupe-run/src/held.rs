@@ -28,6 +28,13 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     for name in ["turns", "seed", "device", "dtype", "select", "max_tokens"] {
         add(name, settings.text(name));
     }
+    for name in ["top_p", "top_k", "min_p"].into_iter().filter(|name| !settings.text(name).is_empty()) {
+        add(name, settings.text(name));
+    }
+    if !settings.stop.is_empty() {
+        let texts: Vec<String> = settings.stop.iter().map(|text| format!("{text:?}")).collect();
+        add("stop", &texts.join(" "));
+    }
     add("stages", &stages(settings));
     for flag in NUMBERS {
         match (flag.name, settings.text(flag.name)) {
@@ -212,6 +219,7 @@ pub fn lines(settings: &Settings) -> Vec<Given> {
             (Kind::Table, "flags") => of_stages(&settings.flags),
             (Kind::Table, _) => of_stages(&settings.stage),
             (Kind::Policies, _) => settings.policies.words(),
+            (Kind::List, "stop") => settings.stop.clone(),
             (Kind::List, _) => settings.train.clone(),
             _ => match settings.text(flag.name) {
                 "" | "-" => Vec::new(), // the program's default, or without effect

@@ -66,6 +66,13 @@ Options:
   --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: the environment's own: 8 to 96 for tiny
                         policies, in prose 128 and more; envs list ENV --format json has it as max_tokens]
+                        So --max-tokens ROLE=N for one agent (repeatable), as --temperature ROLE=T and the next three
+  --top-p P             sample from the most likely tokens that hold this share of the probability   [default: 1]
+  --top-k N             sample from this many of the most likely tokens                              [default: all]
+  --min-p P             sample from tokens at least this likely relative to the most likely one      [default: 0]
+                        The policy is trained as if all tokens could be sampled; RECORD.md says what that means
+  --stop TEXT           ends an answer with the token that completes TEXT (repeatable); ROLE=TEXT for one agent, '=TEXT' for a
+                        text with = in it
   --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
                         before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]

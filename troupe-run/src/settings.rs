@@ -48,6 +48,8 @@ pub struct Settings {
     pub set: Vec<String>,
     /// Agents that are trained; empty: all that are not played by a server.
     pub train: Vec<String>,
+    /// Texts that end a completion, each `TEXT` or `ROLE=TEXT`.
+    pub stop: Vec<String>,
     /// More flags of stages, by stage: the words of `--flags`.
     pub flags: BTreeMap<String, String>,
     /// Custom commands of stages (`--stage`).
@@ -71,6 +73,51 @@ fn usage(message: impl std::fmt::Display) -> Failure {
     Failure::usage(message).hint(HELP)
 }
 
+/// A number as a flag has it.
+fn number(kind: Kind, dashed: &str, value: &str) -> Result<String> {
+    if let Kind::Whole(least) | Kind::WholeByRole(least) = kind {
+        let digits = (1..=12).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
+        let number = value.parse::<u64>().ok().filter(|_| digits);
+        let number = number
+            .ok_or_else(|| usage(format!("{dashed} {value}: not a whole number of at most 12 digits")))?;
+        return match number < least {
+            true => Err(usage(format!("{dashed} must be at least {least}"))),
+            false => Ok(number.to_string()), // 010 is ten
+        };
+    }
+    match value.parse::<f64>() {
+        _ if !is_number(value) => Err(usage(format!("{dashed} {value}: not a number"))),
+        Ok(number) if number < 0.0 => Err(usage(format!("{dashed} {value} must not be negative"))),
+        _ => Ok(value.to_owned()),
+    }
+}
+
+/// The words `X` and `ROLE=X` of `before` and `value`, the value for all others first. The later of two for one
+/// agent counts.
+fn by_role(kind: Kind, dashed: &str, before: &str, value: &str) -> Result<String> {
+    let mut words: Vec<(&str, String)> = Vec::new();
+    for word in before.split(' ').chain(value.split(' ')).filter(|word| !word.is_empty()) {
+        let (role, text) = word.split_once('=').unwrap_or(("", word));
+        if word.starts_with('=') {
+            return Err(usage(format!("{dashed} {word}: not X or ROLE=X")));
+        }
+        let text = number(kind, dashed, text)?;
+        words.retain(|(known, _)| *known != role);
+        words.push((role, text));
+    }
+    words.sort_by_key(|(role, _)| !role.is_empty());
+    match words.is_empty() {
+        true => Err(usage(format!("{dashed} {value}: not a number"))),
+        false => {
+            let word = |(role, text): &(&str, String)| match role.is_empty() {
+                true => text.clone(),
+                false => format!("{role}={text}"),
+            };
+            Ok(words.iter().map(word).collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
 impl Settings {
     /// The values of flags, the later before the earlier, and the defaults of all others.
     ///
@@ -84,6 +131,7 @@ impl Settings {
             policies: PolicyChoice::Shared,
             set: Vec::new(),
             train: Vec::new(),
+            stop: Vec::new(),
             flags: BTreeMap::new(),
             stage: BTreeMap::new(),
             kind: PolicyKind::Tiny,
@@ -119,6 +167,35 @@ impl Settings {
         self.texts.insert(name, value.into());
     }
 
+    /// Sets the value of agents that the flag does not name, unless there is one.
+    pub fn set_for_others(&mut self, name: &'static str, value: &str) {
+        let text = self.text(name);
+        if text.split(' ').all(|word| word.is_empty() || word.contains('=')) {
+            let text = format!("{value} {text}");
+            self.set_text(name, text.trim());
+        }
+    }
+
+    /// The agents that a flag names which has values for one, with its name.
+    pub fn roles(&self) -> impl Iterator<Item = (String, &str)> {
+        let numbers =
+            flags::all().filter(|flag| matches!(flag.kind, Kind::NumberByRole | Kind::WholeByRole(_)));
+        let words =
+            numbers.flat_map(|flag| self.text(flag.name).split(' ').map(|word| (flag.dashed(), word)));
+        let stops = self.stop.iter().map(|text| ("--stop".to_owned(), text.as_str()));
+        let roles = words.chain(stops).filter_map(|(flag, word)| Some((flag, word.split_once('=')?.0)));
+        roles.filter(|(_, role)| !role.is_empty())
+    }
+
+    /// Returns true if some tokens cannot be sampled.
+    pub fn is_truncated(&self) -> bool {
+        let all = [("top_p", 1.0), ("top_k", 0.0), ("min_p", 0.0)];
+        all.into_iter().any(|(name, everything)| {
+            let numbers = self.text(name).split(' ').map(|word| word.rsplit('=').next().unwrap_or_default());
+            numbers.filter_map(|number| number.parse::<f64>().ok()).any(|number| number != everything)
+        })
+    }
+
     /// Returns true if more flags of a stage name this one.
     pub fn has_flag(&self, stage: &str, flag: &str) -> bool {
         self.flags.get(stage).is_some_and(|words| {
@@ -136,25 +213,13 @@ impl Settings {
     fn take(&mut self, Given { name, value }: &Given) -> Result<()> {
         let Some(flag) = flags::find(name) else { return Ok(()) };
         let dashed = flag.dashed();
-        self.given.insert(flag.name);
+        let is_first = self.given.insert(flag.name);
         let mut text = value.clone();
         match flag.kind {
-            Kind::Whole(least) => {
-                let digits = (1..=12).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
-                let number = value.parse::<u64>().ok().filter(|_| digits);
-                let number = number.ok_or_else(|| {
-                    usage(format!("{dashed} {value}: not a whole number of at most 12 digits"))
-                })?;
-                if number < least {
-                    return Err(usage(format!("{dashed} must be at least {least}")));
-                }
-                text = number.to_string(); // 010 is ten
-            }
-            Kind::Number if !is_number(value) => {
-                return Err(usage(format!("{dashed} {value}: not a number")));
-            }
-            Kind::Number if value.parse::<f64>().is_ok_and(|number| number < 0.0) => {
-                return Err(usage(format!("{dashed} {value} must not be negative")));
+            Kind::Whole(_) | Kind::Number => text = number(flag.kind, &dashed, value)?,
+            Kind::NumberByRole | Kind::WholeByRole(_) => {
+                let before = if is_first { "" } else { self.text(flag.name) };
+                text = by_role(flag.kind, &dashed, before, value)?;
             }
             Kind::Betas if value.split(',').count() != 2 || !value.split(',').all(is_number) => {
                 return Err(usage(format!("{dashed} {value}: not two numbers with a comma between them")));
@@ -173,14 +238,14 @@ impl Settings {
                 self.set.push(value.clone());
             }
             Kind::Table => return self.take_of_stage(flag.name, value),
+            Kind::List if *name == "stop" => {
+                if value.split_once('=').map_or(value.as_str(), |(_, text)| text).is_empty() {
+                    return Err(usage(format!("{dashed} {value}: not TEXT or ROLE=TEXT")));
+                }
+                self.stop.push(value.clone());
+            }
             Kind::List => self.train.push(value.clone()),
-            Kind::Number
-            | Kind::Betas
-            | Kind::Text
-            | Kind::Choice(_)
-            | Kind::Seeds
-            | Kind::Optional(_)
-            | Kind::Switch => {}
+            Kind::Betas | Kind::Text | Kind::Choice(_) | Kind::Seeds | Kind::Optional(_) | Kind::Switch => {}
         }
         self.texts.insert(flag.name, text);
         Ok(())
@@ -255,8 +320,11 @@ impl Settings {
             self.given.insert("warmup");
         }
         for flag in flags::all() {
+            let default = flag.defaults[self.kind as usize];
             if !self.is_given(flag.name) {
-                self.set_text(flag.name, flag.defaults[self.kind as usize]);
+                self.set_text(flag.name, default);
+            } else if matches!(flag.kind, Kind::NumberByRole | Kind::WholeByRole(_)) {
+                self.set_for_others(flag.name, default);
             }
         }
         if self.text("kl").parse() == Ok(0.0) {
@@ -291,6 +359,52 @@ mod tests {
         assert!(!adapters.is_on("keep_best"));
         assert_eq!(settings("--env-command x").unwrap().number("warmup"), 0);
         assert_eq!(settings("--env-command x --warmup 5").unwrap().number("warmup"), 5);
+    }
+
+    #[test]
+    fn an_agent_may_have_a_value_of_its_own() {
+        let one = settings("--temperature planner=1.2").unwrap();
+        assert_eq!(one.text("temperature"), "1.0 planner=1.2", "the others have the default");
+        let pretrained = settings("--model smollm2 --temperature planner=1 --temperature tool=0.5").unwrap();
+        assert_eq!(pretrained.text("temperature"), "0.7 planner=1 tool=0.5");
+        let later = settings("--temperature planner=1 --temperature 0.5 --temperature planner=2").unwrap();
+        assert_eq!(later.text("temperature"), "0.5 planner=2", "the later counts");
+        // The form of a file.
+        let words = Given { name: "max_tokens", value: "64 planner=8".to_owned() };
+        let mut file = Settings::new(&[words]).unwrap();
+        file.set_for_others("max_tokens", "32");
+        assert_eq!(file.text("max_tokens"), "64 planner=8");
+        let mut own = settings("--max-tokens planner=8").unwrap();
+        own.set_for_others("max_tokens", "32");
+        assert_eq!(own.text("max_tokens"), "32 planner=8");
+        let roles = |words: &str| {
+            settings(words).unwrap().roles().map(|(flag, role)| format!("{flag} {role}")).collect::<Vec<_>>()
+        };
+        assert_eq!(roles("--top-k a=3 --min-p 0.1 --stop b=x --stop =c=d"), ["--top-k a", "--stop b"]);
+        for bad in [
+            "--temperature a=warm",
+            "--temperature =1",
+            "--top-k a=1.5",
+            "--max-tokens a=0",
+            "--min-p a=-1",
+            "--stop a=",
+        ] {
+            assert_eq!(settings(bad).unwrap_err().code, 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn truncation_is_what_leaves_tokens_out() {
+        for (words, truncated) in [
+            ("", false),
+            ("--top-p 1 --top-k 0 --min-p 0.0", false),
+            ("--top-p a=0.9", true),
+            ("--top-k 20", true),
+            ("--min-p 0.05 --min-p a=0", true),
+            ("--temperature 0.5 --stop x", false),
+        ] {
+            assert_eq!(settings(words).unwrap().is_truncated(), truncated, "{words}");
+        }
     }
 
     #[test]

@@ -62,23 +62,33 @@ impl Plan<'_> {
     fn player(&self, line: ShellLine) -> ShellLine {
         let players = self.team.players(self.run);
         let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
-        line.flag_if_any("--local", self.settings.text("local"))
+        let line = line
+            .flag_if_any("--local", self.settings.text("local"))
             .flag_if_any("--env-command", self.settings.text("env_command"))
             .flag_if_any("--workflow", &self.acting.workflow)
-            .flag_if_any("--turns", self.settings.text("turns"))
-            .flag("--max-tokens", self.settings.text("max_tokens"))
-            .computed("--step", "\"$STEP\"")
+            .flag_if_any("--turns", self.settings.text("turns"));
+        let line = self.by_role(line, "max_tokens");
+        let line = self.settings.stop.iter().fold(line, |line, text| line.flag("--stop", text));
+        line.computed("--step", "\"$STEP\"")
             .flag("--device", self.settings.text("device"))
             .flag_if_any("--dtype", self.settings.text("dtype"))
+    }
+
+    /// A flag whose value may differ by agent, once for each of its words.
+    fn by_role(&self, line: ShellLine, name: &str) -> ShellLine {
+        let dashed = format!("--{}", name.replace('_', "-"));
+        let words = self.settings.text(name).split(' ').filter(|word| !word.is_empty());
+        words.fold(line, |line, word| line.flag(&dashed, word))
     }
 
     fn rollout(&self, line: ShellLine) -> ShellLine {
         let line = self
             .player(line)
             .flag("--branches", self.settings.text("branches"))
-            .flag("--select", self.settings.text("select"))
-            .flag("--temperature", self.settings.text("temperature"))
-            .flag("--seed", self.settings.text("seed"));
+            .flag("--select", self.settings.text("select"));
+        let all = ["temperature", "top_p", "top_k", "min_p"];
+        let line = all.into_iter().fold(line, |line, name| self.by_role(line, name));
+        let line = line.flag("--seed", self.settings.text("seed"));
         self.more("rollout", Self::watched(line))
     }
 
@@ -112,6 +122,10 @@ impl Plan<'_> {
         }
         if self.settings.is_on("side_by_side") {
             line = line.word("--side-by-side");
+        }
+        const ALLOW: &str = "--allow-truncated-sampling";
+        if self.settings.is_truncated() && !self.settings.has_flag("update", ALLOW) {
+            line = line.word(ALLOW); // it was asked for
         }
         line = line
             .flag("--seed", text("seed"))

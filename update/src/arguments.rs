@@ -224,8 +224,8 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_incomplete: bool,
 
-    /// Train on greedy samples and on samples of top-p or top-k sampling, whose recorded log-probabilities do
-    /// not match the distribution they came from
+    /// Train on greedy samples and on samples of top-p, top-k or min-p sampling, whose recorded log-probabilities
+    /// do not match the distribution they came from
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 

@@ -140,8 +140,11 @@ impl Samples {
         };
         let (kind, remedy) = if sampling.greedy {
             ("a greedy sample", "sample without --greedy")
-        } else if sampling.top_p < 1.0 || sampling.top_k > 0 {
-            ("a sample of truncated sampling (top-p or top-k)", "sample with --top-p 1 --top-k 0")
+        } else if sampling.is_truncated() {
+            (
+                "a sample of truncated sampling (top-p, top-k or min-p)",
+                "sample without --top-p, --top-k and --min-p",
+            )
         } else {
             return Ok(());
         };

@@ -18,7 +18,9 @@ use std::time::Duration;
 use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
-use serde::Deserialize;
+use record::tools;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use crate::environment::{Checks, Environment, Outcome, State, apply_in_order};
@@ -150,7 +152,34 @@ impl Probing {
 }
 
 /// What each agent sees; `None` for one that skips its turn.
-type Observations = BTreeMap<String, Option<Vec<Message>>>;
+type Observations = BTreeMap<String, Option<Observation>>;
+
+/// What an agent sees: messages, or `{"messages": …, "tools": …}`.
+#[derive(Clone)]
+struct Observation {
+    messages: Vec<Message>,
+    tools: Option<Arc<Value>>,
+}
+
+impl<'de> Deserialize<'de> for Observation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct WithTools {
+            messages: Vec<Message>,
+            tools: Option<Value>,
+        }
+        let value = Value::deserialize(deserializer)?;
+        if !value.is_object() {
+            let messages = serde_json::from_value(value).map_err(D::Error::custom)?;
+            return Ok(Observation { messages, tools: None });
+        }
+        let WithTools { messages, tools } = serde_json::from_value(value).map_err(D::Error::custom)?;
+        if let Some(tools) = &tools {
+            tools::check(tools).map_err(D::Error::custom)?;
+        }
+        Ok(Observation { messages, tools: tools.map(Arc::new) })
+    }
+}
 
 /// The response to a request with `task`.
 #[derive(Deserialize)]
@@ -274,7 +303,7 @@ impl ExternalState {
                         Failure::data(format!("`observations` has nothing for the agent {agent}")).hint(SKIP)
                     );
                 }
-                Some(Some(messages)) if messages.is_empty() => {
+                Some(Some(observation)) if observation.messages.is_empty() => {
                     return Err(Failure::data(format!(
                         "`observations` has no message for the agent {agent}, and a prompt is not empty"
                     ))
@@ -290,6 +319,20 @@ impl ExternalState {
                     .hint("one agent acts, or the episode is over"))
             }
         }
+    }
+
+    /// The calls in an action of an agent that may call tools.
+    fn calls(&self, agent: &str, text: &str) -> Option<Value> {
+        self.tools(agent).map(|_| tools::parse(text).iter().map(tools::ToolCall::to_json).collect())
+    }
+
+    /// The request that applies an action.
+    fn action(&self, agent: &str, text: &str) -> Value {
+        let mut request = json!({"agent": agent, "action": text});
+        if let Some(calls) = self.calls(agent, text) {
+            request["tool_calls"] = calls;
+        }
+        request
     }
 
     /// Sends `request`, which is about the actions of `agents`, and about this state.
@@ -370,11 +413,16 @@ impl State for ExternalState {
     }
 
     fn observe(&self, agent: &str) -> Vec<Message> {
-        self.observations.get(agent).cloned().flatten().unwrap_or_default()
+        let observation = self.observations.get(agent).and_then(Option::as_ref);
+        observation.map(|observation| observation.messages.clone()).unwrap_or_default()
+    }
+
+    fn tools(&self, agent: &str) -> Option<Arc<Value>> {
+        self.observations.get(agent)?.as_ref()?.tools.clone()
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.step(json!({"agent": agent, "action": text}), &[agent])
+        self.step(self.action(agent, text), &[agent])
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
@@ -382,7 +430,15 @@ impl State for ExternalState {
             let texts: Map<String, Value> =
                 actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
             let agents: Vec<&str> = actions.iter().map(|(agent, _)| *agent).collect();
-            return self.step(json!({"actions": texts}), &agents);
+            let mut request = json!({"actions": texts});
+            let calls = actions
+                .iter()
+                .filter_map(|(agent, text)| Some(((*agent).to_owned(), self.calls(agent, text)?)));
+            let calls: Map<String, Value> = calls.collect();
+            if !calls.is_empty() {
+                request["tool_calls"] = calls.into();
+            }
+            return self.step(request, &agents);
         }
         apply_in_order(self, actions)
     }
@@ -393,7 +449,9 @@ impl State for ExternalState {
         }
         let others: Map<String, Value> =
             others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
-        self.step(json!({"agent": agent, "action": text, "beside": others}), &[agent]).map(Some)
+        let mut request = self.action(agent, text);
+        request["beside"] = others.into();
+        self.step(request, &[agent]).map(Some)
     }
 
     fn scores_together(&self) -> bool {

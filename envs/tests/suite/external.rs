@@ -459,3 +459,37 @@ fn what_a_program_has_started_ends_with_it() {
         }
     }
 }
+
+/// Tools of an observation come with the calls in the action, by whichever agent may call them.
+#[test]
+fn calls_of_tools_reach_the_program() {
+    let tool = "{'type': 'function', 'function': {'name': 'add'}}";
+    let offered = format!("seen['a'] = {{'messages': seen['a'], 'tools': [{tool}]}}");
+    let told =
+        "o['reward_components'] = {'calls': len(q.get('tool_calls', [])) if 'tool_calls' in q else -1}";
+    let step = format!("{told}; {offered}");
+    let environment = answering(&offered, &step);
+    let mut state = environment.first_state(&Task::default(), None).unwrap();
+    assert_eq!(state.tools("a").unwrap()[0]["function"]["name"], "add");
+    assert_eq!((state.tools("b"), state.observe("a").len()), (None, 1));
+    let call = "<tool_call>{'name': 'add', 'arguments': {}}</tool_call>".replace('\'', "\"");
+    let mut calls = |agent: &str, text: &str| state.apply(agent, text).unwrap().components["calls"];
+    assert_eq!(calls("a", &call), 1.0);
+    assert_eq!(calls("a", &format!("{call} {call}")), 2.0);
+    assert_eq!(calls("a", "3"), 0.0);
+    assert_eq!(calls("b", &call), -1.0, "nobody offered tools to it");
+    // In a request with all actions, by agent.
+    let told = "o['rewards']['local'] = {'a': 0, 'b': 0}; o['reward_components'] = {'calls': len(q['tool_calls']['a']) + 10 * len(q['tool_calls'])}";
+    let environment = answering(&format!("{offered}; o['together'] = True; o['order'] = 'parallel'"), told);
+    let mut state = environment.first_state(&Task::default(), None).unwrap();
+    assert_eq!(state.apply_together(&[("a", &call), ("b", &call)]).unwrap().components["calls"], 11.0);
+    for (wrong, cause) in [
+        ("[]", "`tools` is not a list of tools"),
+        ("[{'type': 'function'}]", "`tools` has {\"type\":\"function\"}"),
+    ] {
+        let environment =
+            answering(&format!("seen['a'] = {{'messages': seen['a'], 'tools': {wrong}}}"), "pass");
+        let failure = environment.first_state(&Task::default(), None).err().unwrap();
+        assert!(failure.code == 65 && failure.message.contains(cause), "{wrong}: {failure}");
+    }
+}

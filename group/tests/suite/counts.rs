@@ -115,3 +115,34 @@ fn eight_missing_branches_are_named_and_a_ninth_is_more() {
         said(10)
     );
 }
+
+#[test]
+fn siblings_are_drawn_and_ended_alike() {
+    let sampling = |more: Value| {
+        let mut sampling = json!({"temperature": 0.7, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 7});
+        more.as_object().expect("fields").iter().for_each(|(name, value)| sampling[name] = value.clone());
+        json!({"sampling": sampling})
+    };
+    let told = |first: Value, second: Value| {
+        let lines = [sample(0, first), sample(1, second), end(json!({}), json!([]))];
+        let (code, _, stderr) = group(&[], &lines);
+        (code, stderr)
+    };
+    // Two shards may have been played with different seeds.
+    let common = sampling(json!({"min_p": 0.1, "stop": ["</a>"], "max_tokens": 8}));
+    let mut other = common.clone();
+    other["sampling"]["seed"] = json!(8);
+    assert_eq!(told(common.clone(), other).0, Some(0));
+    for different in [
+        json!({"temperature": 0.8, "min_p": 0.1, "stop": ["</a>"], "max_tokens": 8}),
+        json!({"min_p": 0.2, "stop": ["</a>"], "max_tokens": 8}),
+        json!({"min_p": 0.1, "stop": ["</b>"], "max_tokens": 8}),
+        json!({"min_p": 0.1, "stop": ["</a>"], "max_tokens": 9}),
+        json!({"min_p": 0.1, "stop": ["</a>"]}),
+    ] {
+        let (code, stderr) = told(common.clone(), sampling(different.clone()));
+        assert_eq!(code, Some(65), "{different}");
+        assert!(stderr.contains("0.0/0/planner/1: sampling differs from that of"), "{stderr}");
+    }
+    assert_eq!(told(common, json!({})).0, Some(65));
+}

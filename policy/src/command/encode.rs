@@ -2,7 +2,7 @@
 
 use policy::directory::Policy;
 use policy::ownership::Ownership;
-use policy::tokenizer::Tokenizer;
+use policy::tokenizer::{Conversation, Tokenizer};
 use record::decorate::{self, Decorate, Flags, Output, StageStats};
 use record::failure::{Failure, Result};
 use record::line::End;
@@ -101,6 +101,8 @@ impl Encoder {
         if sample.finish_reason.as_deref() != Some("length") {
             completion.push(self.tokenizer.stop_ids()[0]);
         }
-        Ok((self.tokenizer.chat(sample.prompt.as_deref().unwrap_or_default())?, completion))
+        let tools = sample.tools.clone().map(Value::from);
+        let prompt = Conversation::new(sample.prompt.as_deref().unwrap_or_default(), tools.as_ref());
+        Ok((self.tokenizer.encode_conversation(prompt)?, completion))
     }
 }

@@ -176,6 +176,7 @@ fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Re
         streams: (0..branches).map(branch).collect(),
         max_tokens: tokens,
         sampling: SamplingParams::PLAIN,
+        stop: None,
     }
 }
 

@@ -4,7 +4,9 @@ use super::batch::{Batch, NextToken, SampleRequest};
 use super::block_pool::{BlockPool, CacheConfig, Fork};
 use super::request::{Completion, Request, SampledToken, SamplingParams};
 use super::sequence::Sequence;
+use super::stop::StopStrings;
 use record::philox::Stream;
+use std::sync::Arc;
 
 /// One branch.
 #[derive(Debug)]
@@ -12,7 +14,16 @@ struct Branch {
     source: Source,
     sequence: Sequence,
     completion: Completion,
+    /// The newest bytes of its text, which may begin a stop string.
+    tail: Vec<u8>,
     done: bool,
+}
+
+/// What ends a completion.
+struct Ends<'a> {
+    stop_ids: &'a [u32],
+    stop: Option<&'a StopStrings>,
+    max_tokens: usize,
 }
 
 /// Where a branch's tokens come from.
@@ -33,15 +44,16 @@ impl Branch {
         }
     }
 
-    /// Appends its next token; it is done after one of `stop_ids` or `max_tokens` of them.
-    fn append(&mut self, token: SampledToken, stop_ids: &[u32], max_tokens: usize) {
+    /// Appends its next token, and ends the completion if that is to be its last.
+    fn append(&mut self, token: SampledToken, ends: &Ends<'_>) {
         let completion = &mut self.completion;
         completion.ids.push(token.id);
         completion.logprobs.push(token.logprob);
         self.done = match &self.source {
             Source::Sampled(_) => {
-                completion.stopped = stop_ids.contains(&token.id);
-                completion.stopped || completion.ids.len() == max_tokens
+                completion.stopped = ends.stop_ids.contains(&token.id)
+                    || ends.stop.is_some_and(|stop| stop.completed_by(&mut self.tail, token.id));
+                completion.stopped || completion.ids.len() == ends.max_tokens
             }
             Source::Given(ids) => completion.ids.len() == ids.len(),
         };
@@ -58,6 +70,7 @@ pub struct Group {
     branches: Vec<Branch>,
     max_tokens: usize,
     sampling: SamplingParams,
+    stop: Option<Arc<StopStrings>>,
     adapter: Option<u32>,
 }
 
@@ -65,15 +78,16 @@ impl Group {
     /// A request's group, under one of the engine's adapters or the base model. It has a branch for each of
     /// `sources`; given branches have between 1 and `request.max_tokens` tokens.
     pub fn new(adapter: Option<u32>, request: Request, sources: impl Iterator<Item = Source>) -> Group {
-        let Request { id, prompt, max_tokens, sampling, .. } = request;
+        let Request { id, prompt, max_tokens, sampling, stop, .. } = request;
         let branch = |source| Branch {
             source,
             sequence: Sequence::default(),
             completion: Completion::default(),
+            tail: Vec::new(),
             done: false,
         };
         let branches = sources.map(branch).collect();
-        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
+        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, stop, adapter }
     }
 
     /// Returns true if its branches have their first token.
@@ -163,8 +177,9 @@ impl Group {
         pool: &mut BlockPool,
     ) {
         pool.insert(self.adapter, self.stored.blocks(), &self.prompt);
+        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
         for (branch, token) in self.branches.iter_mut().zip(tokens) {
-            branch.append(token, stop_ids, self.max_tokens);
+            branch.append(token, &ends);
             if !branch.done {
                 branch.sequence = self.stored.fork(pool);
             }
@@ -179,9 +194,10 @@ impl Group {
         stop_ids: &[u32],
         pool: &mut BlockPool,
     ) {
+        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
         for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
             let Some(token) = tokens.next() else { return };
-            branch.append(token, stop_ids, self.max_tokens);
+            branch.append(token, &ends);
             if branch.done {
                 // The next turn's prompt may continue this sequence. With `NewBlock` there is a gap, so
                 // its blocks would not align.

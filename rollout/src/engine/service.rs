@@ -9,10 +9,10 @@
 use crate::engine::request::{Completion, Request};
 use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
 use crate::engine::timings::PhaseTimings;
-use crate::runtime::no_thread;
+use crate::runtime::spawn_failure;
 use policy::directory::Policy;
 use record::failure::{Failure, Result};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -23,14 +23,21 @@ use std::time::Duration;
 /// How long a client waits for a group before its thread looks for other work.
 const POLL_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// Finished groups, by the client's request ids, or why there will be none any more.
-type Answer = Result<Vec<(u64, Vec<Completion>)>>;
+/// A finished group, by its client and the client's request id, or why there will be none any more.
+type Answer = Result<Finished>;
+
+struct Finished {
+    client: usize,
+    id: u64,
+    completions: Vec<Completion>,
+}
 
 /// A request, the index of its model, and the channel for its answer.
 struct Submission {
     model: usize,
     adapter: Option<u32>,
     request: Request,
+    client: usize,
     answers: Sender<Answer>,
 }
 
@@ -90,7 +97,7 @@ impl Service {
             }
         };
         let thread = std::thread::Builder::new().name("models".to_owned()).spawn(run);
-        let thread = Thread(Some(thread.map_err(|error| no_thread(&error))?));
+        let thread = Thread(Some(thread.map_err(|error| spawn_failure(&error))?));
         let ended = || Failure::work("the models' thread ended while it opened them");
         let limits = outcome.recv().map_err(|_| ended())??;
         Ok(Arc::new(Service { messages, limits, timings, thread }))
@@ -128,7 +135,9 @@ impl Service {
 
     /// A client for one of the models, with an adapter or without. Answers arrive in `inbox`.
     pub fn client(self: &Arc<Self>, model: usize, adapter: Option<u32>, inbox: &Rc<Inbox>) -> Client {
-        Client { service: self.clone(), model, adapter, inbox: inbox.clone() }
+        let number = inbox.clients.borrow().len();
+        inbox.clients.borrow_mut().push(Mailbox::default());
+        Client { service: self.clone(), model, adapter, inbox: inbox.clone(), number }
     }
 
     fn has_ended(&self) -> bool {
@@ -142,7 +151,7 @@ fn serve<R: Runner>(
     queue: &Receiver<Message>,
     timings: &Mutex<Vec<PhaseTimings>>,
 ) {
-    let mut pending_answers: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
+    let mut pending_answers: HashMap<u64, (usize, u64, Sender<Answer>)> = HashMap::new();
     let mut last_id = 0;
     loop {
         loop {
@@ -150,7 +159,7 @@ fn serve<R: Runner>(
                 true => queue.recv().map_err(|_| TryRecvError::Disconnected),
                 false => queue.try_recv(),
             };
-            let Submission { model, adapter, mut request, answers } = match next {
+            let Submission { model, adapter, mut request, client, answers } = match next {
                 Ok(Message::Submit(submission)) => submission,
                 Ok(Message::Release(answer)) => {
                     // Their receivers are gone.
@@ -174,7 +183,7 @@ fn serve<R: Runner>(
             let theirs = std::mem::replace(&mut request.id, last_id);
             match models[model].submit(adapter, request) {
                 Ok(()) => {
-                    pending_answers.insert(last_id, (theirs, answers));
+                    pending_answers.insert(last_id, (client, theirs, answers));
                 }
                 // Clients check before they submit; a client that is gone needs no answer.
                 Err(failure) => drop(answers.send(Err(failure))),
@@ -186,13 +195,13 @@ fn serve<R: Runner>(
                     // Before the answers go out, because the last client may then ask for the total.
                     lock(timings)[index].add(&model.take_timings());
                     for (id, completions) in finished {
-                        if let Some((theirs, answers)) = pending_answers.remove(&id) {
-                            let _ = answers.send(Ok(vec![(theirs, completions)]));
+                        if let Some((client, id, answers)) = pending_answers.remove(&id) {
+                            let _ = answers.send(Ok(Finished { client, id, completions }));
                         }
                     }
                 }
                 Err(failure) => {
-                    for (_, answers) in pending_answers.into_values() {
+                    for (.., answers) in pending_answers.into_values() {
                         let _ = answers.send(Err(failure.clone()));
                     }
                     return;
@@ -202,18 +211,25 @@ fn serve<R: Runner>(
     }
 }
 
-/// Where the answers for one thread come, whichever models they are from.
+/// Where the answers for one thread come, whichever models they are from: whoever waits, waits for all of them.
 pub struct Inbox {
     answers: Sender<Answer>,
     results: Receiver<Answer>,
-    /// Groups that are still to come.
-    pending: Cell<usize>,
+    clients: RefCell<Vec<Mailbox>>,
+}
+
+/// One client's groups.
+#[derive(Default)]
+struct Mailbox {
+    finished: Vec<(u64, Vec<Completion>)>,
+    /// Groups that were submitted and not yet taken.
+    pending: usize,
 }
 
 impl Inbox {
     pub fn new() -> Rc<Inbox> {
         let (answers, results) = channel();
-        Rc::new(Inbox { answers, results, pending: Cell::new(0) })
+        Rc::new(Inbox { answers, results, clients: RefCell::default() })
     }
 }
 
@@ -223,41 +239,49 @@ pub struct Client {
     model: usize,
     adapter: Option<u32>,
     inbox: Rc<Inbox>,
+    /// Its index in the inbox.
+    number: usize,
 }
 
 impl Client {
-    /// Submits a group, whose id is unique in the inbox.
+    /// Submits a group.
     ///
     /// # Errors
     /// See [`SchedulerConfig::check`]; 1 if the thread has ended.
     pub fn submit(&mut self, request: Request) -> Result<()> {
         self.service.limits(self.model).check(&request)?;
         let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());
-        let submission = Submission { model, adapter, request, answers };
+        let submission = Submission { model, adapter, request, client: self.number, answers };
         self.service.messages.send(Message::Submit(submission)).map_err(|_| ended())?;
-        self.inbox.pending.update(|pending| pending + 1);
+        self.inbox.clients.borrow_mut()[self.number].pending += 1;
         Ok(())
     }
 
-    /// The groups in the inbox, whichever client submitted them; may `wait` a moment for one.
+    /// The groups of this client that have finished; may `wait` a moment for one of any client of the inbox.
     ///
     /// # Errors
     /// A model failed, or its logits are not numbers.
     pub fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
-        let mut finished = Vec::new();
+        let mut clients = self.inbox.clients.borrow_mut();
+        let mut deliver = |answer: Answer| {
+            let Finished { client, id, completions } = answer?;
+            clients[client].finished.push((id, completions));
+            Ok::<(), Failure>(())
+        };
         if wait && let Ok(answer) = self.inbox.results.recv_timeout(POLL_TIMEOUT) {
-            finished = answer?;
+            deliver(answer)?;
         }
         // The thread's last answers are still in the channel after it ended.
         let has_ended = self.service.has_ended();
         while let Ok(answer) = self.inbox.results.try_recv() {
-            finished.extend(answer?);
+            deliver(answer)?;
         }
-        if finished.is_empty() && has_ended {
+        let own = &mut clients[self.number];
+        if own.finished.is_empty() && has_ended {
             return Err(ended());
         }
-        self.inbox.pending.update(|pending| pending - finished.len());
-        Ok(finished)
+        own.pending -= own.finished.len();
+        Ok(std::mem::take(&mut own.finished))
     }
 
     /// The model's time by phase since any client last asked.
@@ -265,9 +289,9 @@ impl Client {
         std::mem::take(&mut lock(&self.service.timings)[self.model])
     }
 
-    /// Returns true if nothing is being generated for its inbox.
+    /// Returns true if all its groups were taken.
     pub fn is_idle(&self) -> bool {
-        self.inbox.pending.get() == 0
+        self.inbox.clients.borrow()[self.number].pending == 0
     }
 }
 

@@ -16,7 +16,7 @@ use record::line::JointRewards;
 use record::sample::Rewards;
 
 use super::group::{Candidate, Group, Member, PromptRequest};
-use crate::widths::Widths;
+use crate::by_role::Widths;
 
 use super::{Episode, EpisodeError, Select, Stop, Transition};
 
@@ -66,7 +66,7 @@ impl JointConfig {
     pub fn check(&self, state: &dyn State, widths: &Widths, turns: Option<u32>) -> Result<()> {
         let workflow = state.workflow();
         let agents = |stage: usize| &workflow.agents()[workflow.stage(stage)];
-        let of_stage = |stage: usize| agents(stage).iter().map(|agent| widths.of(agent)).collect();
+        let of_stage = |stage: usize| agents(stage).iter().map(|agent| *widths.of(agent)).collect();
         let stages: Vec<Vec<u32>> = (0..workflow.stages()).map(of_stage).collect();
         if stages.iter().any(|agents| agents.len() > 1) && !state.scores_together() {
             return Err(Failure::usage("--joint: the environment scores the agents of a stage one by one")
@@ -200,7 +200,7 @@ impl Episode {
             action.selected = true;
             self.reward += action.reward;
         }
-        let groups =
+        let groups: Vec<Group> =
             complete.into_iter().enumerate().map(|(agent, part)| self.group(agent, part, &scored)).collect();
         let above = mean(scored.iter().map(|(action, _)| action.reward));
         let stops = config.stop_above.is_some_and(|threshold| above > threshold);
@@ -210,6 +210,7 @@ impl Episode {
                 own = Some(state);
             } else if config.expand == Expand::All && !stops && !action.outcome.terminated {
                 let mut fork = self.fork(state, &action);
+                fork.remember_joint(&groups, &action);
                 let requests = fork.advance(false, false);
                 forks.extend((!requests.is_empty()).then_some((fork, requests)));
             }
@@ -220,6 +221,7 @@ impl Episode {
         };
         let Outcome { terminated, success, .. } = action.outcome;
         self.enter(state, action);
+        self.remember_joint(&groups, action);
         let requests = if stops && !terminated && !success {
             self.stop = Some(Stop::Threshold);
             Vec::new()
@@ -346,6 +348,7 @@ impl Episode {
             agent: request.agent,
             parent: self.parent.clone(),
             messages: request.messages,
+            has_tools: request.tools.is_some(),
             members: candidates.into_iter().enumerate().map(member).collect(),
         }
     }
@@ -364,11 +367,19 @@ impl Episode {
             path: self.path.clone(),
             executed: false,
             waiting: vec![None; self.waiting.len()],
+            spoken: self.spoken.clone(),
             reward: 0.0,
             stop: None,
         };
         fork.enter(state, action);
         fork
+    }
+
+    /// Keeps the actions that `action` is made of.
+    fn remember_joint(&mut self, groups: &[Group], action: &JointAction) {
+        for (group, &choice) in groups.iter().zip(&action.choices) {
+            self.remember(group, &group.members[choice]);
+        }
     }
 
     /// Goes on in the state after `action`.

@@ -16,7 +16,7 @@ use ureq::http::{HeaderMap, StatusCode, Uri};
 
 use super::answer::{self, Attempt, candidate, short};
 use super::waits::Waits;
-use super::{CONNECTIONS, Call, CallError, Patience};
+use super::{CONNECTIONS, Call, CallError, RetryPolicy};
 
 /// The first pause before a retry; each is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ pub(super) struct Endpoint {
     pub seed: bool,
     key: Option<String>,
     agent: Agent,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     /// True if it was told that the server cannot be reached.
     told: AtomicBool,
     waits: Arc<Waits>,
@@ -51,8 +51,8 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// The server of a URL with settings; asks which models there are, unless they name one.
-    pub fn open(text: &str, patience: Patience) -> Result<Endpoint> {
-        let mut endpoint = Endpoint::parse(text, patience)?;
+    pub fn open(text: &str, retry_policy: RetryPolicy) -> Result<Endpoint> {
+        let mut endpoint = Endpoint::parse(text, retry_policy)?;
         if endpoint.model.is_empty() {
             endpoint.model = endpoint.only_model()?;
         }
@@ -60,7 +60,7 @@ impl Endpoint {
     }
 
     /// The same without asking anybody: its model may be unknown.
-    pub fn parse(text: &str, patience: Patience) -> Result<Endpoint> {
+    pub fn parse(text: &str, retry_policy: RetryPolicy) -> Result<Endpoint> {
         let (url, settings) = text.split_once('?').unwrap_or((text, ""));
         check(url)?;
         let url = url.trim_end_matches('/');
@@ -73,16 +73,16 @@ impl Endpoint {
             seed: true,
             key: key_in("OPENAI_API_KEY")?,
             agent: Agent::config_builder()
-                .timeout_global(Some(patience.timeout))
+                .timeout_global(Some(retry_policy.timeout))
                 .http_status_as_error(false)
                 .max_redirects(0)
                 .max_idle_connections(CONNECTIONS)
                 .max_idle_connections_per_host(CONNECTIONS)
                 .build()
                 .into(),
-            patience,
+            retry_policy,
             told: AtomicBool::new(false),
-            waits: Waits::of(url, patience)?,
+            waits: Waits::of(url, retry_policy)?,
         };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             if let Some(variable) = setting.strip_prefix("api_key_var=") {
@@ -158,14 +158,14 @@ impl Endpoint {
         }
     }
 
-    /// Calls until there is an answer that `read` takes, or patience is at its end.
+    /// Calls until there is an answer that `read` takes, or retries are used up.
     fn patiently<T>(
         &self,
         path: &str,
         body: Option<&Value>,
         read: impl Fn(Value) -> std::result::Result<T, answer::Fault>,
     ) -> std::result::Result<T, CallError> {
-        let (mut pause, mut retries) = (PAUSE, self.patience.retries);
+        let (mut pause, mut retries) = (PAUSE, self.retry_policy.retries);
         loop {
             let waiting = self.waits.begin();
             let reply = self.call(path, body);
@@ -183,7 +183,7 @@ impl Endpoint {
             let wait = wanted.unwrap_or(pause).min(LONGEST_PAUSE);
             match &failed {
                 CallError::Run(failure)
-                    if !self.patience.quiet && !self.told.swap(true, Ordering::Relaxed) =>
+                    if !self.retry_policy.quiet && !self.told.swap(true, Ordering::Relaxed) =>
                 {
                     stage::note(stage::name(), format!("{}; trying again", failure.message));
                 }
@@ -305,7 +305,7 @@ impl Endpoint {
                     )));
             }
             ureq::Error::Timeout(_) => {
-                let seconds = self.patience.timeout.as_secs_f64();
+                let seconds = self.retry_policy.timeout.as_secs_f64();
                 self.no_answer(&format!("no answer in {seconds} s"))
             }
             _ => self.no_answer(&error.to_string()),
@@ -414,8 +414,8 @@ mod tests {
         ] {
             assert_eq!(check(url), Ok(()), "{url}");
         }
-        let patience = Patience { timeout: Duration::from_secs(1), retries: 0, quiet: true };
-        let failure = Endpoint::open("http://h/v1?api_key=sk-SECRET-4711", patience).unwrap_err();
+        let retry_policy = RetryPolicy { timeout: Duration::from_secs(1), retries: 0, quiet: true };
+        let failure = Endpoint::open("http://h/v1?api_key=sk-SECRET-4711", retry_policy).unwrap_err();
         assert!(failure.code == 2 && !format!("{failure:?}").contains("SECRET"), "{failure:?}");
     }
 }

@@ -8,7 +8,9 @@ use std::process::{Command, Output, Stdio};
 
 use crate::runtime::fetch_runtime;
 use envs::{Selection, Settings, Split};
+use policy::directory::Policy;
 use policy::initial::{Preset, from_preset};
+use policy::tokenizer::Tokenizer;
 use serde_json::Value;
 
 /// A user who owns nothing.
@@ -320,4 +322,65 @@ fn a_missing_gpu_is_reported_before_anything_is_read() {
     assert!(output.stdout.is_empty());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.lines().count() == 2 && stderr.contains("\nhint: "), "{stderr}");
+}
+
+/// A stop string ends a completion with the token that completes it, and changes nothing before.
+#[test]
+fn a_stop_string_ends_a_completion_at_the_token_that_completes_it() {
+    let folder = policies();
+    let tokenizer =
+        Policy::open(&folder.path().join("tool")).and_then(|policy| Tokenizer::load(policy.model()));
+    let tokens = tokenizer.and_then(|tokenizer| tokenizer.token_bytes()).expect("a tokenizer");
+    let bytes = |ids: &[u32]| -> Vec<u8> { ids.iter().flat_map(|&id| tokens.of(id).to_vec()).collect() };
+    let ids = |sample: &Value| -> Vec<u32> {
+        serde_json::from_value(sample["completion_ids"].clone()).expect("ids")
+    };
+    let flags = ["--policy", "tool", "--max-tokens", "40", "--turns", "1", "--branches", "2"];
+    let free = values(&lines(folder.path(), &flags, &tasks(4)));
+    let first = |values: &[Value]| -> Vec<Value> {
+        let of_tool = |value: &&Value| value["type"] == "sample" && value["agent"] == "tool";
+        values.iter().filter(of_tool).cloned().collect()
+    };
+    // From the middle of the 5th token to the middle of the 8th, where they are text.
+    let text = first(&free).iter().find_map(|sample| {
+        let ids = ids(sample);
+        let (begin, end) = (bytes(ids.get(..5)?).len() - 1, bytes(ids.get(..7)?).len() + 1);
+        let text = String::from_utf8(bytes(&ids).get(begin..end)?.to_vec()).ok()?;
+        (text.is_ascii() && !text.contains(['=', '\0'])).then_some(text)
+    });
+    let text = text.expect("a completion that is text somewhere");
+    let stopped = values(&lines(folder.path(), &[&flags[..], &["--stop", &text]].concat(), &tasks(4)));
+    let mut ended = 0;
+    for (free, stopped) in first(&free).iter().zip(&first(&stopped)) {
+        let (free_ids, ids) = (ids(free), ids(stopped));
+        let holds = |ids: &[u32]| bytes(ids).windows(text.len()).any(|window| window == text.as_bytes());
+        let expected =
+            (1..=free_ids.len()).find(|&count| holds(&free_ids[..count])).unwrap_or(free_ids.len());
+        assert_eq!(ids, free_ids[..expected]);
+        let logprobs = |sample: &Value| sample["completion_logprobs"].as_array().expect("numbers").clone();
+        assert_eq!(logprobs(stopped), logprobs(free)[..expected]);
+        if holds(&ids) {
+            ended += 1;
+            assert_eq!(stopped["finish_reason"], "stop");
+            assert!(stopped["completion"].as_str().expect("text").contains(&text), "the text stays");
+        }
+        assert_eq!(stopped["sampling"]["stop"], serde_json::json!([text]));
+    }
+    assert!(ended > 0, "{text:?} ended nothing");
+}
+
+#[test]
+fn a_flag_for_an_agent_that_nobody_plays_is_refused() {
+    let folder = policies();
+    for (flags, hint) in [
+        (["--temperature", "judge=0.5"], "its agents are: tool, planner"),
+        (["--max-tokens", "judge=5"], "its agents are: tool, planner"),
+        (["--min-p", "judge=0.5"], "its agents are: tool, planner"),
+        (["--stop", "a=b"], "its agents are: tool, planner; --stop '=TEXT' for a text with = in it"),
+    ] {
+        let output = rollout(folder.path(), &[&TEAM[..4], &flags].concat(), &tasks(1));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("the workflow has no agent named") && stderr.contains(hint), "{stderr}");
+    }
 }

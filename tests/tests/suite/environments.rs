@@ -316,3 +316,43 @@ fn demonstrations_are_asked_for_with_a_warm_up_only() {
     assert_eq!(output.status.code(), Some(3), "{printed}");
     assert!(printed.contains("demo failed with exit code 3"), "{printed}");
 }
+
+/// Tools reach the template; the tokens of a prompt are the last prompt's, the completion's, and the rest.
+#[test]
+fn conversations_with_tools_grow_by_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, dir) =
+        (root().join("examples/tool_loop.py").display().to_string(), folder.path().display());
+    must(&format!("policy init {dir}/p --preset tiny --seed 1"));
+    let template = "{% if tools %}<|system|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}\
+                    {% for m in messages %}<|user|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}<|assistant|>";
+    std::fs::write(folder.path().join("p/current/chat_template.jinja"), template).expect("a template");
+    for flags in ["", "--joint aligned --expand all", "--sampling parallel"] {
+        must(&format!(
+            "cd {dir}; python3 {program} tasks --count 2 | \
+             rollout --env-command 'python3 {program}' --policy p --branches 2 --turns 3 --max-tokens 6 {flags} --quiet | \
+             group --quiet | advantage --quiet > samples.jsonl"
+        ));
+        let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let samples: Vec<Value> = lines.filter(|line| line["type"] == "sample").collect();
+        let ids = |sample: &Value, key: &str| -> Vec<u64> {
+            sample[key].as_array().expect("tokens").iter().filter_map(Value::as_u64).collect()
+        };
+        let (mut later, mut roles) = (0, Vec::new());
+        for sample in &samples {
+            assert_eq!(sample["tools"][0]["function"]["name"], "add", "{flags}");
+            let Some(before) = samples.iter().find(|before| before["id"] == sample["parent"]) else {
+                continue;
+            };
+            let known = [ids(before, "prompt_ids"), ids(before, "completion_ids")].concat();
+            assert!(ids(sample, "prompt_ids").starts_with(&known), "{flags}: {}", sample["id"]);
+            later += 1;
+            roles =
+                sample["prompt"].as_array().expect("messages").iter().map(|m| m["role"].clone()).collect();
+        }
+        assert!(later >= 4, "{flags}: {later}");
+        assert_eq!(&roles[..4], ["system", "user", "assistant", "tool"], "{flags}");
+    }
+    must(&format!("update --policy {dir}/p --quiet < {dir}/samples.jsonl > {dir}/metrics.jsonl"));
+}

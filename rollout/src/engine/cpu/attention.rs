@@ -10,10 +10,10 @@
     reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
 )]
 
+use super::context::ForwardContext;
 use super::kernels::{KeyPass, Keys};
 use super::kv::{BLOCK_SIZE, KvCache};
 use super::rope::Rope;
-use super::runner::ForwardContext;
 use super::workspace::{MAX_ROWS, Workspace};
 use crate::engine::batch::{Batch, GroupRows};
 use gemm::Precision;
@@ -158,7 +158,7 @@ impl Prefetch<'_> {
         let layout = kv.layout();
         for (index, &block) in self.blocks.iter().enumerate().take(self.tokens.div_ceil(BLOCK_SIZE)) {
             let inside = (self.tokens - index * BLOCK_SIZE).min(BLOCK_SIZE);
-            work.ahead.add(
+            work.prefetcher.add(
                 kv.start(block).wrapping_add(self.offset),
                 layout.words((BLOCK_SIZE + inside) * layout.head_size),
             );
@@ -247,7 +247,7 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
         }
         let (kv, work) = (&context.kv, &mut context.work);
         work.begin(members, padded(seen));
-        work.ahead.clear();
+        work.prefetcher.clear();
         let hidden = |token: usize| head.layer.hidden(start + first + token + 1);
         let keys = Keys {
             starts: kv.starts(),
@@ -262,7 +262,7 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
             let token = member / head.group;
             hide(work.scores_of(member), hidden(token), start + first + token + 1);
         }
-        work.soften(members);
+        work.softmax(members);
         (head.passes.add)(work, 0, members, keys);
         for member in 0..members {
             let (token, own) = (member / head.group, member % head.group);
@@ -294,7 +294,7 @@ unsafe fn decode(
             head.rotate_queries(context, row_of(sequence), position, index * group);
         }
         let (kv, work) = (&context.kv, &mut context.work);
-        work.ahead.clear();
+        work.prefetcher.clear();
         for sequence in part.clone() {
             Prefetch { blocks: own_blocks(sequence), tokens: own_tokens(sequence), offset: head.offset }
                 .list(kv, work);
@@ -333,7 +333,7 @@ unsafe fn decode(
                 hide(of_own, keys.from as i64, keys.count);
             }
         }
-        work.soften(members);
+        work.softmax(members);
         (head.passes.add)(work, 0, members, prompt);
         for (index, sequence) in part.enumerate() {
             (head.passes.add)(work, index * group, group, own(sequence));

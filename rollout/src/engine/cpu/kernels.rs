@@ -13,7 +13,7 @@
 
 use super::kv::BLOCK_SIZE;
 use super::lanes::{Lanes, Number};
-use super::workspace::{Ahead, Workspace};
+use super::workspace::{Prefetcher, Workspace};
 use std::ptr::NonNull;
 
 /// Keys to process for all rows before the next keys, so that they stay in the L1 cache.
@@ -32,7 +32,7 @@ struct Rows {
 /// Scores of `R` rows against the keys of `T` blocks.
 #[inline(always)]
 unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     Rows { width, stride }: Rows,
     queries: *const f32,
     keys: &[*const K],
@@ -40,8 +40,8 @@ unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
 ) {
     let mut sums = [[S::splat(0.0); T]; R];
     for dimension in 0..width {
-        ahead.step::<S>();
-        ahead.step::<S>();
+        prefetcher.step::<S>();
+        prefetcher.step::<S>();
         let mut key = [S::splat(0.0); T];
         for tile in 0..T {
             key[tile] = K::load::<S>(keys[tile].add(dimension * BLOCK_SIZE));
@@ -63,7 +63,7 @@ unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
 /// Scores of `R` rows against all blocks of a chunk, `T` blocks at a time.
 #[inline(always)]
 unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     rows: Rows,
     queries: *const f32,
     keys: &[*const K],
@@ -71,11 +71,11 @@ unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
 ) {
     let mut tile = 0;
     while tile + T <= keys.len() {
-        score::<S, K, R, T>(ahead, rows, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
+        score::<S, K, R, T>(prefetcher, rows, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
         tile += T;
     }
     while tile < keys.len() {
-        score::<S, K, R, 1>(ahead, rows, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
+        score::<S, K, R, 1>(prefetcher, rows, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
         tile += 1;
     }
 }
@@ -83,7 +83,7 @@ unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
 /// Adds the values of a chunk, weighted by `weights`, to the sums of `R` rows: `J` vectors of the head from `first`.
 #[inline(always)]
 unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     Rows { width, stride }: Rows,
     weights: *const f32,
     values: &[*const K],
@@ -101,7 +101,7 @@ unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
         let weights = weights.add(block * BLOCK_SIZE);
         for token in 0..BLOCK_SIZE.min(keys - block * BLOCK_SIZE) {
             for _ in 0..J {
-                ahead.step::<S>();
+                prefetcher.step::<S>();
             }
             let mut value = [S::splat(0.0); J];
             for lane in 0..J {
@@ -125,7 +125,7 @@ unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
 /// [`accumulate`] over the whole head, in register tiles of `J` vectors.
 #[inline(always)]
 unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     rows: Rows,
     weights: *const f32,
     values: &[*const K],
@@ -134,11 +134,11 @@ unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
 ) {
     let mut first = 0;
     while first + J <= rows.width / 16 {
-        accumulate::<S, K, R, J>(ahead, rows, weights, values, keys, first, sums);
+        accumulate::<S, K, R, J>(prefetcher, rows, weights, values, keys, first, sums);
         first += J;
     }
     while first < rows.width / 16 {
-        accumulate::<S, K, R, 1>(ahead, rows, weights, values, keys, first, sums);
+        accumulate::<S, K, R, 1>(prefetcher, rows, weights, values, keys, first, sums);
         first += 1;
     }
 }
@@ -197,7 +197,7 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     let layout = Rows { width: work.width, stride: work.stride };
     let queries = work.queries.start().wrapping_add(first * work.width);
     let scores = work.scores.start().wrapping_add(first * work.stride + keys.column);
-    let ahead = &mut work.ahead;
+    let prefetcher = &mut work.prefetcher;
     for chunk in keys.chunks::<K>(layout.width) {
         let (keys, scores) = (&chunk.keys[..chunk.tiles], scores.add(chunk.begin));
         let mut row = 0;
@@ -207,7 +207,7 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
                 while rows - row >= $rows {
                     let (queries, scores) =
                         (queries.add(row * layout.width), scores.add(row * layout.stride));
-                    score_rows::<S, K, $rows, $tiles>(ahead, layout, queries, keys, scores);
+                    score_rows::<S, K, $rows, $tiles>(prefetcher, layout, queries, keys, scores);
                     row += $rows;
                 }
             };
@@ -231,7 +231,7 @@ pub unsafe fn add_values<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     let layout = Rows { width: work.width, stride: work.stride };
     let sums = work.sums.start().wrapping_add(first * work.width);
     let weights = work.scores.start().wrapping_add(first * work.stride + keys.column);
-    let ahead = &mut work.ahead;
+    let prefetcher = &mut work.prefetcher;
     for chunk in keys.chunks::<K>(layout.width) {
         let (values, weights) = (&chunk.values[..chunk.tiles], weights.add(chunk.begin));
         let mut row = 0;
@@ -239,7 +239,14 @@ pub unsafe fn add_values<S: Lanes, K: Number>(work: &mut Workspace, first: usize
             ($rows:literal, $lanes:literal) => {
                 while rows - row >= $rows {
                     let (weights, sums) = (weights.add(row * layout.stride), sums.add(row * layout.width));
-                    accumulate_rows::<S, K, $rows, $lanes>(ahead, layout, weights, values, chunk.count, sums);
+                    accumulate_rows::<S, K, $rows, $lanes>(
+                        prefetcher,
+                        layout,
+                        weights,
+                        values,
+                        chunk.count,
+                        sums,
+                    );
                     row += $rows;
                 }
             };

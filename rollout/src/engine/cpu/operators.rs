@@ -1,8 +1,8 @@
 //! The custom operators of the CPU's decoder graph (`policy::graph`, shared-prefix kind).
 
 use super::attention::{self, Layer, Tensors};
+use super::context::{ForwardContext, current};
 use super::isa::Kernels;
-use super::runner::{ForwardContext, current};
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;

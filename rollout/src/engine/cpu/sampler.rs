@@ -2,9 +2,10 @@
 //!
 //! Inverse transform sampling: the cumulative distribution in the order of token ids, inverted at the uniform
 //! number of the branch's stream at the token's position. Nothing else enters, so a token is the same in any
-//! batch and on any thread. Truncation (top-k, then top-p over the rest, Holtzman et al., arXiv 1904.09751)
-//! removes tokens and keeps the order of the others; among equal logits the lowest ids are kept. The
-//! log-probability is taken from the whole distribution, before any truncation.
+//! batch and on any thread. Truncation (top-k, then top-p over the rest, Holtzman et al., arXiv 1904.09751, then
+//! min-p, Nguyen et al., arXiv 2407.01082; the order of transformers) removes tokens and keeps the order of the
+//! others; among equal logits the lowest ids are kept. The log-probability is taken from the whole distribution,
+//! before any truncation.
 //!
 //! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk),
 //! whose weights are relative to the chunk's largest logit, and the sum of the chunks; sampling descends the
@@ -50,7 +51,7 @@ impl Sampler {
             return Err(not_numbers());
         }
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
-        self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
+        self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0 || sampling.min_p > 0.0);
         if self.truncated {
             weights(logits, self.distribution.largest, temperature, &mut self.weights);
             self.truncate(logits, sampling, by_count);
@@ -131,6 +132,14 @@ impl Sampler {
                 covered >= wanted
             });
             self.kept.truncate(enough.map_or(self.kept.len(), |last| last + 1));
+        }
+        if sampling.min_p > 0.0 {
+            let all = (0..).zip(&self.weights).map(|(id, &weight)| (id, whole(weight)));
+            if !by_count && sampling.top_p >= 1.0 {
+                self.kept.extend(all);
+            }
+            // A weight is relative to the likeliest token's.
+            self.kept.retain(|&(id, _)| self.weights[id as usize] >= sampling.min_p);
         }
         self.kept.sort_unstable_by_key(|&(id, _)| id);
         self.kept_total = self.kept.iter().map(|&(_, weight)| weight).sum();

@@ -11,11 +11,11 @@ use record::failure::{Failure, Result};
 
 use crate::engine::batch::{NextToken, SampleRequest};
 use crate::engine::cpu::sampler::not_numbers;
-use crate::engine::request::SampledToken;
+use crate::engine::request::{SampledToken, SamplingParams};
 use crate::kernels;
 
 /// Words of a request, as the kernel reads them.
-const REQUEST_WORDS: usize = 12;
+const REQUEST_WORDS: usize = 13;
 /// Words of a sampled token: its id and the bits of its log-probability.
 const TOKEN_WORDS: usize = 2;
 /// Threads of a CUDA block that sums a chunk; must match the kernel.
@@ -152,7 +152,8 @@ fn words(SampleRequest { row, sampling, next }: &SampleRequest, rows: usize) -> 
         }
         NextToken::Given(token) => words[..2].copy_from_slice(&[2, token]),
     }
-    let rest = [temperature.to_bits(), sampling.top_p.to_bits(), sampling.top_k, (row % rows) as u32];
+    let SamplingParams { top_p, top_k, min_p, .. } = *sampling;
+    let rest = [temperature.to_bits(), top_p.to_bits(), top_k, (row % rows) as u32, min_p.to_bits()];
     words[8..].copy_from_slice(&rest);
     words
 }

@@ -36,6 +36,8 @@ fn kept(probabilities: &[f64], logits: &[f32], sampling: &SamplingParams) -> Vec
         covered += probabilities[id];
         kept.push(id);
     }
+    let largest = probabilities.iter().copied().fold(0.0, f64::max);
+    kept.retain(|&id| probabilities[id] >= f64::from(sampling.min_p) * largest);
     kept
 }
 
@@ -43,19 +45,21 @@ fn kept(probabilities: &[f64], logits: &[f32], sampling: &SamplingParams) -> Vec
 fn draws_follow_the_distribution() {
     const DRAWS: u64 = 60_000;
     let settings = [
-        (1.0, 1.0, 0),
-        (0.6, 1.0, 0),
-        (1.7, 1.0, 0),
-        (1.0, 1.0, 12),
-        (1.0, 0.8, 0),
-        (0.8, 0.7, 40),
-        (1.0, 0.05, 0),
+        (1.0, 1.0, 0, 0.0),
+        (0.6, 1.0, 0, 0.0),
+        (1.7, 1.0, 0, 0.0),
+        (1.0, 1.0, 12, 0.0),
+        (1.0, 0.8, 0, 0.0),
+        (0.8, 0.7, 40, 0.0),
+        (1.0, 0.05, 0, 0.0),
+        (1.0, 1.0, 0, 0.11),
+        (1.3, 0.95, 60, 0.02),
     ];
-    for (size, (temperature, top_p, top_k)) in [(64, 0), (200, 1), (517, 2)]
+    for (size, (temperature, top_p, top_k, min_p)) in [(64, 0), (200, 1), (517, 2)]
         .iter()
         .flat_map(|&(size, _)| settings.iter().map(move |&setting| (size, setting)))
     {
-        let sampling = SamplingParams { temperature, top_p, top_k, greedy: false };
+        let sampling = SamplingParams { temperature, top_p, top_k, min_p, greedy: false };
         let logits = logits(size);
         let probabilities = probabilities(&logits, temperature);
         let kept = kept(&probabilities, &logits, &sampling);

@@ -167,6 +167,7 @@ pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Re
         streams: (0..branches as u64).map(stream).collect(),
         max_tokens,
         sampling: SamplingParams::PLAIN,
+        stop: None,
     }
 }
 
@@ -199,7 +200,7 @@ impl<R: Runner> Scheduler<R> {
     ) {
         let max_tokens = completions.iter().map(Vec::len).max().expect("a completion");
         let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
-        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling };
+        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling, stop: None };
         self.push(Group::new(adapter, request, completions.iter().cloned().map(Source::Given)));
     }
 
