@@ -466,7 +466,15 @@ impl State for ExternalState {
     fn to_json(&self) -> Value {
         match &self.state {
             StateValue::Json(state) => state.clone(),
-            StateValue::Handle(_) => json!(self.observations),
+            StateValue::Handle(_) => {
+                let seen = |observation: &Option<Observation>| {
+                    json!(observation.as_ref().map(|seen| &seen.messages))
+                };
+                self.observations
+                    .iter()
+                    .map(|(agent, observation)| (agent.clone(), seen(observation)))
+                    .collect()
+            }
         }
     }
 
