@@ -31,7 +31,7 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct FreeList {
-    /// Offset to length of every free range, none touching another.
+    /// Offset to length of every free range; ranges never touch.
     free: BTreeMap<u64, u64>,
     /// Bytes for buffers: available, in use, and at peak; margins are not counted.
     total: u64,

@@ -4,7 +4,7 @@
 //! grid, columns of B once per row. The sum of an element does not depend on the grid.
 
 use crate::blocking::KC;
-use crate::{Onto, Precision, Scratch, View, ViewMut, multiply};
+use crate::{Accumulate, Precision, Scratch, View, ViewMut, multiply};
 use std::marker::PhantomData;
 
 /// Columns that a block's width is a multiple of: the widest tile of all kernels.
@@ -18,7 +18,7 @@ pub struct Product<'a> {
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
 }
 
@@ -30,7 +30,7 @@ pub fn cut<'a>(
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
     parts: usize,
 ) -> Vec<Product<'a>> {
@@ -50,7 +50,7 @@ pub fn cut<'a>(
             }
             let offset = top * c.stride + left;
             let onto = match onto {
-                Onto::Other(other) => Onto::Other(&other[offset..]),
+                Accumulate::Other(other) => Accumulate::Other(&other[offset..]),
                 onto => onto,
             };
             // SAFETY: the first element of the block, which lies in the result.
@@ -80,7 +80,6 @@ fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
 }
 
 impl Product<'_> {
-    /// Computes it.
     pub fn run(self, scratch: &mut Scratch, precision: Precision) {
         multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
     }
@@ -91,7 +90,7 @@ impl Product<'_> {
         let [rows, columns, inner] = self.extent;
         // A single block of the inner dimension is that already.
         if inner <= KC || rows == 0 || columns == 0 {
-            self.onto = Onto::Result;
+            self.onto = Accumulate::Result;
             return self.run(scratch, precision);
         }
         let mut sums = std::mem::take(&mut scratch.sums);
@@ -101,7 +100,7 @@ impl Product<'_> {
             let height = height.min(rows - top);
             let (a, sums) = (self.a.from(top, 0), &mut sums[..height * columns]);
             let target = ViewMut::new(sums, columns);
-            multiply(scratch, precision, [height, columns, inner], a, self.b, Onto::Zero, target);
+            multiply(scratch, precision, [height, columns, inner], a, self.b, Accumulate::Zero, target);
             for (row, sums) in (top..).zip(sums.chunks_exact(columns)) {
                 // SAFETY: a row of the result, whose elements are this product's alone.
                 let row =
