@@ -87,7 +87,7 @@ impl SampleReader {
             if resident && line.kind == Kind::End {
                 return Ok(());
             }
-            if reader.would_wait() {
+            if reader.would_block() {
                 waiting(&self.samples)?;
             }
             if !reader.read_into(&mut line)? {
