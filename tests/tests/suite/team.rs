@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use troupe_tests::must;
+use troupe_tests::program::{lines, of_type};
 
 const AGENTS: [&str; 4] = ["reasoner-1", "reasoner-2", "tool-1", "judge"];
 /// Random tiny policies earn nothing: this reward differs within a group, so there is something to learn.
@@ -45,14 +46,6 @@ impl Fixture {
     fn current(&self, policy: &str) -> String {
         self.must(&format!("readlink D/{policy}/current")).trim().to_owned()
     }
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
 }
 
 fn end(lines: &[Value]) -> &Value {
