@@ -174,7 +174,7 @@ pub fn completion(published: &str, kind: ElementType) -> Option<(String, Element
 /// The trained tensors of a checkpoint on disk.
 pub struct CheckpointTensors {
     layout: Arc<Layout>,
-    tensors: Tensors,
+    tensors: Arc<Tensors>,
     types: Vec<ElementType>,
 }
 
@@ -183,7 +183,7 @@ impl CheckpointTensors {
     ///
     /// # Errors
     /// One is missing.
-    pub fn new(layout: Arc<Layout>, tensors: Tensors) -> Result<CheckpointTensors> {
+    pub fn new(layout: Arc<Layout>, tensors: Arc<Tensors>) -> Result<CheckpointTensors> {
         let types: Result<Vec<ElementType>> =
             layout.entries.iter().map(|entry| Ok(tensors.tensor(&entry.name)?.dtype)).collect();
         Ok(CheckpointTensors { layout, types: types?, tensors })

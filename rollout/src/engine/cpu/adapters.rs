@@ -37,7 +37,7 @@ impl Adapter {
     /// Files that are missing or damaged.
     pub fn load(policy: &Policy, config: &Config, precision: Precision, isa: Isa) -> Result<Adapter> {
         let (description, weights) = policy
-            .adapter(config)?
+            .adapter()?
             .ok_or_else(|| Failure::work(format!("{}: not an adapter", policy.files.display())))?;
         let (rank, scale) = (description.rank, description.scale());
         let pack = |values: &[f32], extent| pack(values, extent, precision, isa);
