@@ -50,7 +50,7 @@ pub type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<(
 /// meanwhile, and come to nothing.
 ///
 /// # Errors
-/// Those of `write`, or an interruption.
+/// Failures of `write`, or an interruption.
 pub fn with_state<T>(
     ranks: &dyn Ranks,
     layout: &Layout,

@@ -1,6 +1,6 @@
 //! Credit rules through the pipe: lines by hand into `group | advantage`, advantages against numbers computed elsewhere.
 //!
-//! The numbers are those of an independent script, and of the papers' own packages where these could be called.
+//! The numbers come from an independent script, and from the papers' packages where these could be called.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -176,7 +176,7 @@ fn gigpo_adds_a_comparison_of_equal_prompts() {
             -0.625000, -0.256250, -0.125000, -0.125000, -0.125000,
         ],
     );
-    // Without the episode's own part.
+    // Without the episode's part.
     let (whole, _) = through(&lines, &mean);
     let (half, _) = through(&lines, &format!("{mean} --anchor-weight 0.5"));
     let step: Vec<f64> = whole.iter().zip(half).map(|(whole, half)| 2.0 * (whole - half)).collect();

@@ -139,7 +139,7 @@ fn environments_of_others_are_wrapped_and_train() {
     }
     for (game, agents) in [
         ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
-        // As documented, and long enough to be won.
+        // The documented settings, long enough to win.
         ("pettingzoo.classic.tictactoe_v3 --team player_1", 2),
         ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
         ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),

@@ -285,7 +285,7 @@ fn no_tls() -> String {
     format!("https://127.0.0.1:{port}/v1?model=a")
 }
 
-/// Its certificate is its own: what comes after the greeting is not said to just anybody.
+/// Its certificate is self-signed, so a client says nothing after the greeting.
 #[test]
 fn a_server_that_nobody_vouches_for_is_refused() {
     if run("command -v openssl").0 != 0 {

@@ -242,7 +242,7 @@ pub struct ScoreGradient<'a> {
 }
 
 impl<'a> ScoreGradient<'a> {
-    /// Of a loss of log-probabilities alone.
+    /// For a loss of log-probabilities alone.
     pub fn of_logprobs(logprobs: &'a [f32]) -> Self {
         ScoreGradient { logprobs, entropies: None }
     }
