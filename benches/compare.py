@@ -161,7 +161,7 @@ def result(tokens, cpu, wall, peak):
 def training_stream(version, groups):
     """A complete stream of groups x BRANCHES samples of fixed lengths with random advantages, in the format of `advantage`."""
     draws, lines = random.Random(3), []
-    recorded = [-6.238324] * COMPLETION  # those of a uniform policy over 512 tokens
+    recorded = [-6.238324] * COMPLETION  # a uniform policy over 512 tokens
     for group in range(groups):
         prompt = [draws.randrange(512) for _ in range(PROMPT)]
         for branch in range(BRANCHES):

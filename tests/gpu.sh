@@ -193,7 +193,7 @@ number() { # NAME FILE: sum of the numbers of that name in the last line, in its
 last() { # NAME FILE: the last number of that name
     grep -o "\"$1\": *[-0-9.e+]*" "$2" | tail -1 | cut -d: -f2 | tr -d ' ' | grep . || echo unknown
 }
-share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured time; nothing where there is none
+share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured time; empty without a measurement
     awk -v b="$1" -v o="$2" -v s="$3" -v bandwidth="$bytes" -v speed="$operations" 'BEGIN {
         if (bandwidth * speed == 0 || s == 0) exit
         least = b / bandwidth; if (o / speed > least) least = o / speed

@@ -184,7 +184,7 @@ part_decode() { # SIZE
 part_decode-few() { # SIZE
     decoded "$1" 'decode few sequences' --batch "$few" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
 }
-part_decode-long() { # SIZE: own completions of about 512 tokens on average, behind shared prompts
+part_decode-long() { # SIZE: separate completions of about 512 tokens on average, behind shared prompts
     decoded "$1" 'decode long completions' --batch "$batches" --context "$context" --branches 4 --steps "$long_steps" --repeats 1
 }
 part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and without CUDA graphs
@@ -219,7 +219,7 @@ part_rollout() { # SIZE: episodes of two turns and two agents, as a step of trai
 }
 
 # ---- training in fixed shapes ---------------------------------------------------------------------------------
-# Metrics of an update of N micro-batches, into NAME.measured; each has as many groups as fit.
+# Metrics of an update of N micro-batches, into NAME.measured; each filled with groups.
 shaped() { # NAME SIZE SHAPE N
     local name=$1 policy=$work/$2 shape=$3 groups
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)

@@ -81,7 +81,7 @@ impl AnchorReturns {
         returns.get(&key.turn).copied().unwrap_or_default()
     }
 
-    /// Counts a sample among those of its anchor.
+    /// Adds a sample to its anchor.
     pub fn join(&mut self, anchor: &str, key: &CreditKey) {
         let value = self.return_of(key);
         self.members.entry(anchor.to_owned()).or_default().push(value);

@@ -148,7 +148,7 @@ pub enum Credit {
 }
 
 impl Credit {
-    /// Whether whole episodes are compared, which parallel sampling plays.
+    /// True if whole episodes are compared, as parallel sampling plays them.
     pub fn is_of_episodes(self) -> bool {
         matches!(self, Credit::Episode | Credit::EpisodeOwn | Credit::Gigpo)
     }
@@ -279,7 +279,7 @@ impl Arguments {
         self.gamma.unwrap_or(1.0)
     }
 
-    /// Whether an episode counts as often as there are samples of it in a group.
+    /// True if an episode counts once for each of its samples in a group.
     pub fn counts_calls(&self) -> bool {
         self.count == Some(EpisodeWeight::Calls)
     }

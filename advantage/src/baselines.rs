@@ -37,7 +37,7 @@ fn file(folder: &Path, step: u64) -> PathBuf {
 }
 
 impl Baselines {
-    /// Those in `folder`, of which a share `decay` is kept from episode to episode.
+    /// Opens the baselines in `folder`; `decay` is the share kept from episode to episode.
     pub fn new(folder: &Path, decay: f64) -> Self {
         let (before, earned, seen, after) = Default::default();
         Baselines { folder: folder.to_owned(), decay, step: None, before, earned, seen, after }

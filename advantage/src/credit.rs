@@ -27,7 +27,7 @@ use crate::arguments::Credit;
 /// An episode's name, and in parallel sampling its branch, because parallel episodes share a name.
 pub type EpisodeKey = (String, Option<u32>);
 
-/// Which turn of which agent in which episode a sample is.
+/// Identifies a sample by episode, agent and turn.
 #[derive(Clone, Debug)]
 pub struct CreditKey {
     pub episode: EpisodeKey,
@@ -55,7 +55,7 @@ impl Credits {
         Credits { credit, gamma, executed: HashMap::new(), nodes: HashMap::new() }
     }
 
-    /// Takes in a sample that earned `reward`. Returns its key where more than its own reward counts.
+    /// Adds a sample that earned `reward`. Returns its key if other rewards count, too.
     ///
     /// # Errors
     /// 65: a field is missing, or the sample contradicts others of its episode.
@@ -100,7 +100,7 @@ impl Credits {
         Ok(Some(key))
     }
 
-    /// Refuses a tree of joint actions: what follows in it is not what followed on the executed path.
+    /// Refuses a tree of joint actions, where a node's future differs from the executed path's.
     fn one_path(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         let Some(node) = &sample.node else { return Ok(()) };
         let episode = sample.episode.as_deref().unwrap_or_default().to_owned();

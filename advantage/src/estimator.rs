@@ -34,7 +34,7 @@ pub enum Estimator {
 }
 
 impl Estimator {
-    /// Whether a member is compared with the others of its group, so that a flat group has nothing to say.
+    /// True if members are compared within their group, so a flat group gives no signal.
     pub fn compares(self) -> bool {
         !matches!(self, Estimator::Remax | Estimator::Raw | Estimator::Rae)
     }
@@ -43,13 +43,12 @@ impl Estimator {
 /// An estimator with its parameters.
 #[derive(Clone, Debug)]
 pub struct EstimatorConfig {
-    /// Which one.
     pub estimator: Estimator,
     /// The deviation by which `grpo` and `gdpo` divide.
     pub std: Std,
-    /// What they add to it, in units of reward.
+    /// The added term, in units of reward.
     pub epsilon: f64,
-    /// Of how many members `max-at` looks at the best, at least 2.
+    /// The k of `max-at`, the best of k members; at least 2.
     pub k: u32,
     /// The weights of `gdpo`'s components.
     pub weights: Vec<f64>,
@@ -57,16 +56,16 @@ pub struct EstimatorConfig {
     pub flat_below: f64,
 }
 
-/// What is compared in a group: a number for each unit in each field that the estimator reads.
+/// The values compared in a group: one number per unit in each field that the estimator reads.
 #[derive(Clone, Debug, Default)]
 pub struct Units {
-    /// What it is credited with.
+    /// The unit's credit.
     pub values: Vec<f64>,
     /// Subtracted by `remax` and `rae`.
     pub baselines: Vec<f64>,
     /// Completion tokens.
     pub tokens: Vec<f64>,
-    /// Of `gdpo`, by component.
+    /// The values of `gdpo` by component.
     pub components: Vec<Vec<f64>>,
 }
 
@@ -100,7 +99,7 @@ impl EstimatorConfig {
     }
 
     /// Group reward-decoupled normalization: A_i = sum over components of w (c_i - mean) / (std + epsilon). Arxiv 2601.05242,
-    /// section 3; what it whitens afterwards is `--whiten`. A flat component adds 0.
+    /// section 3; its whitening afterwards is `--whiten`. A flat component adds 0.
     fn gdpo(&self, components: &[Vec<f64>]) -> Vec<f64> {
         let mut sums = vec![0.0; components.first().map_or(0, Vec::len)];
         for (weight, values) in self.weights.iter().zip(components) {
@@ -144,7 +143,7 @@ fn group_max(values: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value - most).collect()
 }
 
-/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 where nobody earned anything. Arxiv 2602.02710, equation 9 with
+/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 if all rewards are 0. Arxiv 2602.02710, equation 9 with
 /// all members as samples of the mean. Rewards are not negative.
 fn max_rl(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     let mean = statistics.mean;

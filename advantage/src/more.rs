@@ -16,15 +16,15 @@ use crate::whiten::Whiten;
 pub struct More {
     /// Completion tokens.
     pub tokens: usize,
-    /// Of `gdpo`.
+    /// For `gdpo`.
     pub components: Vec<f64>,
-    /// Of `--gate`.
+    /// For `--gate`.
     pub gate: f64,
-    /// Of `--whiten`: its policy, empty where the record does not say.
+    /// For `--whiten`: the policy; empty if the record does not name it.
     pub policy: String,
-    /// Of `rae`: `ENV/AGENT`.
+    /// For `rae`: `ENV/AGENT`.
     pub role: String,
-    /// Of `--credit gigpo`.
+    /// For `--credit gigpo`.
     pub anchor: String,
 }
 

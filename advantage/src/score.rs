@@ -15,11 +15,11 @@ use crate::statistics::Statistics;
 pub struct Scored {
     /// One per member.
     pub advantages: Vec<f64>,
-    /// Of what its units are credited with.
+    /// Statistics of the units' credits.
     pub statistics: Statistics,
-    /// Whether there is nothing to learn from it.
+    /// True if there is nothing to learn from the group.
     pub flat: bool,
-    /// Whether the gate says so.
+    /// True if the gate closed the group.
     pub gated: bool,
 }
 
@@ -32,7 +32,7 @@ impl Advantages {
             let agent = member.data.agent.as_deref().unwrap_or_default();
             let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
                 // A fault of the tree names its own place.
-                if self.tree.has(&member.id) { failure } else { failure.at(member.line.place()) }
+                if self.tree.has(&member.id) { failure } else { failure.at(member.line.location()) }
             })?;
             if *first.get_or_insert(actions) != actions {
                 let first = first.unwrap_or_default();
@@ -93,7 +93,7 @@ impl Advantages {
         Ok(values)
     }
 
-    /// Whether the gate is shut: all units agree in its component.
+    /// Returns true if the gate is closed: all units agree in its component.
     fn is_gated(&mut self, units: &[&Member]) -> Result<bool> {
         let Some(gate) = &mut self.gate else { return Ok(false) };
         let mut first = None;

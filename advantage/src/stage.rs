@@ -25,7 +25,7 @@ use crate::whiten::{Whiten, Whitening};
 pub(crate) type Group = decorate::Group<Data>;
 pub(crate) type Member = decorate::Member<Data>;
 
-/// What is kept of a sample until its group is complete.
+/// The data of a sample that its group needs.
 #[derive(Debug)]
 pub struct Data {
     pub(crate) size: u32,
@@ -41,7 +41,7 @@ pub struct Data {
     pub(crate) more: Option<Box<More>>,
 }
 
-/// The stage and what it has seen.
+/// The stage and its counts.
 pub struct Advantages {
     pub(crate) arguments: Arguments,
     pub(crate) method: EstimatorConfig,

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// Which standard deviation.
+/// The kind of standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Std {
     /// Divides the squares by n - 1
@@ -17,9 +17,9 @@ pub enum Std {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     pub mean: f64,
-    /// The standard deviation, 0 for a single value. For [`Std::None`] that of [`Std::Sample`].
+    /// The standard deviation, 0 for a single value. [`Std::None`] gives the sample deviation, too.
     pub deviation: f64,
-    /// Whether all values are equal, or as good as equal, so that there is nothing to compare.
+    /// Returns true if all values are equal up to rounding, so that there is nothing to compare.
     pub flat: bool,
 }
 

@@ -106,7 +106,7 @@ impl JointTree {
         }
         self.by_id.insert(joint.id.clone(), index);
         self.actions.push(Action {
-            place: line.place(),
+            place: line.location(),
             episode: (joint.episode, joint.branch),
             turn: joint.turn,
             terminated: joint.terminated,

@@ -32,7 +32,7 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct FreeList {
-    /// Offset to length of every free range, none touching another.
+    /// Offset to length of every free range; ranges never touch.
     free: BTreeMap<u64, u64>,
     /// Bytes for buffers: total, in use, and peak use, without guard margins.
     total: u64,

@@ -127,7 +127,7 @@ pub trait Device {
     /// Sets every value to zero.
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()>;
 
-    /// Whether it runs the kernels of a source: those for one architecture run there alone.
+    /// Returns true if it runs the kernels of a source, which may be limited to one architecture.
     fn runs(&self, source: &Source) -> bool {
         source.architecture.is_none()
     }

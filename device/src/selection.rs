@@ -92,7 +92,7 @@ macro_rules! forward {
 }
 
 impl Any {
-    /// Opens a device; the simulator uses so many threads.
+    /// Opens a device. The simulator uses `threads` threads.
     ///
     /// # Errors
     /// 69 where it is not available; 1 for the CPU, which does not implement [`Device`].
@@ -121,9 +121,9 @@ impl Any {
         Ok(device)
     }
 
-    /// Runs the kernels that every GPU runs in place of the device's own.
-    pub fn without_own_kernels(&mut self) {
-        forward!(self, device => device.without_own_kernels());
+    /// Runs the portable kernels instead of those written for the device's architecture.
+    pub fn without_architecture_kernels(&mut self) {
+        forward!(self, device => device.without_architecture_kernels());
     }
 
     /// Seeds for tests: four schedules in the simulator; two on a GPU, to compare the bits of two runs.

@@ -12,5 +12,5 @@ mod vector;
 
 pub use gemm::Isa;
 pub use rows::{add_bias, geglu, gelu_argument, rms_norm, rotate, rotate_head, swiglu};
-pub use softmax::{CHUNK, LogSumExp, LogitChunk, TILE, softmax, weights};
+pub use softmax::{CHUNK, LogSumExp, LogitChunk, TILE, exp_scaled, softmax};
 pub use vector::{dot, exp};

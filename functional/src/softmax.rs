@@ -93,7 +93,7 @@ fn fold16(mut lanes: [f32; 16]) -> f32 {
 
 /// `exp(scaled)`, and `moment + exp(scaled) * scaled`.
 #[inline(always)]
-fn weighed(scaled: f32, moment: f32) -> (f32, f32) {
+fn exp_with_moment(scaled: f32, moment: f32) -> (f32, f32) {
     let weight = exp(scaled);
     // Avoids 0 × infinity for a logit of negative infinity.
     (weight, weight.mul_add(if weight == 0.0 { 0.0 } else { scaled }, moment))
@@ -111,12 +111,12 @@ vectorized! {
             let rest = sixteens.remainder();
             for logits in sixteens {
                 for lane in 0..16 {
-                    let (weight, moment) = weighed((logits[lane] - shift) * scale, moments[lane]);
+                    let (weight, moment) = exp_with_moment((logits[lane] - shift) * scale, moments[lane]);
                     (lanes[lane], moments[lane]) = (lanes[lane] + weight, moment);
                 }
             }
             for lane in 0..rest.len() {
-                let (weight, moment) = weighed((rest[lane] - shift) * scale, moments[lane]);
+                let (weight, moment) = exp_with_moment((rest[lane] - shift) * scale, moments[lane]);
                 (lanes[lane], moments[lane]) = (lanes[lane] + weight, moment);
             }
             *sum = fold16(lanes);
@@ -127,7 +127,7 @@ vectorized! {
 
 vectorized! {
     /// exp((logit - shift) / temperature) of each logit: with the largest of its chunk, the same bits that a tile adds.
-    pub fn weights(logits: &[f32], shift: f32, temperature: f32, weights: &mut Vec<f32>) {
+    pub fn exp_scaled(logits: &[f32], shift: f32, temperature: f32, weights: &mut Vec<f32>) {
         let scale = 1.0 / temperature;
         weights.clear();
         weights.resize(logits.len(), 0.0);

@@ -59,10 +59,7 @@ macro_rules! kernel {
     };
 }
 
-kernel!(
-    /// f32.
-    Single, 1, tile, transpose, copy
-);
+kernel!(Single, 1, tile, transpose, copy);
 kernel!(
     /// f32, with the right operand in the upper halves of its values: a word holds two columns, 16 apart.
     Halves, 1, tile_halves, transpose, copy,

@@ -2,7 +2,7 @@
 
 use crate::micro_kernel::{MARGIN, MicroKernel, Tile, Word};
 use crate::pack::{self, part};
-use crate::{Addend, Onto, Scratch, View, ViewMut};
+use crate::{Accumulate, Addend, Scratch, View, ViewMut};
 use std::ops::Range;
 
 /// MC: rows of A packed at once; the block stays in the L2 cache.
@@ -18,7 +18,6 @@ pub(crate) const SCRATCH_WORDS: usize = 2 * KC * (MC + NC) + 2 * (MARGIN + 16);
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     Strided(View<'a>),
-    /// Packed by [`pack_band`].
     Packed(&'a [Word]),
 }
 
@@ -42,7 +41,6 @@ fn depths<K: MicroKernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + 
     })
 }
 
-/// The blocks of columns.
 fn widths(columns: usize) -> impl Iterator<Item = Range<usize>> {
     (0..columns).step_by(NC).map(move |first| band(first, columns))
 }
@@ -140,9 +138,9 @@ pub(crate) fn multiply<K: MicroKernel>(
                             let target = c.add(offset);
                             let base = match onto {
                                 _ if depth.start > 0 => target.cast_const(),
-                                Onto::Zero => std::ptr::null(),
-                                Onto::Result => target.cast_const(),
-                                Onto::Other(other) => other.as_ptr().add(offset),
+                                Accumulate::Zero => std::ptr::null(),
+                                Accumulate::Result => target.cast_const(),
+                                Accumulate::Other(other) => other.as_ptr().add(offset),
                             };
                             let tile = Tile { rows: span.len(), columns: wide, stride, in_place, chained };
                             let left = match in_place {
@@ -167,14 +165,14 @@ pub(crate) fn multiply<K: MicroKernel>(
 }
 
 /// The result for an inner dimension of 0.
-fn addend_only(rows: usize, columns: usize, onto: Onto, c: *mut f32, stride: usize) {
+fn addend_only(rows: usize, columns: usize, onto: Accumulate, c: *mut f32, stride: usize) {
     for row in 0..rows {
         // SAFETY: the extents are checked, and the elements of a row are the product's alone.
         let target = unsafe { std::slice::from_raw_parts_mut(c.add(row * stride), columns) };
         match onto {
-            Onto::Zero => target.fill(0.0),
-            Onto::Result => {}
-            Onto::Other(other) => target.copy_from_slice(&other[row * stride..][..columns]),
+            Accumulate::Zero => target.fill(0.0),
+            Accumulate::Result => {}
+            Accumulate::Other(other) => target.copy_from_slice(&other[row * stride..][..columns]),
         }
     }
 }

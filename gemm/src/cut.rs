@@ -4,7 +4,7 @@
 //! grid, and columns of B once per row. The sum of an element does not depend on the grid.
 
 use crate::blocking::KC;
-use crate::{Onto, Precision, Scratch, View, ViewMut, multiply};
+use crate::{Accumulate, Precision, Scratch, View, ViewMut, multiply};
 use std::marker::PhantomData;
 
 /// Block widths are multiples of this: the widest tile of all kernels.
@@ -18,7 +18,7 @@ pub struct Product<'a> {
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
 }
 
@@ -31,7 +31,7 @@ pub fn cut<'a>(
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
     parts: usize,
 ) -> Vec<Product<'a>> {
@@ -51,7 +51,7 @@ pub fn cut<'a>(
             }
             let offset = top * c.stride + left;
             let onto = match onto {
-                Onto::Other(other) => Onto::Other(&other[offset..]),
+                Accumulate::Other(other) => Accumulate::Other(&other[offset..]),
                 onto => onto,
             };
             // SAFETY: the first element of the block, which lies in the result.
@@ -81,7 +81,6 @@ fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
 }
 
 impl Product<'_> {
-    /// Computes it.
     pub fn run(self, scratch: &mut Scratch, precision: Precision) {
         multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
     }
@@ -92,7 +91,7 @@ impl Product<'_> {
         let [rows, columns, inner] = self.extent;
         // With a single block, `multiply` already does that.
         if inner <= KC || rows == 0 || columns == 0 {
-            self.onto = Onto::Result;
+            self.onto = Accumulate::Result;
             return self.run(scratch, precision);
         }
         let mut sums = std::mem::take(&mut scratch.sums);
@@ -102,7 +101,7 @@ impl Product<'_> {
             let height = height.min(rows - top);
             let (a, sums) = (self.a.from(top, 0), &mut sums[..height * columns]);
             let target = ViewMut::new(sums, columns);
-            multiply(scratch, precision, [height, columns, inner], a, self.b, Onto::Zero, target);
+            multiply(scratch, precision, [height, columns, inner], a, self.b, Accumulate::Zero, target);
             for (row, sums) in (top..).zip(sums.chunks_exact(columns)) {
                 // SAFETY: a row of the result; this product alone uses its elements.
                 let row =

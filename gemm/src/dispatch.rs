@@ -5,7 +5,7 @@ use crate::blocking::{self, Right};
 use crate::micro_kernel::{MicroKernel, Word};
 #[cfg(target_arch = "aarch64")]
 use crate::neon;
-use crate::{Addend, Onto, Scratch, View, ViewMut, portable};
+use crate::{Accumulate, Addend, Scratch, View, ViewMut, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
 use std::fmt;
@@ -36,7 +36,6 @@ impl Isa {
     /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Isa::NAMES[self as usize]
     }
@@ -117,7 +116,6 @@ impl Precision {
     /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 2] = ["float32", "bfloat16"];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Precision::NAMES[self as usize]
     }
@@ -141,11 +139,9 @@ impl fmt::Display for Precision {
 /// The entry points for one micro-kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Dispatch {
-    /// [`blocking::multiply`].
     pub multiply: fn(&mut Scratch, [usize; 3], View, Right, Addend, ViewMut),
     /// [`blocking::packed_buffer`].
     pub buffer: fn([usize; 2]) -> (Vec<Word>, usize),
-    /// [`blocking::pack_band`].
     pub pack_band: fn([usize; 2], View, &mut [Word], usize) -> usize,
 }
 
@@ -213,7 +209,7 @@ fn pairs_are_faster() -> bool {
                     extent,
                     a,
                     b,
-                    Onto::Zero.after(),
+                    Accumulate::Zero.after(),
                     ViewMut::new(&mut c, columns),
                 );
                 started.elapsed()
@@ -249,7 +245,7 @@ mod tests {
                     extent,
                     a,
                     b,
-                    Onto::Zero.after(),
+                    Accumulate::Zero.after(),
                     ViewMut::new(&mut c, columns),
                 );
                 c.into_iter().map(f32::to_bits).collect::<Vec<_>>()

@@ -8,8 +8,6 @@
 //! [`mod@cut`] into smaller ones, for several threads, without changing a bit. Left out: the threads, and
 //! operands in types other than f32, except [`Packing::of_halves`].
 
-#![warn(missing_docs)]
-
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -102,7 +100,7 @@ fn reaches(length: usize, rows: usize, columns: usize, stride: usize) -> bool {
 
 /// The addend of a product.
 #[derive(Clone, Copy, Debug)]
-pub enum Onto<'a> {
+pub enum Accumulate<'a> {
     /// None: the result is the product.
     Zero,
     /// The previous content of the result.
@@ -114,12 +112,12 @@ pub enum Onto<'a> {
 /// An addend, and how it enters a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addend<'a> {
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     /// True if an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
     chained: bool,
 }
 
-impl<'a> Onto<'a> {
+impl<'a> Accumulate<'a> {
     /// Added after the sum of each block.
     pub(crate) fn after(self) -> Addend<'a> {
         Addend { onto: self, chained: false }
@@ -163,7 +161,7 @@ pub fn multiply(
     extent: [usize; 3],
     a: View,
     b: View,
-    onto: Onto,
+    onto: Accumulate,
     c: ViewMut,
 ) {
     b.check(extent[2], extent[1], "the right operand");
@@ -179,14 +177,21 @@ pub fn multiply(
 pub fn multiply_chained(scratch: &mut Scratch, extent: [usize; 3], a: View, b: View, c: ViewMut) {
     b.check(extent[2], extent[1], "the right operand");
     let dispatch = Dispatch::of(scratch.isa, Precision::Float32);
-    run(dispatch, scratch, extent, a, Right::Strided(b), Addend { onto: Onto::Zero, chained: true }, c);
+    run(dispatch, scratch, extent, a, Right::Strided(b), Addend { onto: Accumulate::Zero, chained: true }, c);
 }
 
 /// `c = onto + a · b` for `rows` rows of `a`: the values of [`multiply`] with the instruction set of `b`.
 ///
 /// # Panics
 /// As [`multiply`].
-pub fn multiply_packed(scratch: &mut Scratch, rows: usize, a: View, b: &Packed, onto: Onto, c: ViewMut) {
+pub fn multiply_packed(
+    scratch: &mut Scratch,
+    rows: usize,
+    a: View,
+    b: &Packed,
+    onto: Accumulate,
+    c: ViewMut,
+) {
     let extent = [rows, b.columns(), b.inner()];
     run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto.after(), c);
 }
@@ -203,7 +208,7 @@ fn run(
     let [rows, columns, inner] = extent;
     a.check(rows, inner, "the left operand");
     c.check(rows, columns);
-    if let Onto::Other(other) = addend.onto {
+    if let Accumulate::Other(other) = addend.onto {
         assert!(reaches(other.len(), rows, columns, c.stride), "GEMM: the addend is too short");
     }
     (dispatch.multiply)(scratch, extent, a, b, addend, c);

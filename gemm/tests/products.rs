@@ -1,7 +1,7 @@
 //! Matrix products of every instruction set and precision against f64.
 
 use gemm::{
-    Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_chained,
+    Accumulate, Isa, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_chained,
     multiply_packed, round,
 };
 
@@ -119,9 +119,9 @@ fn every_layout_and_odd_size_is_right() {
                 let mut scratch = Scratch::new(instructions);
                 for mode in 0..3 {
                     let (mut c, onto) = match mode {
-                        0 => (vec![f32::NAN; rows * stride], Onto::Zero),
-                        1 => (base.clone(), Onto::Result),
-                        _ => (vec![f32::NAN; rows * stride], Onto::Other(&base)),
+                        0 => (vec![f32::NAN; rows * stride], Accumulate::Zero),
+                        1 => (base.clone(), Accumulate::Result),
+                        _ => (vec![f32::NAN; rows * stride], Accumulate::Other(&base)),
                     };
                     let mut again = c.clone();
                     let extent = [rows, columns, inner];
@@ -173,7 +173,7 @@ fn every_instruction_set_gives_the_same_bits() {
                         extent,
                         a.view(),
                         b.view(),
-                        Onto::Zero,
+                        Accumulate::Zero,
                         c_rows,
                     );
                     c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -208,7 +208,15 @@ fn processors_that_fuse_give_these_bits() {
             let mut c = vec![0.0; rows * columns];
             let (a, b, c_rows) =
                 (View::new(&a, inner), View::new(&b, columns), ViewMut::new(&mut c, columns));
-            multiply(&mut Scratch::new(isa), precision, [rows, columns, inner], a, b, Onto::Zero, c_rows);
+            multiply(
+                &mut Scratch::new(isa),
+                precision,
+                [rows, columns, inner],
+                a,
+                b,
+                Accumulate::Zero,
+                c_rows,
+            );
             // FNV-1a, 32 bits at a time.
             c.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, value| {
                 (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
@@ -232,7 +240,7 @@ fn a_row_does_not_depend_on_its_neighbors() {
             let mut c = vec![0.0; rows * columns];
             let (a, b) = (View::new(&a[first * inner..], inner), View::new(&b, columns));
             let extent = [rows, columns, inner];
-            multiply(&mut scratch, precision, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+            multiply(&mut scratch, precision, extent, a, b, Accumulate::Zero, ViewMut::new(&mut c, columns));
             c
         };
         let all = product(0, 400);
@@ -259,7 +267,7 @@ fn what_is_not_finite_stays_so() {
             a.values[place] = bad;
             let mut c = vec![0.0; 7 * 33];
             let (a, b, c_rows) = (a.view(), b.view(), ViewMut::new(&mut c, 33));
-            multiply(&mut scratch, precision, [7, 33, 17], a, b, Onto::Zero, c_rows);
+            multiply(&mut scratch, precision, [7, 33, 17], a, b, Accumulate::Zero, c_rows);
             for (index, &value) in c.iter().enumerate() {
                 let right = if index / 33 == 3 { !value.is_finite() } else { value == 17.0 };
                 assert!(right, "{instructions:?} {precision:?} {bad} at {index}: {value}");
@@ -300,7 +308,7 @@ fn a_product_that_is_cut_has_the_same_bits() {
             (Matrix::new(&mut random, rows, inner, false), Matrix::new(&mut random, inner, columns, true));
         let (before, other) = (random.values(rows * stride), random.values(rows * stride));
         let mut scratch = Scratch::default();
-        for onto in [Onto::Zero, Onto::Result, Onto::Other(&other)] {
+        for onto in [Accumulate::Zero, Accumulate::Result, Accumulate::Other(&other)] {
             let mut whole = before.clone();
             let c = ViewMut::new(&mut whole, stride);
             multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), onto, c);
@@ -316,11 +324,11 @@ fn a_product_that_is_cut_has_the_same_bits() {
         // Summed from zero, then added.
         let mut sums = vec![0.0; rows * stride];
         let c = ViewMut::new(&mut sums, stride);
-        multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Onto::Zero, c);
+        multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Accumulate::Zero, c);
         for parts in [1, 3, 16] {
             let mut found = before.clone();
             let c = ViewMut::new(&mut found, stride);
-            let products = cut([rows, columns, inner], a.view(), b.view(), Onto::Result, c, parts);
+            let products = cut([rows, columns, inner], a.view(), b.view(), Accumulate::Result, c, parts);
             products.into_iter().for_each(|product| product.add(&mut scratch, precision));
             for (index, (found, before)) in found.iter().zip(&before).enumerate() {
                 assert_eq!(
@@ -360,7 +368,7 @@ fn values_stored_in_halves_give_the_same_bits() {
                     let mut product = |packed: &Packed| {
                         let mut c = vec![0.0; rows * columns];
                         let result = ViewMut::new(&mut c, columns);
-                        multiply_packed(&mut scratch, rows, a.view(), packed, Onto::Zero, result);
+                        multiply_packed(&mut scratch, rows, a.view(), packed, Accumulate::Zero, result);
                         c.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
                     };
                     let (stored, whole) = (product(&halves.finish()), product(&b.packed(isa, precision)));

@@ -22,11 +22,11 @@ const NEEDED: &[Field] =
 
 type Group = decorate::Group<Data>;
 
-/// What is kept of a sample until its group is complete.
+/// The data of a sample that its group needs.
 #[derive(Debug)]
 pub struct Data {
     branch: u32,
-    /// `reward`, or the sum of `rewards` if only those are given; none if the sample was not scored.
+    /// `reward`, or the sum of `rewards` if only those are given; `None` if the sample was not scored.
     reward: Option<f64>,
     scored: bool,
     /// Only in the first member: the parts of the group key, and the fields that its siblings share.
@@ -35,7 +35,7 @@ pub struct Data {
     anchor: Option<usize>,
 }
 
-/// The stage and what it has counted beyond samples and groups.
+/// The stage and its counts beyond samples and groups.
 pub struct Grouping {
     arguments: Arguments,
     anchors: Anchors,
@@ -45,7 +45,7 @@ pub struct Grouping {
     flat: u64,
     /// Groups of parallel sampling, whose members have different prompts.
     parallel: u64,
-    /// Of them, groups with fewer members than episodes, because some episodes ended earlier.
+    /// Groups among them with fewer members than episodes, because some episodes ended earlier.
     short: u64,
     /// Groups dropped because branches were missing, and because members were not scored.
     dropped_incomplete: u64,
@@ -87,12 +87,12 @@ impl Grouping {
         self.arguments.by.siblings() && common(group).is_some_and(|common| common.parallel)
     }
 
-    /// Whether siblings are missing, which in parallel sampling they may.
+    /// Returns true if siblings are missing; parallel sampling allows that.
     fn is_cut(&self, group: &Group) -> bool {
         self.arguments.by.siblings() && !group.complete && !self.is_parallel(group)
     }
 
-    /// Whether it is left out because of members that were not scored.
+    /// Returns true if it is left out because some members were not scored.
     fn is_unscored(&self, group: &Group) -> bool {
         let scored = group.members.iter().filter(|member| member.data.scored).count();
         scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0
@@ -143,7 +143,7 @@ impl Decorate for Grouping {
         let first = match group.members.first() {
             None => Some((parts.into_iter().map(Cow::into_owned).collect(), Common::of(&sample))),
             Some(first) => {
-                let name = || format!("{} on {}", first.id, first.line.place());
+                let name = || format!("{} on {}", first.id, first.line.location());
                 if let Some((names, common)) = &first.data.first {
                     if parts != *names {
                         let cause =
@@ -277,7 +277,7 @@ fn common(group: &Group) -> Option<&Common> {
 }
 
 fn incomplete(group: &Group) -> Failure {
-    let place = group.members.first().map_or_else(|| "stdin".to_owned(), |member| member.line.place());
+    let place = group.members.first().map_or_else(|| "stdin".to_owned(), |member| member.line.location());
     let present = group.members.iter().map(|member| member.data.branch).collect();
     let missing = common(group).map_or(String::new(), |common| common.missing(&present));
     Failure::data(format!("{place}: group {}: the stream ended with {missing}", group.key))

@@ -15,8 +15,9 @@ use record::tools;
 use serde_json::{Map, Value};
 
 use crate::clock;
+use crate::files::{read_text, show};
 use crate::jinja;
-use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::json::{LARGEST_JSON, read_json_if_present};
 
 /// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
@@ -24,7 +25,7 @@ const FUEL: u64 = 10_000_000;
 pub(crate) const FILE: &str = "chat_template.jinja";
 pub(crate) const NAME: &str = "chat_template";
 const HINT: &str =
-    "templates are Jinja as transformers renders it; one of your own goes into chat_template.jinja";
+    "templates are Jinja as transformers renders it; put a custom template into chat_template.jinja";
 /// Further template variables, a JSON object such as `{"enable_thinking": false}` for Qwen3. Stored with the policy, so that
 /// every program renders the same prompt. `transformers` takes them as arguments of `apply_chat_template` instead.
 pub(crate) const ARGUMENTS: &str = "chat_template_kwargs.json";

@@ -13,8 +13,8 @@ use record::failure::{Failure, Result};
 use record::stage;
 use serde_json::{Value, json};
 
-use crate::directory::is_there;
-use crate::json::{read_json_if_present, show};
+use crate::files::{exists, show};
+use crate::json::read_json_if_present;
 
 /// Prefix of a model's name on the command line.
 const PREFIX: &str = "hf:";
@@ -49,7 +49,6 @@ except Exception as error:
     print(json.dumps({"kinds": kinds, "text": " ".join(str(error).split())}))
 "#;
 
-/// A model on a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubModel {
     /// `ORG/NAME`.
@@ -211,7 +210,7 @@ impl HubModel {
     /// The disk's.
     pub(crate) fn note(from: &Path, files: &Path) -> Result<Option<(PathBuf, Value)>> {
         let path = files.join(SOURCE);
-        let model = if is_there(&path)? { None } else { HubModel::of_snapshot(from) };
+        let model = if exists(&path)? { None } else { HubModel::of_snapshot(from) };
         Ok(model.map(|HubModel { name, revision, .. }| (path, json!({ "hub": name, "revision": revision }))))
     }
 }

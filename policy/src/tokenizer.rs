@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use crate::chat::{self, ChatTemplate};
 use crate::confined::{Confined, Death};
-use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::files::{read_text, show};
+use crate::json::{LARGEST_JSON, read_json_if_present};
 use crate::special_tokens::special_tokens;
 use crate::token_bytes::TokenBytes;
 use crate::vocabulary;
@@ -112,7 +113,7 @@ impl Tokenizer {
         } else {
             let start = Confined::start(serve(directory));
             Host::Child(start.map_err(|error| {
-                Failure::unavailable(format!("the tokenizer needs a process of its own: {error}"))
+                Failure::unavailable(format!("the tokenizer's process cannot be started: {error}"))
             })?)
         };
         let mut tokenizer = Tokenizer {
@@ -364,7 +365,7 @@ impl Text {
     fn render(&self, messages: &[Message], tools: Option<&Value>) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(Failure::data(format!("{}: no chat template", show(&self.directory)))
-                .hint("base models have none: put a chat_template.jinja beside tokenizer.json"));
+                .hint("base models have none: put a chat_template.jinja next to tokenizer.json"));
         };
         let text = template.render(messages, tools)?;
         if text.len() <= LONGEST_PROMPT {

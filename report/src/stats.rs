@@ -30,7 +30,7 @@ impl RunningStats {
         self.squares += before * (value - self.mean);
     }
 
-    /// The mean; none without numbers.
+    /// The mean; `None` without numbers.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
@@ -40,7 +40,7 @@ impl RunningStats {
         self.squares
     }
 
-    /// The standard deviation over n - 1; none below two numbers.
+    /// The sample standard deviation (n - 1); `None` below two numbers.
     pub fn deviation(&self) -> Option<f64> {
         (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).max(0.0).sqrt())
     }
@@ -69,7 +69,7 @@ pub struct AnswerCounts {
     pub samples: u64,
     /// Tokens generated.
     pub tokens: u64,
-    /// Those that ended at the token limit and not by themselves.
+    /// Completions cut off by the token limit.
     pub cut: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct EnvironmentStats {
     pub prompt_tokens: u64,
     /// Samples seen; 0 where a filter dropped them, and then nothing is known about tokens.
     pub samples: u64,
-    /// The most candidates of any turn; above 1, scores chose what was executed.
+    /// The most candidates of any turn. Above 1, the executed candidate was chosen by score.
     pub most_candidates: u32,
 }
 
@@ -120,12 +120,12 @@ impl EnvironmentStats {
         self.tasks.values().map(|task| task.solved).sum()
     }
 
-    /// Tokens generated; none where the samples were dropped.
+    /// Tokens generated; `None` if the samples were dropped.
     pub fn completion_tokens(&self) -> Option<u64> {
         (self.samples > 0).then(|| self.answers.values().map(|answers| answers.tokens).sum())
     }
 
-    /// The share of answers that the token limit cut; none where the samples were dropped.
+    /// The share of answers that the token limit cut off; `None` if the samples were dropped.
     pub fn cut(&self) -> Option<f64> {
         let cut: u64 = self.answers.values().map(|answers| answers.cut).sum();
         (self.samples > 0).then(|| cut as f64 / self.samples as f64)
@@ -167,7 +167,7 @@ pub struct Environments {
 }
 
 impl Environments {
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
@@ -210,7 +210,7 @@ pub struct AgentStats {
     pub prompt_tokens: u64,
     /// Σ (reward - mean of its group)².
     pub within: f64,
-    /// Whether a sample of it is of an episode sampled in parallel.
+    /// True if any of its samples is from parallel sampling.
     pub is_parallel: bool,
 }
 
@@ -239,19 +239,19 @@ struct Group {
 /// Group counts of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupStats {
-    /// Groups that the agents of all episodes and turns should have made; none where the stream does not say.
+    /// The number of groups expected from all episodes and turns; `None` if the stream does not say.
     pub expected: Option<u64>,
     /// Groups in the stream.
     pub seen: u64,
-    /// Of them, those whose members all earned the same.
+    /// The groups among them with equal rewards.
     pub flat: u64,
     /// Groups dropped, by stage and reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Groups without exactly as many members as branches.
+    /// Groups with fewer or more members than branches.
     pub uneven: u64,
     /// Groups whose members have different prompts.
     pub mixed_prompts: u64,
-    /// Whether members should share a prompt: not in the ablation groupings and in parallel sampling.
+    /// True if members should share a prompt: not in ablation groupings or parallel sampling.
     pub equal_prompts: bool,
 }
 
@@ -262,7 +262,7 @@ pub struct StreamStats {
     pub environments: Environments,
     /// By name.
     pub agents: BTreeMap<String, AgentStats>,
-    /// What they are taught.
+    /// The training signal.
     pub credits: StepCredit,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,
@@ -270,7 +270,7 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.

@@ -24,6 +24,23 @@ pub fn fetched_version() -> &'static str {
     SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
 }
 
+/// Sets the environment variables that ONNX Runtime and the libraries of its CUDA provider read: no telemetry, and fixed
+/// workspaces of cuBLAS.
+///
+/// # Safety
+/// No other thread may exist yet, because it could read the environment meanwhile.
+pub unsafe fn set_variables() {
+    // SAFETY: the caller's.
+    unsafe {
+        std::env::set_var("ORT_DISABLE_TELEMETRY", "1");
+        // Eight times 4 MiB for each cuBLAS handle, made with it: otherwise a captured product allocates its workspace in
+        // the CUDA graph, and may be another one than outside of it.
+        if std::env::var_os("CUBLAS_WORKSPACE_CONFIG").is_none() {
+            std::env::set_var("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        }
+    }
+}
+
 /// The build of the library that a process uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Build {

@@ -1,7 +1,7 @@
 """Makes the goldens in gguf/: tiny random models as GGUF files, and the same models as Hugging Face checkpoints.
 
 Why: the `gguf` package decides what the blocks of a format mean, the trained tokenizers what their texts are cut into. A file
-holds each model as llama.cpp's own converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
+holds each model as llama.cpp's converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
 are plus 1, and the experts of a layer are one tensor.
 
 Left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
@@ -182,7 +182,7 @@ def separate(values, heads):
 
 
 def stacked(tensors):
-    """The tensors of a file with names of the checkpoint: the experts of a layer are one, beside the names of each."""
+    """The tensors of a file by the checkpoint's names; a layer's experts are one tensor with several names."""
     whole = {}
     for name, values in tensors.items():
         together = re.sub(r"experts\.\d+\.", "experts.", name)

@@ -1,4 +1,4 @@
-//! Which flags go together: what has no effect is refused.
+//! Checks combinations of flags, and refuses flags without effect.
 
 use std::path::Path;
 
@@ -133,10 +133,10 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     Ok(launcher)
 }
 
-/// The models that have a name of their own.
+/// The models that have a short name.
 const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
 
-/// Whether `--model` is a preset, a file or folder that is there, or a hub's model.
+/// Returns true if `--model` is a preset, an existing file or folder, or a hub's model.
 fn check_model(settings: &Settings) -> Result<()> {
     let model = settings.text("model");
     let is_of_hub = model.starts_with("hf:");
@@ -161,7 +161,7 @@ fn check_model(settings: &Settings) -> Result<()> {
     Err(Failure::usage(format!("--model {model}: there is no such preset, file or folder")).hint(hint))
 }
 
-/// Values with which nothing is learned, or what was is lost.
+/// Refuses values with which nothing is learned, or learned weights are lost.
 fn check_learning(settings: &Settings) -> Result<()> {
     for (name, optimizer) in
         [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
@@ -195,7 +195,7 @@ fn check_learning(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Whether the ranks of each of so many policies, trained side by side, can share its parts.
+/// Refuses a number of ranks that cannot share the parts of policies trained side by side.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -210,7 +210,7 @@ pub fn share_parts(settings: &Settings, policies: u64) -> Result<()> {
         .hint("each rank computes as many parts; the bytes of the policies depend on --parts"))
 }
 
-/// Whether a program is on the `PATH`.
+/// Returns true if a program is on the `PATH`.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| {

@@ -1,4 +1,4 @@
-//! Whether a run collapses: what its last step looks like beside those before it. A warning and no more: nothing is stopped.
+//! Detects collapse by comparing a run's last step with the steps before it. It only warns and never stops the run.
 //!
 //! docs/evaluation.md says from which runs the limits were found.
 
@@ -19,7 +19,7 @@ const STANDARD_ERRORS: f64 = 3.5;
 const ENTROPY: f64 = 2.0;
 /// Factor by which answer length must change, while success falls.
 const LENGTH: f64 = 2.0;
-/// Share of tokens with a ratio outside the clip range, beyond which an update left what it was made from.
+/// Largest sound share of tokens with a ratio outside the clip range; above it, the update moved too far from its start.
 const CLIPPED: f64 = 0.15;
 
 /// One step's statistics.
@@ -30,17 +30,17 @@ pub struct StepHealth {
     samples: f64,
     cut: f64,
     tokens: f64,
-    /// Of which so many have a format, and so many are well formed: some environments say nothing of it.
+    /// Samples with a format, and well-formed ones among them; some environments report no format.
     with_format: f64,
     well_formed: f64,
     /// Nats per token, averaged over policies.
     entropy: Option<f64>,
-    /// Of the policy with most.
+    /// The largest value of any policy.
     clipped: f64,
 }
 
 impl StepHealth {
-    /// Of a step's metrics; `None` where there are none.
+    /// Reads a step's metrics; `None` without metrics.
     pub fn of(metrics: &Path) -> Option<StepHealth> {
         let text = fs::read_to_string(metrics).ok()?;
         let mut health = StepHealth::default();
@@ -93,7 +93,7 @@ impl StepHealth {
 #[derive(Debug, Default)]
 pub struct Watch {
     steps: VecDeque<StepHealth>,
-    /// Whether the last step was said to collapse: it is said once.
+    /// True if the last step was reported as a collapse, which is reported once.
     has_warned: bool,
 }
 
@@ -113,7 +113,7 @@ impl Watch {
     }
 }
 
-/// What moved far in a step, beside those before it.
+/// The measures that moved far in a step, compared with the steps before it.
 fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     let mut signs = Vec::new();
     let mean = |of: &dyn Fn(&StepHealth) -> Option<f64>| -> Option<f64> {
@@ -157,12 +157,12 @@ fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     signs
 }
 
-/// Success over the last two steps, and over those before them.
+/// Success over the last two steps, and over the steps before them.
 #[derive(Clone, Copy, Debug)]
 struct Success {
     before: f64,
     now: f64,
-    /// Of their difference, if it is chance.
+    /// The probability of their difference by chance.
     standard_error: f64,
 }
 
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What is said of each of these steps.
+    /// The warnings for each of these steps.
     fn said(steps: &[StepHealth]) -> Vec<Option<String>> {
         let mut watch = Watch::default();
         steps.iter().map(|step| watch.step(step.clone())).collect()

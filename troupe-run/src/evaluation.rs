@@ -30,7 +30,7 @@ pub fn say(line: &str) -> Result<()> {
     }
 }
 
-/// An evaluation that did better than those before it.
+/// An evaluation that did better than all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Best {
     /// The share of test tasks solved.
@@ -45,7 +45,7 @@ impl Best {
         evaluations.into_iter().reduce(|best, next| if next.success > best.success { next } else { best })
     }
 
-    /// What is said of an evaluation beside those before it.
+    /// The message about an evaluation, compared with earlier ones.
     fn said(before: Option<Best>, now: Best) -> String {
         match before {
             None => String::new(),
@@ -56,10 +56,10 @@ impl Best {
 }
 
 /// Plays the test tasks after a step, if that has not been done, and says how many succeed. Returns the best evaluation of the run up to
-/// this one; `before` is that of those before it.
+/// this one; `before` is the best of the earlier ones.
 ///
 /// # Errors
-/// That of the pipe.
+/// The pipe's failure.
 pub fn evaluate(
     run: &RunFiles,
     (programs, settings): (&Programs, &Settings),
@@ -88,7 +88,7 @@ pub fn evaluate(
     let now = evaluations(programs, &[(step, file)]).pop();
     let beside = now.map_or(String::new(), |now| Best::said(before, now));
     let rate = rate.trim_end();
-    // What is cut says so itself; where nothing is solved it is the first thing to mend.
+    // Cut-off answers are reported separately; if nothing is solved, they are the first thing to fix.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
     let advice = if is_cut { ": raise --max-tokens first" } else { "" };
     say(&format!(
@@ -158,7 +158,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     Ok(())
 }
 
-/// The page of a run, made from its files: if it fails, nothing is lost.
+/// Makes the page of a run from its files. A failure loses no data.
 #[derive(Debug)]
 pub struct Page {
     drawing: Option<Child>,
@@ -231,16 +231,16 @@ impl Page {
 /// Counts of a step's flat groups: groups whose members all have the same score, so that advantages are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flat {
-    /// Those without anything to compare.
+    /// Groups without anything to compare.
     pub flat: u64,
     /// All groups.
     pub groups: u64,
-    /// Whether a policy keeps its version, because nothing was left to train it on.
+    /// True if a policy keeps its version because no samples were left to train on.
     pub is_skipped: bool,
 }
 
 impl Flat {
-    /// Of a step's metrics.
+    /// Reads a step's metrics.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -256,7 +256,7 @@ impl Flat {
         Ok(counts)
     }
 
-    /// Whether there was nothing to learn from.
+    /// Returns true if there was nothing to learn from.
     pub fn is_flat(self) -> bool {
         self.groups > 0 && self.flat == self.groups
     }
@@ -281,7 +281,7 @@ pub fn nothing_left(step: u64, solved: f64) -> String {
     )
 }
 
-/// All groups of several steps are flat; `answers` are those of the last one.
+/// All groups of several steps are flat; `answers` come from the last step.
 pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",

@@ -13,10 +13,10 @@ use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
 
-/// Makes the policies of a run, anew only where no step rests on them: what cannot be seen need not be missing.
+/// Makes the policies of a run. It replaces policies only if no step depends on them: one that cannot be read may still exist.
 ///
 /// # Errors
-/// That of the program which makes one; `policies/done` is gone (exit 74).
+/// The failure of the program that makes one; `policies/done` is missing (exit 74).
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
@@ -43,13 +43,13 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     disk::sync(run.path())
 }
 
-/// Runs `policy init`, which prints what it made.
+/// Runs `policy init`, which prints the new policy.
 fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
     let directory = directory.display().to_string();
     plan.programs.run("policy", &[&["init", directory.as_str()], from].concat())
 }
 
-/// Policies that were handed in, and if there is a KL, what they were.
+/// Copies the user's policies and, with a KL term, keeps a second copy as their reference.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {

@@ -17,7 +17,7 @@ pub struct Programs {
     bin: PathBuf,
     /// The folder of `pipeline.sh`.
     root: PathBuf,
-    /// What they find: the caller's programs before those of this project, so that `python3` is the caller's.
+    /// Their search path: the caller's programs before this project's, so that `python3` is the caller's.
     path: OsString,
     variables: Vec<(&'static str, OsString)>,
 }
@@ -28,7 +28,7 @@ pub fn silent(code: u8) -> Failure {
 }
 
 impl Programs {
-    /// Those of `pipeline.sh`, which names both folders.
+    /// The programs of `pipeline.sh`, which names both folders.
     ///
     /// # Errors
     /// It was not `pipeline.sh` that started this.
@@ -73,7 +73,7 @@ impl Programs {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// That of the program, which has said why.
+    /// The program's failure; the program has printed its cause.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let status = self.command(program).args(arguments).status();
         let status = status.map_err(|error| cannot_start(program, &error))?;
@@ -86,7 +86,7 @@ impl Programs {
     /// What a program prints.
     ///
     /// # Errors
-    /// That of the program, which has said why.
+    /// The program's failure; the program has printed its cause.
     pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| cannot_start(program, &error))?;
@@ -140,7 +140,7 @@ impl Programs {
     }
 
     /// The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the plain one would
-    /// keep `rollout` off the GPU. Only what they do not find is fetched.
+    /// keep `rollout` off the GPU. Only missing libraries are fetched.
     fn fetch_cuda(&self) -> Result<()> {
         let told = self.printed("rollout", &["--version", "--format", "json"])?;
         let told: Value = serde_json::from_str(&told)

@@ -1,4 +1,4 @@
-//! The loop: what is next, and what makes a step count.
+//! The loop: chooses the next action, and commits steps.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
 use crate::words::quoted;
 
-/// So many steps without anything to learn end a run.
+/// The number of consecutive steps without anything to learn that ends a run.
 const FLAT_STEPS: u64 = 3;
 /// Share of successful episodes from which such a run counts as done.
 const SOLVED: f64 = 0.5;
@@ -27,7 +27,6 @@ const SOLVED: f64 = 0.5;
 const PAGE_AGE: Duration = Duration::from_secs(10);
 
 pub struct Training<'a> {
-    /// What it is made with.
     pub plan: Plan<'a>,
     pub place: Place<'a>,
     pub run: RunFiles,
@@ -35,9 +34,9 @@ pub struct Training<'a> {
     pub page: Page,
     /// The resident stages, while they run.
     resident: Option<StayingStages>,
-    /// Whether the tasks of the next step are drawn.
+    /// True if the tasks of the next step are drawn.
     has_drawn: bool,
-    /// The end of the next step's tasks, if those are in the pipe already.
+    /// The end of the next step's tasks, if the tasks are in the pipe already.
     end: Option<Vec<u8>>,
     versions: Versions,
     flat_steps: u64,
@@ -73,7 +72,7 @@ impl<'a> Training<'a> {
     /// Trains to the last step.
     ///
     /// # Errors
-    /// That of the stage which failed. What can count counts.
+    /// The failed stage's failure. Complete steps are still committed.
     pub fn run(&mut self) -> Result<()> {
         let trained = self.steps();
         let ended = self.end_stages();
@@ -121,7 +120,7 @@ impl<'a> Training<'a> {
         Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")))
     }
 
-    /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
+    /// Returns true if a step ends with an evaluation. The last step does, also if the run stops because all groups are flat.
     fn is_due(&self, step: u64) -> bool {
         let every = self.plan.settings.number("eval_every");
         let is_last = step == self.plan.settings.number("steps")

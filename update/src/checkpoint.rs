@@ -102,7 +102,7 @@ pub fn stored_dtype(config: &Config, weights: &Tensors) -> ElementType {
 /// # Errors
 /// An adapter that does not fit its base.
 pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LoraAdapter>> {
-    Ok(policy.adapter(config)?.map(|(adapter, _)| LoraAdapter::new(&adapter, config)))
+    Ok(policy.adapter()?.map(|(adapter, _)| LoraAdapter::new(adapter, config)))
 }
 
 impl Checkpoint {
@@ -116,12 +116,11 @@ impl Checkpoint {
 
     /// Opens a version's weights with a training state from memory, or without one if a learner has it.
     pub fn with(policy: &Policy, config: &Config, saved: Option<SavedState>) -> Result<Checkpoint> {
-        let weights = Tensors::of_model(policy.model(), config)?;
-        let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
-        let (trained, base) = match policy.adapter(config)? {
+        let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), policy.weights()?)?;
+        let (trained, base) = match policy.adapter()? {
             None => (weights, None),
             Some((adapter, tensors)) => {
-                let adapter = LoraAdapter::new(&adapter, config);
+                let adapter = LoraAdapter::new(adapter, config);
                 let trained = CheckpointTensors::new(adapter.layout().clone(), tensors)?;
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }

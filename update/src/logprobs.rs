@@ -182,7 +182,7 @@ pub fn open_reference(
     };
     let reference = Policy::open(&references.owners()[index].directory)?;
     reference.verify()?;
-    if Config::load(reference.model())?.vocab_size != config.vocab_size {
+    if reference.config.vocab_size != config.vocab_size {
         return Err(Failure::data(format!(
             "{}: its vocabulary differs from that of {}",
             reference.root.display(),

@@ -12,7 +12,6 @@ use gemm::Precision;
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::Owner;
-use policy::weights::Weights as Tensors;
 use record::failure::{Failure, Result};
 use record::splice;
 use record::stage::{self, choice};
@@ -68,10 +67,9 @@ impl<'a> PolicyUpdate<'a> {
         if resident.version() != Some(&from.version) {
             from.verify()?;
         }
-        let mut config = Config::load(from.model())?;
+        let mut config = from.config.clone();
         // Before memory is planned: a size that the files do not have means damage.
-        let tensors = Tensors::of_model(from.model(), &config)?;
-        config.dtype = checkpoint::stored_dtype(&config, &tensors);
+        config.dtype = checkpoint::stored_dtype(&config, &*from.weights()?);
         let adapter = checkpoint::adapter(&from, &config)?;
         check_token_ids(samples, &config, &from)?;
         let reference = match settings.training.loss.kl > 0.0 {

@@ -89,7 +89,7 @@ impl SampleReader<'_> {
             if in_parts && line.kind == Kind::End {
                 return Ok(());
             }
-            if reader.would_wait() {
+            if reader.would_block() {
                 waiting(&self.samples)?;
             }
             if !reader.read_into(&mut line)? {

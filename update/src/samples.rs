@@ -156,7 +156,7 @@ impl Samples {
     fn check_version(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         let version = sample.policy_version.as_deref().unwrap_or_default();
         match &self.version {
-            None => self.version = Some((version.to_owned(), line.place())),
+            None => self.version = Some((version.to_owned(), line.location())),
             Some((first, _)) if first == version => {}
             Some((first, place)) => {
                 let cause = format!("policy_version is {version}, but {first} at {place}");
@@ -297,7 +297,7 @@ fn parse_episode_key(episode: &str) -> EpisodeKey {
 /// The task of a sample, else its episode, else its group; a sample without any is alone.
 fn task_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
     let key = sample.task.as_deref().or(sample.episode.as_deref()).or(sample.group.as_deref());
-    key.map_or_else(|| line.place().into(), Cow::Borrowed)
+    key.map_or_else(|| line.location().into(), Cow::Borrowed)
 }
 
 /// The group that `group` wrote; without that stage, the candidates of one agent at one turn of one episode.
@@ -305,6 +305,6 @@ fn group_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
     match (&sample.group, &sample.episode, sample.turn, &sample.agent) {
         (Some(group), ..) => Cow::Borrowed(group),
         (None, Some(episode), Some(turn), Some(agent)) => format!("{episode}/{turn}/{agent}").into(),
-        _ => line.place().into(),
+        _ => line.location().into(),
     }
 }

@@ -284,7 +284,10 @@ fn plan_geometry<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
     for owned in call.ownership.owners() {
         let bare = owned.directory.join("config.json").exists();
         let policy = if bare { None } else { Some(Policy::open(&owned.directory)?) };
-        let config = Config::load(policy.as_ref().map_or(&owned.directory, |policy| policy.model()))?;
+        let config = match &policy {
+            Some(policy) => policy.config.clone(),
+            None => Config::load(&owned.directory)?,
+        };
         let adapter = policy.map(|policy| checkpoint::adapter(&policy, &config)).transpose()?.flatten();
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: adapter.as_ref() };
         let request = plan::largest_request(training, config.max_positions, ranks);

@@ -181,7 +181,7 @@ pub struct TensorFormats {
 /// The trained tensors of a checkpoint on disk.
 pub struct CheckpointTensors {
     formats: TensorFormats,
-    tensors: Tensors,
+    tensors: Arc<Tensors>,
 }
 
 impl CheckpointTensors {
@@ -189,7 +189,7 @@ impl CheckpointTensors {
     ///
     /// # Errors
     /// One is missing.
-    pub fn new(layout: Arc<Layout>, tensors: Tensors) -> Result<CheckpointTensors> {
+    pub fn new(layout: Arc<Layout>, tensors: Arc<Tensors>) -> Result<CheckpointTensors> {
         let types: Result<Vec<ElementType>> =
             layout.entries.iter().map(|entry| Ok(tensors.tensor(&entry.name)?.dtype)).collect();
         Ok(CheckpointTensors { formats: TensorFormats { layout, types: types? }, tensors })

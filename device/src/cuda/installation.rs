@@ -53,7 +53,7 @@ pub fn gpus() -> Result<String> {
 /// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
 ///
 /// # Errors
-/// 69 where there is no driver, or it does not start.
+/// 69 without a driver, or if it does not start.
 pub fn identities() -> Result<Vec<[u8; 16]>> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {

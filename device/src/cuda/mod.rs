@@ -55,9 +55,9 @@ pub struct Cuda {
     architecture: String,
     /// Largest shared memory of a block, in bytes.
     most_shared: u32,
-    /// Whether it runs kernels that are for its architecture alone.
-    own_kernels: bool,
-    /// Whether asynchronous uploads read host memory after the call returns.
+    /// True if it runs kernels written for its architecture only.
+    architecture_kernels: bool,
+    /// True if asynchronous uploads read host memory after the call returns.
     reads_late: bool,
 }
 
@@ -123,14 +123,14 @@ impl Cuda {
             name,
             architecture: compile::architecture(major, minor),
             most_shared: u32::try_from(most_shared).unwrap_or_default(),
-            own_kernels: true,
+            architecture_kernels: true,
             reads_late: tables != 0,
         })
     }
 
-    /// Runs the kernels that every GPU runs in place of its architecture's own.
-    pub fn without_own_kernels(&mut self) {
-        self.own_kernels = false;
+    /// Runs the portable kernels instead of those written for this architecture.
+    pub fn without_architecture_kernels(&mut self) {
+        self.architecture_kernels = false;
     }
 
     /// The stream that carries all work, as CUDA's handle, for libraries that take one.
@@ -316,7 +316,7 @@ impl Device for Cuda {
     }
 
     fn runs(&self, source: &Source) -> bool {
-        source.architecture.is_none_or(|only| self.own_kernels && only == self.architecture)
+        source.architecture.is_none_or(|only| self.architecture_kernels && only == self.architecture)
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {

@@ -35,18 +35,18 @@ pub struct Sim {
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
-    /// Whether it runs kernels that are for the architecture of an H200 alone.
-    own_kernels: bool,
+    /// True if it runs kernels written for an H200's architecture only.
+    architecture_kernels: bool,
 }
 
 impl Sim {
     /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
     ///
     /// # Errors
-    /// 69 where there is no memory for the workers.
+    /// 69 without memory for the workers.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
-        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, own_kernels: true })
+        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, architecture_kernels: true })
     }
 
     /// Sets the schedule of later launches: 0 is lockstep, other seeds are orders of warps.
@@ -54,9 +54,9 @@ impl Sim {
         self.seed = seed;
     }
 
-    /// Runs the kernels that every GPU runs in place of those for an H200 alone.
-    pub fn without_own_kernels(&mut self) {
-        self.own_kernels = false;
+    /// Runs the portable kernels instead of those written for an H200.
+    pub fn without_architecture_kernels(&mut self) {
+        self.architecture_kernels = false;
     }
 
     /// The values of a slice. Nothing runs between calls, so nothing else writes them.
@@ -100,7 +100,10 @@ impl Device for Sim {
     }
 
     fn beside(&self) -> Result<Self> {
-        Ok(Sim { own_kernels: self.own_kernels, ..Sim::new(self.workers.len(), self.seed)? })
+        Ok(Sim {
+            architecture_kernels: self.architecture_kernels,
+            ..Sim::new(self.workers.len(), self.seed)?
+        })
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -181,7 +184,7 @@ impl Device for Sim {
     }
 
     fn runs(&self, source: &Source) -> bool {
-        source.architecture.is_none() || self.own_kernels
+        source.architecture.is_none() || self.architecture_kernels
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {

@@ -1,9 +1,8 @@
 //! Tests of `envs check --env-command`: each flaw, planted into the example in Python, breaks the rule about
 //! it, and the sound program keeps them all.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use envs::check::external::{Program, Report, check};
@@ -11,6 +10,7 @@ use envs::check::{Effort, verdict};
 use envs::external::process::Processes;
 use envs::{Environment, External, Settings, State};
 use record::line::Task;
+use troupe_tests::program::{run_on, texts};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
@@ -68,18 +68,12 @@ fn a_fault_of_the_program_is_told_where_it_is() {
     let check = |program: &str| {
         std::fs::write(&file, program).unwrap();
         let task = r#"{"type":"task","v":1,"env":"e","task":"t","split":"train","spec":{}}"#;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-            .args(["check", "--quiet", "--env-command", &format!("python3 -B '{}'", file.display())])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writeln!(child.stdin.take().unwrap(), "{task}").unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        (text(output.stdout), text(output.stderr))
+        let command = format!("python3 -B '{}'", file.display());
+        let mut envs = Command::new(env!("CARGO_BIN_EXE_envs"));
+        envs.args(["check", "--quiet", "--env-command", &command]);
+        let (code, stdout, stderr) = texts(&run_on(&mut envs, format!("{task}\n")));
+        assert_eq!(code, Some(1));
+        (stdout, stderr)
     };
     let (stdout, stderr) =
         check("import sys\nprint('loading', flush=True)\nfor line in sys.stdin: print('{}')\n");
@@ -255,14 +249,7 @@ fn turns_and_handles_are_spoken_as_documented() {
             |mark: &str| -> Vec<&str> { block.lines().filter_map(|line| line.strip_prefix(mark)).collect() };
         let (requests, answers) = (printed("→ "), printed("← "));
         assert!(!answers.is_empty() && block.lines().count() == requests.len() + answers.len(), "{block}");
-        let mut child = Command::new("sh")
-            .args(["-c", &command])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writeln!(child.stdin.take().unwrap(), "{}", requests.join("\n")).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = run_on(Command::new("sh").args(["-c", &command]), format!("{}\n", requests.join("\n")));
         assert_eq!(String::from_utf8_lossy(&output.stdout).lines().collect::<Vec<_>>(), answers);
     }
 }
@@ -336,17 +323,9 @@ fn without_probe_the_rest_is_tried_and_what_was_not_is_said() {
 #[test]
 fn the_command_line_prints_the_rules_and_wants_tasks() {
     let run = |input: &str| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-            .args(["check", "--quiet", "--tasks", "1", "--episodes", "4", "--env-command", &flawed("none")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
+        let mut envs = Command::new(env!("CARGO_BIN_EXE_envs"));
+        envs.args(["check", "--quiet", "--tasks", "1", "--episodes", "4", "--env-command", &flawed("none")]);
+        texts(&run_on(&mut envs, input))
     };
     let lines: Vec<String> =
         tasks(&flawed("none"), 2).iter().map(|task| serde_json::to_string(task).unwrap()).collect();

@@ -1,9 +1,9 @@
 //! Counts in `end` and in messages that are easily confused.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
+use troupe_tests::program::{run_on, texts};
 
 fn sample(branch: u32, more: Value) -> Value {
     let mut sample = json!({"type": "sample", "v": 1, "episode": "0.0", "turn": 0, "agent": "planner", "task": "t",
@@ -20,20 +20,11 @@ fn end(counts: Value, after: Value) -> Value {
 
 /// Runs `group`; returns its exit code, the `counts` of `end`, and stderr.
 fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_group"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("group starts");
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    // A stage that refuses a line reads no further.
-    let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("group ends");
-    let stdout = String::from_utf8(output.stdout).expect("text");
+    let output = run_on(Command::new(env!("CARGO_BIN_EXE_group")).args(arguments), input);
+    let (code, stdout, stderr) = texts(&output);
     let end: Value = serde_json::from_str(stdout.lines().last().expect("an end")).expect("JSON");
-    (output.status.code(), end["counts"].clone(), String::from_utf8(output.stderr).expect("text"))
+    (code, end["counts"].clone(), stderr)
 }
 
 #[test]

@@ -2,8 +2,9 @@
 //! the examples of `--help`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
+
+use troupe_tests::program::{run_examples, run_on, start, text};
 
 const GROUP: &str = env!("CARGO_BIN_EXE_group");
 
@@ -16,36 +17,13 @@ fn sample(turn: u32, branch: u32) -> String {
 
 const END: &str = "{\"type\":\"end\",\"v\":1,\"stage\":\"rollout\",\"ok\":true}\n";
 
-fn start(arguments: &[&str]) -> Child {
-    Command::new(GROUP)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("group starts")
-}
-
 fn run(input: &[u8]) -> Output {
-    let mut child = start(&[]);
-    let mut stdin = child.stdin.take().expect("stdin");
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || {
-        // A stage that refuses a line reads no further.
-        let _ = stdin.write_all(&input);
-    });
-    let output = child.wait_with_output().expect("group ends");
-    writer.join().expect("written");
-    output
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
+    run_on(&mut Command::new(GROUP), input)
 }
 
 /// Sends a group and waits until it is written, so that the stage is waiting for more.
 fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = start(&[]);
+    let mut child = start(&mut Command::new(GROUP));
     let stdin = child.stdin.as_mut().expect("stdin");
     stdin.write_all((sample(0, 0) + &sample(0, 1) + &sample(1, 0)).as_bytes()).expect("written");
     let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -127,26 +105,6 @@ fn the_version_is_printed() {
 
 #[test]
 fn the_examples_of_the_help_run() {
-    if Command::new("jq").arg("--version").output().is_err() {
-        println!("skipped: jq is not installed");
-        return;
-    }
-    let help = text(&Command::new(GROUP).arg("--help").output().expect("group runs").stdout);
-    let (_, examples) = help.split_once("Examples:\n").expect("examples come first");
-    let (examples, _) = examples.split_once("\n\n").expect("then the usage");
-    let directory = tempfile::tempdir().expect("a directory");
     let stream: String = (0..2).flat_map(|turn| (0..2).map(move |branch| sample(turn, branch))).collect();
-    std::fs::write(directory.path().join("samples.jsonl"), stream + END).expect("written");
-    let programs = Path::new(GROUP).parent().expect("a directory").to_owned();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-    assert!(examples.lines().count() >= 3);
-    for example in examples.lines() {
-        let output = Command::new("bash")
-            .args(["-o", "pipefail", "-c", example])
-            .current_dir(directory.path())
-            .env("PATH", &path)
-            .output()
-            .expect("bash runs");
-        assert!(output.status.success(), "{example}: {output:?}");
-    }
+    run_examples(GROUP, &[("samples.jsonl", stream + END)]);
 }

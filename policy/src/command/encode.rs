@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::arguments::Encode;
 
-/// One policy.
 struct Encoder {
     tokenizer: Tokenizer,
     version: String,
@@ -62,7 +61,8 @@ impl Decorate for Encoding {
         let owner = sample.agent.as_deref().and_then(|agent| self.ownership.of(agent));
         let Some(encoder) = owner.filter(|_| sample.prompt_ids.is_none()) else { return Ok(None) };
         sample.require(line, &[Field::Prompt, Field::Completion])?;
-        let ids = self.encoders[encoder].encode(&sample).map_err(|failure: Failure| failure.at(line.place()));
+        let ids =
+            self.encoders[encoder].encode(&sample).map_err(|failure: Failure| failure.at(line.location()));
         let (prompt, completion) = ids?;
         Ok(Some(Ids { prompt, completion, encoder }))
     }

@@ -1,6 +1,5 @@
 //! `policy fetch`: a model's directory on this machine.
 
-use policy::config::Config;
 use policy::decoder::Tensor;
 use policy::directory::Policy;
 use policy::models;
@@ -14,7 +13,7 @@ pub fn run(arguments: &Fetch, quiet: bool) -> Result<()> {
     let directory = models::directory(&arguments.model, arguments.dtype.into(), quiet)?;
     sources::check(&directory)?;
     let policy = Policy::open(&directory)?;
-    let parameters: usize = Config::load(policy.model())?.tensors().iter().map(Tensor::count).sum();
+    let parameters: usize = policy.config.tensors().iter().map(Tensor::count).sum();
     super::print(&[match arguments.format {
         FetchFormat::Text => directory.display().to_string(),
         FetchFormat::Json => json!({ "directory": directory, "parameters": parameters }).to_string(),

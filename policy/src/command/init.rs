@@ -59,7 +59,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 
-/// A policy of an adapter whose modules differ, and what was done to it.
+/// Makes a policy of an adapter whose modules differ, and notes how it was changed.
 fn from_varied(root: &Path, source: &Path, varied: &VariedAdapter, quiet: bool) -> Result<()> {
     let policy = varied.policy(root)?;
     if !quiet {
@@ -72,7 +72,7 @@ fn from_varied(root: &Path, source: &Path, varied: &VariedAdapter, quiet: bool) 
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 
-/// Whether no weight is random.
+/// Returns true if no weight is random.
 fn is_copy(arguments: &Init) -> bool {
     let copied = arguments.from.is_some() || arguments.preset == Some(Preset::Smollm2);
     copied && arguments.adapter.is_none()

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -91,7 +91,7 @@ impl Hub {
 }
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen3-2-1-tied")
+    troupe_tests::golden("qwen3-2-1-tied")
 }
 
 /// Name and content of the model's files, some of which a policy has no use for.
@@ -186,9 +186,8 @@ impl Machine {
     }
 
     fn policy(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
         let here = self.folder.path();
-        command.args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache"));
+        let mut command = crate::command(here, arguments);
         command
             .env("HF_HOME", here.join("hf"))
             .env("HF_ENDPOINT", &self.hub.endpoint)

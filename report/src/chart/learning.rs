@@ -8,7 +8,7 @@ use crate::chart::{Chart, Color, Point, Series, ValueUnit};
 use crate::methods::MethodRuns;
 use crate::metrics::Metric;
 
-/// Which column of the metrics a chart has a curve for each value of.
+/// The metrics column whose values are a chart's curves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Agent,
@@ -28,7 +28,7 @@ impl Column {
 pub struct Drawn<'a> {
     /// The runs.
     pub runs: &'a [RunMetrics<'a>],
-    /// Which of them are seeds of one method.
+    /// The runs that are seeds of one method.
     pub methods: &'a [MethodRuns],
     agents: Vec<&'a str>,
     policies: Vec<&'a str>,
@@ -178,7 +178,7 @@ impl<'a> Drawn<'a> {
         Drawn { runs, methods, agents, policies, dashed }
     }
 
-    /// Whether several runs are drawn together.
+    /// True if several runs are drawn together.
     pub fn has_several(&self) -> bool {
         self.runs.len() > 1
     }

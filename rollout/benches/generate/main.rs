@@ -79,6 +79,8 @@ enum Size {
 }
 
 fn main() -> ExitCode {
+    // SAFETY: the first statement of main, so no other thread exists.
+    unsafe { rollout::runtime::set_variables() };
     record::stage::run("generate", || {
         let arguments: Arguments = record::stage::parse();
         measure(&arguments)

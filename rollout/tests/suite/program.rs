@@ -12,6 +12,7 @@ use policy::directory::Policy;
 use policy::initial::{Preset, from_preset};
 use policy::tokenizer::Tokenizer;
 use serde_json::Value;
+use troupe_tests::program::run_on;
 
 /// A user who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -37,22 +38,8 @@ fn policies() -> tempfile::TempDir {
 
 fn rollout(folder: &Path, flags: &[&str], input: &str) -> Output {
     fetch_runtime();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_rollout"))
-        .arg("--quiet")
-        .args(flags)
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("rollout runs");
-    let mut stdin = child.stdin.take().expect("its stdin");
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("its output");
-    // A program that refuses its flags does not read stdin.
-    let _ = writer.join().expect("the writer");
-    output
+    let mut rollout = Command::new(env!("CARGO_BIN_EXE_rollout"));
+    run_on(rollout.arg("--quiet").args(flags).current_dir(folder), input)
 }
 
 /// The next stage gets a task's samples before the next task arrives.
@@ -268,18 +255,11 @@ fn a_thread_that_cannot_be_started_is_unavailable() {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        let mut child = command
+        command
             .args(["--quiet", "--policy", "tool", "--threads", "8"])
             .env("ORT_DYLIB_PATH", folder.path().join(library.file_name().expect("a name")))
-            .current_dir(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("rollout runs");
-        // It may end before it has read this.
-        let _ = child.stdin.take().expect("its stdin").write_all(tasks(2).as_bytes());
-        let output = child.wait_with_output().expect("its output");
+            .current_dir(folder.path());
+        let output = run_on(&mut command, tasks(2));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(69), "{limit}: {stderr}");
         assert!(stderr.starts_with("rollout: a thread cannot be started: "), "{limit}: {stderr}");

@@ -6,7 +6,7 @@ import subprocess
 
 
 def earned(environment, spec, **actions):
-    """The team's reward of one joint action; None without a sandbox to run it in."""
+    """The team's reward of one joint action, or None without a sandbox to run it in."""
     program = subprocess.Popen(["envs", "step", environment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def ask(**request):

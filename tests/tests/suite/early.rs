@@ -58,7 +58,7 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
     }
 }
 
-/// What people type by mistake, and what they are told.
+/// Common typing mistakes and their messages.
 #[test]
 fn a_slip_of_the_command_line_is_told_what_was_meant() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -127,7 +127,7 @@ fn a_slip_of_the_command_line_is_told_what_was_meant() {
     }
 }
 
-/// A program of one's own that takes no notice of `--workflow`, and one that does.
+/// A user's program that ignores `--workflow`, and one that reads it.
 #[test]
 fn a_workflow_that_a_program_does_not_know_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -182,7 +182,7 @@ fn no_key_of_a_server_is_written_down() {
     }
 }
 
-/// `COMMAND` finds the programs of whoever called before those of this project.
+/// `COMMAND` finds the caller's programs before this project's.
 #[test]
 fn the_python_of_an_environment_is_the_callers() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::{must, root, run, shell, skip};
 
 /// The interpreter for the adapter of a package.
@@ -16,7 +17,7 @@ fn python(package: &str) -> String {
     named.unwrap_or_else(|_| "python3".to_owned())
 }
 
-/// Why the interpreter of tests cannot import a package; nothing where it can.
+/// The reason why the tests' interpreter cannot import a package; `None` if it can.
 fn missing(package: &str) -> Option<String> {
     let python = python(package);
     let (code, _, printed) = run(&format!("'{python}' -W ignore -c 'import {package}'"));
@@ -39,7 +40,7 @@ fn keeps_the_contract(command: &str) -> String {
     keeps_the_contract_over(command, 3)
 }
 
-/// The same with so many train tasks.
+/// With this number of train tasks.
 fn keeps_the_contract_over(command: &str, tasks: usize) -> String {
     let table = must(&format!(
         "({command} tasks --count {tasks}; {command} tasks --split test --count {tasks}) | \
@@ -63,10 +64,6 @@ fn trains(command: &str, flags: &str) -> Vec<Value> {
         .into_iter()
         .filter(|line| line["type"] == "sample")
         .collect()
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// The answers to these texts, each said by the next agent that acts, from the first task on.
@@ -156,7 +153,7 @@ fn games_of_textarena() {
     assert_eq!(answers[3]["observations"]["player_1"], Value::Null);
     assert_eq!((&answers[6]["terminated"], &answers[6]["success"]), (&json!(true), &json!(true)));
     assert_eq!(answers[6]["rewards"]["team"], 1.0);
-    // The winner is not the team's player: its own reward alone.
+    // The winner is not the team's player, so only its local reward counts.
     let answers =
         plays(&adapter("textarena", "TicTacToe-v0 --team player_1"), &["[0]", "[3]", "[1]", "[4]", "[2]"]);
     assert_eq!(
@@ -191,7 +188,7 @@ fn environments_of_verifiers() {
     keeps_the_contract(&command("sums_for_one"));
     keeps_the_contract(&command("sums_for_two"));
     trains(&command("sums_for_one"), "");
-    // The second task is 1 + 0. Half a point for the sum, half for any number: the taskset's own rewards, with their weights.
+    // The second task is 1 + 0. Half a point for the sum, half for any number: the taskset's rewards, with their weights.
     for (text, earned) in [("1", 1.0), ("2", 0.5), ("one", 0.0)] {
         let answers = plays(&command("sums_for_one"), &[text]);
         assert_eq!(
@@ -200,7 +197,7 @@ fn environments_of_verifiers() {
             "{answers:?}"
         );
     }
-    // The environment asks the solver, then the judge, then the solver again: its own order, and its own rewards.
+    // The environment asks the solver, then the judge, then the solver again; the order and the rewards are the environment's.
     let answers = plays(&command("sums_for_two"), &["3", "no", "1"]);
     let acting = |answer: &Value| {
         let seen = answer["observations"].as_object().expect("observations").iter();
@@ -212,7 +209,7 @@ fn environments_of_verifiers() {
         (&answers[3]["rewards"], &answers[3]["success"]),
         (&json!({"team": 1.0, "local": 1.0}), &json!(true))
     );
-    // verifiers' own environment for two, whose conversation ends where the user says so.
+    // An environment of verifiers for two; the simulated user ends the conversation.
     let talk = command("sums_for_one --env user-sim");
     let answers = plays(&talk, &["What is it?", "1", "###DONE###"]);
     assert_eq!(
@@ -388,7 +385,7 @@ fn the_module_is_typed() {
     assert!(code == 0, "{told}{said}");
 }
 
-/// Three answers in each situation: what they come to is exact.
+/// Three answers in each situation, so the expected values are exact.
 #[test]
 fn exploitability_in_kuhn_poker_is_exact() {
     let program = format!("python3 {}", root().join("examples/kuhn_poker.py").display());

@@ -19,7 +19,7 @@ fn must(folder: &Path, command: &str) -> String {
     text(&output.stdout)
 }
 
-/// A folder with the wheel in `venv`, and its runtime library; none, where it cannot be made here.
+/// A folder with the wheel in `venv`, and its runtime library; `None` if it cannot be made here.
 fn installed() -> Option<&'static Path> {
     static MADE: OnceLock<(Option<PathBuf>, Option<Child>)> = OnceLock::new();
     let (folder, _) = MADE.get_or_init(|| {
@@ -32,7 +32,7 @@ fn installed() -> Option<&'static Path> {
         let mut cleaner = Command::new("sh");
         cleaner.args(["-c", "read -r _; rm -rf -- \"$0\""]).arg(&folder).stdin(Stdio::piped());
         let cleaner = cleaner.spawn().expect("sh runs");
-        // A build that goes on beside this test replaces programs: both packages are made of one copy.
+        // A concurrent build replaces programs, so both packages are made of one copy.
         let built = folder.join("built");
         std::fs::create_dir(&built).expect("a folder");
         for program in PROGRAMS.iter().chain(&["troupe-run"]) {
@@ -56,7 +56,7 @@ fn installed() -> Option<&'static Path> {
             !must(&folder, "rollout --version").contains("\nONNX Runtime "),
             "it finds one that it should not know"
         );
-        // What it says to type is there to be typed.
+        // The commands it prints exist.
         let told = must(
             &folder,
             "policy init p --preset tiny 2>&1 && ! (envs tasks plan-path --count 1 | rollout --policy p) 2>&1 >/dev/null \
@@ -143,7 +143,7 @@ fn pages_of_a_wheel_can_be_read_and_typed() {
         !pages.contains("help") && pages.contains("envs-tasks.1\n") && pages.contains("troupe-pipeline.1\n"),
         "{pages}"
     );
-    // Documents and examples name what is there.
+    // Documents and examples name existing files.
     must(
         folder,
         "! grep -rn '[^/a-z][.]/pipeline[.]sh' venv/share/troupe/README.md venv/share/troupe/docs venv/share/troupe/examples",
@@ -198,7 +198,7 @@ fn a_game_runs_by_the_python_of_its_caller() {
     let check = "python3 game.py tasks --split train --count 2 --seed 1 >tasks; python3 game.py tasks --split test --count 2 --seed 1 >>tasks; \
                  venv/bin/envs check --env-command 'python3 game.py' --episodes 2 --tasks 1 <tasks";
     must(folder, &format!("export PATH=$PWD/theirs/bin:/usr/bin:/bin; {check}"));
-    // Where the wheel's own comes first, that is the caller's too, and does not have the game.
+    // If the wheel's Python comes first on PATH, the caller gets it too, and it lacks the game.
     must(
         folder,
         &format!(

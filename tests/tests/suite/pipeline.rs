@@ -7,18 +7,14 @@ use std::time::{Duration, Instant};
 
 use record::sample::Field;
 use serde_json::Value;
+use troupe_tests::program::{self, of_type};
 use troupe_tests::{must, pipeline, programs, root, shell};
 
 const SMALL: [&str; 10] =
     ["--warmup", "30", "--steps", "2", "--tasks", "6", "--branches", "4", "--eval-every", "2"];
 
 fn lines(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).expect("a stream");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
+    program::lines(&std::fs::read_to_string(path).expect("a stream"))
 }
 
 /// Every group has exactly K members with one prompt, and the expected groups were all seen or dropped: one
@@ -590,7 +586,7 @@ fn a_judge_stands_between_rollout_and_group() {
          $TROUPE_BIN/examples/judge --quiet 'jq --unbuffered .completion_ids[0]' | \
          jq -c 'if .type == \"sample\" then .reward += .judge else . end' | group --quiet | advantage --quiet"
     ));
-    let lines: Vec<Value> = judged.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = program::lines(&judged);
     let samples: Vec<&Value> = of_type(&lines, "sample").collect();
     assert!(samples.len() >= 18, "{}", samples.len());
     for sample in samples {

@@ -1,6 +1,6 @@
 //! The tiny tokenizer has one token for every word of the compact encodings, in prompts and in completions.
 //!
-//! A word without a token is spelled in bytes: nothing fails, but texts grow, `--max-tokens` cuts completions off and tiny
+//! A word without a token is spelled in bytes. No test would fail, but texts grow, `--max-tokens` cuts completions off and tiny
 //! policies stop learning.
 
 use troupe_tests::must;

@@ -87,7 +87,7 @@ impl Decoder<'_> {
         Dense { offset, outputs: self.config.vocab_size, inputs: self.config.hidden_size }
     }
 
-    /// What follows the projection of queries or of keys and values.
+    /// The steps after the projection of queries or of keys and values.
     fn qk_norm_rope<'b, T>(&self, layer: usize, target: Target, weights: &'b T) -> QkNormRope<'b, T> {
         let (config, offsets) = (self.config, &self.layout.layers[layer]);
         let (rows, heads, stride) = match target {

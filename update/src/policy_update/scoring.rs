@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 use std::time::Instant;
 
-use policy::config::Config;
 use record::failure::{Failure, Result};
 use record::splice;
 use serde_json::{Value, json};
@@ -67,8 +66,7 @@ impl PolicyUpdate<'_> {
     /// The log-probabilities under `--kl`'s reference.
     pub(super) fn reference_logprobs(&self, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
-        let config = Config::load(reference.model())?;
-        let checkpoint = Checkpoint::open(reference, &config)?;
+        let checkpoint = Checkpoint::open(reference, &reference.config)?;
         self.logprobs(&checkpoint, timing).map(Some)
     }
 

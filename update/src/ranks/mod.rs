@@ -1,10 +1,10 @@
-//! The processes that share one update, and what they exchange.
+//! The processes that share one update, and the data they exchange.
 //!
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
-//! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Each steps a slice of the
-//! weights and keeps its moments, then all receive the rest. With `--side-by-side` each policy has ranks of its own ([`PolicyRanks`]). Left
-//! out: gradients and weights in slices.
+//! with the feature `mpi`. Sums are computed here, because an MPI library's results depend on its algorithm. Each rank steps a
+//! slice of the weights and keeps the slice's moments, then all receive the rest. With `--side-by-side` each policy has a
+//! separate set of ranks ([`PolicyRanks`]). Left out: gradients and weights in slices.
 
 pub mod cards;
 pub mod flags;
@@ -36,7 +36,8 @@ pub trait Ranks {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Those of as many equal groups of neighbors, `count` being a multiple, that this one belongs to, numbered from 0.
+    /// Splits the ranks into equal groups of neighbors and returns this rank's group, renumbered from 0. The number of groups
+    /// must divide `count`.
     fn split(&self, groups: usize) -> Box<dyn Ranks>;
 
     /// The number of one of these among all that the launcher has started.
@@ -44,20 +45,19 @@ pub trait Ranks {
         rank
     }
 
-    /// Gives the bytes of rank `root` to all. Whoever waits leaves its core to others: what comes may be long in the making.
+    /// Broadcasts the bytes of rank `root`. A waiting rank yields its core, because the wait may be long.
     ///
     /// # Errors
     /// An interruption (130, 143).
     fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()>;
 
-    /// Gives everyone's `own` to all, one after another in the order of ranks. All are of one size.
+    /// Gathers everyone's `own` on all ranks, in rank order. All have one size.
     fn all_gather(&self, own: &[u8], all: &mut [u8]);
 
-    /// Gives the r-th of `count` equal pieces of `own` to rank r, and receives as many in the order of ranks.
+    /// Sends the r-th of `count` equal pieces of `own` to rank r, and receives one piece from each, in rank order.
     fn all_to_all(&self, own: &[u8], received: &mut [u8]);
 
-    /// Gives everyone's `own` to rank 0, one after another in the order of ranks; `lengths` says how many bytes each has. `all`
-    /// is rank 0's only.
+    /// Gathers everyone's `own` on rank 0, in rank order. `lengths` has the bytes of each; `all` is used on rank 0 only.
     fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]);
 
     /// The end of a process that has done its work.
@@ -103,7 +103,7 @@ impl Ranks for Alone {
 /// The processes that `mpirun` or `srun` started, or this one alone.
 ///
 /// # Errors
-/// Several were started by a launcher that this build does not know what to do with: each would train by itself (69).
+/// A launcher that this build does not support started several processes, and each would train by itself (69).
 pub fn start() -> Result<Box<dyn Ranks>> {
     let started = started();
     if started == 1 { Ok(Box::new(Alone)) } else { several(started) }
@@ -149,7 +149,7 @@ pub fn end(ranks: &dyn Ranks, outcome: Result<()>) -> Result<()> {
     outcome
 }
 
-/// What stops a process before it has joined the others, if there are any: said once, and their launcher ends them.
+/// Reports the failure of a process that has not joined the others yet; one of them prints it, and the launcher ends them.
 pub fn refused(failure: Failure) -> Failure {
     if started() > 1 {
         say(of_launcher(["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]).unwrap_or(0), &failure);
@@ -158,7 +158,7 @@ pub fn refused(failure: Failure) -> Failure {
     failure
 }
 
-/// Where all fail alike, rank 0 says why; the others do if that has not ended them.
+/// If all fail alike, rank 0 prints the cause; the others print it if they still run afterwards.
 fn say(rank: usize, failure: &Failure) {
     if rank == 0 {
         stage::report("update", failure);
@@ -168,7 +168,7 @@ fn say(rank: usize, failure: &Failure) {
     stage::drain_stderr();
 }
 
-/// Whether it does within so many seconds.
+/// Returns true if rank 0's failure ends this process within `seconds`.
 fn ended_by_rank_0(seconds: u32) -> bool {
     (0..10 * seconds).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -176,7 +176,7 @@ fn ended_by_rank_0(seconds: u32) -> bool {
     })
 }
 
-/// A number that Open MPI, MPICH and its relatives, or Slurm tells a process that it starts.
+/// A number that Open MPI, MPICH and its relatives, or Slurm passes to the processes that it starts.
 fn of_launcher(names: [&str; 3]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
@@ -199,10 +199,10 @@ fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -
     let mut bytes = found.into_bytes();
     bytes.resize(usize::from_le_bytes(length), 0);
     ranks.broadcast(root, &mut bytes)?;
-    String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} said what is no text")))
+    String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} sent bytes that are not UTF-8")))
 }
 
-/// Which of `parts` are this rank's: neighbors, so that they are a branch of the tree of sums.
+/// This rank's range of `parts`: neighbors, so that they are one branch of the tree of sums.
 pub fn share(ranks: &dyn Ranks, parts: usize) -> Range<usize> {
     let each = parts / ranks.count();
     ranks.rank() * each..(ranks.rank() + 1) * each
@@ -222,8 +222,8 @@ pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
     all.chunks(largest).zip(lengths).map(|(bytes, length)| bytes[..length].to_vec()).collect()
 }
 
-/// Replaces values by their sum over ranks, a power of two of them, as a balanced binary tree in the order of ranks: each
-/// rank adds a slice, and all hand theirs out.
+/// Replaces values by their sum over ranks, added as a balanced binary tree in rank order. The number of ranks is a power
+/// of two. Each rank adds one slice and sends it to all.
 pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
     let count = ranks.count();
     let most = SUM_BYTES / size_of::<f32>() / count;
@@ -248,11 +248,11 @@ pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
     }
 }
 
-/// Gives every rank's slice of the values of `state` to all, a piece at a time: `read` copies values from an index on, `write`
-/// replaces them.
+/// Gathers every rank's slice of the values of `state` on all ranks, a piece at a time. `read` copies values from an index
+/// on, `write` replaces them.
 ///
 /// # Errors
-/// Those of `read` and `write`.
+/// Failures of `read` and `write`.
 pub fn exchange<T>(
     ranks: &dyn Ranks,
     slices: &[Range<usize>],
@@ -289,7 +289,8 @@ pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
     }
 }
 
-/// A sum of values' bits by which ranks see that theirs differ: any flipped bit changes it. Quick, for what is compared often.
+/// A checksum of values' bits, to find ranks whose values differ. Any flipped bit changes it, and it is fast enough for
+/// every step.
 #[derive(Debug, Default)]
 pub struct Checksum {
     /// The sum so far.
@@ -301,7 +302,7 @@ impl Checksum {
     /// Adds values.
     pub fn add(&mut self, values: &[f32]) {
         for value in values {
-            // Odd factors lose no bit, and tell values apart that changed places.
+            // Odd factors lose no bit and detect swapped values.
             let factor = 2 * self.count + 1;
             self.sum = self.sum.wrapping_add(u64::from(value.to_bits()).wrapping_mul(factor));
             self.count += 1;
@@ -309,7 +310,7 @@ impl Checksum {
     }
 }
 
-/// Fails where a rank's digest, of as many bytes on each, is not that of the others; `has` says what such a rank has that differs.
+/// Fails if a rank's digest differs from the others'. All digests have one length; `has` names the data in the message.
 ///
 /// # Errors
 /// 1, naming the ranks and their machines.
@@ -334,7 +335,7 @@ pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
     .hint("a machine or a card is faulty, or they are of different kinds: leave it out, and repeat the step"))
 }
 
-/// A rank with the digest that most have, and those that have another. Of equally many rank 0's counts.
+/// A rank with the most frequent digest, and the ranks that have another. On a tie rank 0's digest wins.
 fn odd_ones(digests: &[&[u8]]) -> (usize, Vec<usize>) {
     let votes = |rank: &usize| digests.iter().filter(|digest| **digest == digests[*rank]).count();
     let right = (0..digests.len()).rev().max_by_key(votes).unwrap_or(0);

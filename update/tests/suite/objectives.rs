@@ -192,7 +192,7 @@ impl Pair {
 #[test]
 fn sequence_ratios_cispo_and_masks_are_those_of_trl() {
     let on_start = Pair { recorded: PAIR.start, ..PAIR };
-    // Only the second sample may be masked, and it is compared with what was recorded.
+    // Only the second sample may be masked; it is compared with the recorded values.
     let drifted = Pair { recorded: [PAIR.start[0], PAIR.recorded[1]], ..PAIR };
     let gspo = LossConfig { ratio: RatioLevel::Sequence, ..plain() };
     let weighed = |level, mask| LossConfig {

@@ -17,7 +17,7 @@
 //! same tokens.
 
 use crate::engine::request::{SampledToken, SamplingParams};
-use functional::{CHUNK, LogSumExp, LogitChunk, TILE, weights};
+use functional::{CHUNK, LogSumExp, LogitChunk, TILE, exp_scaled};
 use record::failure::{Failure, Result};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -53,7 +53,7 @@ impl Sampler {
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
         self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0 || sampling.min_p > 0.0);
         if self.truncated {
-            weights(logits, self.distribution.largest, temperature, &mut self.weights);
+            exp_scaled(logits, self.distribution.largest, temperature, &mut self.weights);
             self.truncate(logits, sampling, by_count);
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Sampler {
         let tiles = self.tiles[index].iter().take((logits.len() - first).div_ceil(TILE));
         let begin = first + TILE * pick(tiles.map(|&sum| f64::from(sum)), &mut target);
         let tile = &logits[begin..logits.len().min(begin + TILE)];
-        weights(tile, chunk.largest, temperature, &mut self.weights);
+        exp_scaled(tile, chunk.largest, temperature, &mut self.weights);
         (begin + pick(self.weights.iter().map(|&weight| f64::from(weight)), &mut target)) as u32
     }
 

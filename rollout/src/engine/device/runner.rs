@@ -24,6 +24,7 @@ use policy::graph::{self, Stack};
 use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
+use std::sync::Arc;
 
 /// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
 /// Runtime's activations, graphs, and what the driver takes for a process.
@@ -37,10 +38,10 @@ fn is_kept(Memory { free, total }: Memory) -> bool {
 ///
 /// # Errors
 /// Files that are missing, damaged or not implemented.
-pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Weights, Adapters)> {
-    let config = Config::load(first.model())?.for_device()?;
+pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Arc<Weights>, Adapters)> {
+    let config = graph::for_device(first.config.clone())?;
     let adapters = Adapters::load(policies, &config)?;
-    let weights = Weights::of_model(first.model(), &config)?;
+    let weights = first.weights()?;
     Ok((config, weights, adapters))
 }
 

@@ -19,6 +19,7 @@ use rollout::settings::Settings;
 use rollout::stage::{self, Run, Totals};
 use rollout::task_run::RunContext;
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 
 pub fn sequential() -> Arc<Workflow> {
     Workflow::sequential("sequential", &["asker", "doer"])
@@ -255,8 +256,7 @@ pub fn play(
 
 /// The lines of one type.
 pub fn of_type(output: &str, kind: &str) -> Vec<Value> {
-    let values = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    values.filter(|value| value["type"] == kind).collect()
+    lines(output).into_iter().filter(|line| line["type"] == kind).collect()
 }
 
 /// The samples, in runs of the same episode, turn and agent.

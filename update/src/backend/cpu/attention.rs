@@ -10,7 +10,7 @@ use super::attention_scratch::Operands;
 use super::products::{Gemm, ThreadScratch, exact};
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, MicroBatch};
 use functional::{dot, exp, softmax, vectorized};
-use gemm::{Onto, View, ViewMut};
+use gemm::{Accumulate, View, ViewMut};
 use std::ops::Range;
 
 /// Scratch values of a thread, for trees of at most `largest` tokens: one block's operands and scores for one
@@ -263,7 +263,7 @@ fn forward_block(
         let scores = resized(&mut scratch.scores, rows * block.keys);
         let head_out = resized(&mut scratch.out, rows * width);
         let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
-        exact(gemm, [rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
+        exact(gemm, [rows, block.keys, width], q, k.transposed(), Accumulate::Zero, scores, block.keys);
         if let Some(window) = blocks.window {
             hide(batch, window, &masked, nodes, block.keys, scores);
         }
@@ -362,9 +362,9 @@ fn backward_block(
         }
         let by_key = [rows, block.keys, width];
         let by_query = [block.keys, width, rows];
-        exact(gemm, by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
+        exact(gemm, by_key, q, k.transposed(), Accumulate::Zero, scores, block.keys);
         let d_o = View::new(d_head_out, width);
-        exact(gemm, by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
+        exact(gemm, by_key, d_o, v.transposed(), Accumulate::Zero, d_scores, block.keys);
         if let Some(window) = blocks.window {
             hide(batch, window, &masked, nodes, block.keys, scores);
         }
@@ -381,10 +381,10 @@ fn backward_block(
             d_scores,
         );
         let p = View::new(scores, block.keys).transposed();
-        exact(gemm, by_query, p, d_o, Onto::Zero, d_v, width);
+        exact(gemm, by_query, p, d_o, Accumulate::Zero, d_v, width);
         let d_s = View::new(d_scores, block.keys);
-        exact(gemm, by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
-        exact(gemm, [rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
+        exact(gemm, by_query, d_s.transposed(), q, Accumulate::Zero, d_k, width);
+        exact(gemm, [rows, width, block.keys], d_s, k, Accumulate::Zero, head_out, width);
         head_lse.fill(op.scale);
         scatter_rows(0..block.rows.len(), group, queries_at, head_lse, head_out, d_queries);
     }

@@ -23,7 +23,7 @@ use super::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
     MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient, Variants,
 };
-use gemm::{Onto, Precision, View};
+use gemm::{Accumulate, Precision, View};
 use held_rows::HeldRows;
 use policy::config::Config;
 use policy::rope::Rope;
@@ -109,7 +109,7 @@ impl Cpu {
         &mut self,
         &Linear { rows, weights, weight }: &Linear<Values>,
         x: &[f32],
-        onto: Onto,
+        onto: Accumulate,
         out: &mut [f32],
     ) {
         let mnk = [rows, weight.outputs, weight.inputs];
@@ -235,12 +235,12 @@ impl Backend for Cpu {
     }
 
     fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
-        let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
+        let onto = residual.map_or(Accumulate::Zero, |residual| Accumulate::Other(residual));
         self.linear_onto(linear, x, onto, out);
     }
 
     fn linear_add(&mut self, linear: &Linear<Values>, x: &Values, out: &mut Values) {
-        self.linear_onto(linear, x, Onto::Result, out);
+        self.linear_onto(linear, x, Accumulate::Result, out);
     }
 
     fn linear_backward_input(
@@ -251,7 +251,7 @@ impl Backend for Cpu {
         d_x: &mut Values,
     ) {
         let mnk = [rows, weight.inputs, weight.outputs];
-        let onto = if add { Onto::Result } else { Onto::Zero };
+        let onto = if add { Accumulate::Result } else { Accumulate::Zero };
         let (d_out, w) = (View::new(d_out, weight.outputs), view(weights, weight));
         self.gemm.linear(mnk, d_out, w, onto, d_x, weight.inputs);
     }

@@ -32,7 +32,7 @@ pub(super) struct Workspace {
     rows: Option<Buffer<f32>>,
     /// With an entropy term, its weight and the entropy of each scored node.
     spreads: Option<Buffer<f32>>,
-    /// Whether `logits` still hold those of every node.
+    /// True if `logits` still holds every node's logits.
     kept: bool,
 }
 

@@ -155,7 +155,7 @@ pub(crate) fn unsupported(config: &Config) -> Option<String> {
         ("intermediate size", config.intermediate_size),
         ("head size", head),
     ];
-    if let Some(what) = config.unsupported_on_devices() {
+    if let Some(what) = policy::graph::unsupported_on_devices(config) {
         return Some(format!("{} has {what}", config.family));
     }
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
