@@ -13,7 +13,10 @@ frees forks before others grab, and takes them away again.
 Settings, of the tasks alone: philosophers=3 (a number from 2 to 15, or several with commas between them), reward=meals (the meals of a
 step over the optimum, to the team) or four (at the end a quarter each for no deadlock, fairness, actions that did something,
 and meals over the optimum: doing nothing earns 0.75), local=none or own (an agent's own meals, too), index=on or off (whether an
-agent is told its number).
+agent is told its number), encoding=full or compact (few words, for tiny policies):
+
+    at 2 3 moves 5 ok 1 L 0 R 2 goal   =>   L      philosopher 2 of 3 in the fifth step has had 1 meal; left is free (1: taken), right
+                                                   is its own; it grabs left (R: right, D: puts down, none: waits)
 
 A step: hungry philosophers put forks down, then free forks are grabbed, the lower number first. Whoever holds both eats (a meal) and
 gives both back at the end of the next step. All hungry with one fork each is a deadlock, which ends the episode. Fork i is left
@@ -29,6 +32,7 @@ from step_protocol import main
 
 TURNS = 12
 ACTIONS = ("GRAB_LEFT", "GRAB_RIGHT", "RELEASE", "WAIT")
+COMPACT = dict(zip(ACTIONS, ("L", "R", "D", "none")))
 # The most meals in 12 steps by N: a search over all states up to 6 (`optimum`), schedules around the table beyond.
 OPTIMUM = {2: 4, 3: 6, 4: 8, 5: 11, 6: 13, 7: 15, 8: 18, 9: 19, 10: 22, 11: 24, 12: 27, 13: 29, 14: 31, 15: 33}
 FREE = -1
@@ -107,7 +111,7 @@ def tasks(split, seed):
         table = draws.randrange(10**6)
         instance = f"{count}-{table}"
         if (hashlib.sha256(instance.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield instance, {"philosophers": count, "table": table, **{key: SETTINGS[key] for key in ("reward", "local", "index")}}
+            yield instance, {"philosophers": count, "table": table, **{key: SETTINGS[key] for key in ("reward", "local", "index", "encoding")}}
 
 
 def reset(spec):
@@ -125,7 +129,14 @@ def see(state):
     def fork(i, number):
         return {FREE: "free", i: "yours"}.get(forks[number], "taken")
 
+    def short(i):
+        number = {"free": 0, "taken": 1, "yours": 2}
+        who = f"{i + 1} {count} " if state["spec"]["index"] == "on" else ""
+        return (f"at {who}moves {state['step'] + 1} ok {state['meals'][i]} L {number[fork(i, i)]} R {number[fork(i, (i + 1) % count)]} goal")
+
     def sight(i):
+        if state["spec"].get("encoding") == "compact":
+            return short(i)
         left, right = fork(i, i), fork(i, (i + 1) % count)
         who = f"philosopher {i + 1} of {count}, " if state["spec"]["index"] == "on" else ""
         mood = "eating" if left == right == "yours" else "hungry"
@@ -135,8 +146,10 @@ def see(state):
     return state, {name: sight(i) for i, name in enumerate(names(count))}
 
 
-def read(text):
+def read(text, encoding="full"):
     """The action that a text says, or None."""
+    if encoding == "compact":
+        return next((action for action, word in COMPACT.items() if word == text.strip()), None)
     word = text.strip().rstrip(".").upper().replace(" ", "_")
     return word if word in ACTIONS else None
 
@@ -147,7 +160,7 @@ def joint(state, actions):
         raise ValueError("there is no such philosopher")
     if state["step"] >= TURNS or is_deadlock(state["forks"]):
         raise ValueError("the episode is over")
-    said = [read(actions[agent]) if agent in actions else "WAIT" for agent in agents]
+    said = [read(actions[agent], spec.get("encoding")) if agent in actions else "WAIT" for agent in agents]
     forks, begins, did = play(state["forks"], said)
     did = [done or action == "WAIT" for done, action in zip(did, said)]
     meals = [own + begin for own, begin in zip(state["meals"], begins)]
@@ -181,13 +194,26 @@ def step(state, agent, text, others):
 
 
 def probe(state, agent):
-    return [*ACTIONS, "", " wait\n", "GRAB", "eat"], None, state["step"] == TURNS and min(state["meals"]) >= 2
+    solved = state["step"] == TURNS and min(state["meals"]) >= 2
+    if state["spec"].get("encoding") == "compact":
+        return [f" {word}" for word in COMPACT.values()], None, solved
+    return [*ACTIONS, "", " wait\n", "GRAB", "eat"], None, solved
+
+
+def habit(state, agent):
+    """What is demonstrated half of the time: any free fork of its own, and where none is free to put down or to wait."""
+    forks, count = state["forks"], len(state["forks"])
+    i = names(count).index(agent)
+    draws = random.Random(f"{forks} {state['step']} {agent}")
+    free = [action for action, fork in (("GRAB_LEFT", i), ("GRAB_RIGHT", (i + 1) % count)) if forks[fork] == FREE]
+    action = draws.choice(free or ["RELEASE", "WAIT"])
+    return f" {COMPACT[action]}" if state["spec"].get("encoding") == "compact" else action
 
 
 def settings(words):
     """The values of --set, which are taken out of `words`."""
-    known = {"philosophers": [3], "reward": "meals", "local": "none", "index": "on"}
-    choices = {"reward": ("meals", "four"), "local": ("none", "own"), "index": ("on", "off")}
+    known = {"philosophers": [3], "reward": "meals", "local": "none", "index": "on", "encoding": "full"}
+    choices = {"reward": ("meals", "four"), "local": ("none", "own"), "index": ("on", "off"), "encoding": ("full", "compact")}
     while "--set" in words:
         place = words.index("--set")
         name, _, value = words[place + 1].partition("=") if place + 1 < len(words) else ("", "", "")
@@ -198,10 +224,10 @@ def settings(words):
             known[name] = value
         else:
             sys.exit(f"philosophers.py: --set {name}={value}: not one of philosophers=2 to 15, reward=meals|four, local=none|own, "
-                     "index=on|off")
+                     "index=on|off, encoding=full|compact")
     return known
 
 
 if __name__ == "__main__":
     SETTINGS = settings(sys.argv)
-    main("philosophers", tasks, reset=reset, step=step, probe=probe, joint=joint)
+    main("philosophers", tasks, reset=reset, step=step, probe=probe, joint=joint, act=habit)
