@@ -3,6 +3,7 @@
 pub mod aggregate;
 pub mod arguments;
 pub mod backend;
+mod by_agent;
 pub mod checkpoint;
 mod kept;
 mod kernels;

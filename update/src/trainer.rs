@@ -8,6 +8,7 @@ use record::stage;
 
 use crate::aggregate::Mean;
 use crate::arguments::{Arguments, Objective};
+use crate::by_agent::{self, ByAgent};
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::{BatchLoss, ReferenceLogprobs, TokenStats};
@@ -68,14 +69,17 @@ pub struct TrainingStats {
     pub unique_tokens: usize,
     /// Statistics of the minibatch before the first step: the only one under the weights that were sampled from.
     pub first: Option<TokenStats>,
+    /// What each agent made of the last minibatch, and the cosine of two agents' gradients, if they were measured.
+    pub by_agent: Option<(ByAgent, Option<f64>)>,
 }
 
 /// What a piece of a part came to.
 #[derive(Clone, Debug, Default)]
 pub struct PieceStats {
     /// Sum of the entropies of each tree.
-    entropies: Vec<f64>,
-    tokens: TokenStats,
+    pub entropies: Vec<f64>,
+    /// Statistics of its scored tokens.
+    pub tokens: TokenStats,
 }
 
 impl PieceStats {
@@ -215,8 +219,14 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        let overlap = Some(&self.overlap)
-            .filter(|overlap| position.index == 0 && overlap.begins(self.samples, &batches));
+        let by_agent = match self.is_measured_by_agent(position) {
+            true => Some(self.measure_by_agent((minibatch, &active), &mean, learner)?),
+            false => None,
+        };
+        // A measurement takes the place of what the learner had begun.
+        let overlap = Some(&self.overlap).filter(|overlap| {
+            position.index == 0 && by_agent.is_none() && overlap.begins(self.samples, &batches)
+        });
         stats.overlap_seconds += overlap.map_or(0.0, |overlap| overlap.seconds);
         let (stats_by_piece, gradient) = self.differentiate(&batches, overlap, learner)?;
         for piece_stats in stats_by_piece {
@@ -234,6 +244,7 @@ impl Trainer<'_> {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
         }
+        stats.by_agent = by_agent.map(|by_agent| (by_agent.clone(), by_agent.cosine(norm)));
         let arguments = self.arguments;
         let factor = arguments.schedule.factor(
             learner.optimizer_steps(),
@@ -250,10 +261,21 @@ impl Trainer<'_> {
         Ok(tokens.loss)
     }
 
+    /// True if the agents of a shared policy are measured in this minibatch.
+    fn is_measured_by_agent(&self, position: Position) -> bool {
+        self.samples.agents.len() > 1
+            && self.arguments.objective != Objective::Nll
+            && position.index + 1 == position.horizon
+            && by_agent::is_due(self.samples.step.unwrap_or(0))
+    }
+
     /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. What `overlap` has done is in
     /// it already, the one part's beginning. Returns the statistics of all pieces in their order, and of several ranks the
     /// gradient's checksum.
-    fn differentiate(
+    ///
+    /// # Errors
+    /// The learner's, or an interruption.
+    pub fn differentiate(
         &self,
         batches: &[TreeBatch],
         overlap: Option<&Overlap>,
