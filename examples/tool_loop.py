@@ -24,9 +24,9 @@ from troupe import Environment, Probe, Start, Step, digest, tool_calls
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 SYSTEM = "Compute with the tools. Say the final number alone."
 SPELLED_OUT = (
-    'Compute with functions. <tool_call>{"name": NAME, "arguments": {"a": INTEGER, "b": INTEGER}}</tool_call> calls one of '
-    + ", ".join(SIGNS)
-    + ". Say the final number alone."
+    "Compute with functions, one operation at a time; never compute yourself. To call a function, say nothing but\n"
+    '<tool_call>\n{"name": "multiply", "arguments": {"a": 12, "b": 34}}\n</tool_call>\n'
+    "There are add, subtract and multiply, of two integers a and b. Once functions have computed the result, say that number alone."
 )
 CALL = re.compile(r"\s*<tool_call>.*</tool_call>\s*", re.DOTALL)
 OPERANDS = {"type": "object", "properties": {key: {"type": "integer"} for key in "ab"}, "required": ["a", "b"]}
@@ -35,7 +35,7 @@ TOOLS = [
 ]
 LONGEST = 400  # characters of a message that are kept
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--as-user", action="store_true", help="for chat templates that know no tools")
+parser.add_argument("--as-user", action="store_true", help="results are messages of the user")
 parser.add_argument("--small", action="store_true", help="for tiny policies")
 
 
@@ -50,12 +50,6 @@ def read(text, calls):
         whole = sorted(operands) == ["a", "b"] and all(type(number) is int and abs(number) < 10**15 for number in operands.values())
         return (name, operands["a"], operands["b"]) if len(calls) == 1 and name in SIGNS and whole else None
     return int(text) if re.fullmatch(r"\s*-?[0-9]{1,15}\s*", text, re.ASCII) else None
-
-
-def shown(result):
-    if AS_USER:
-        return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
-    return {"role": "tool", "content": result}
 
 
 def wanted(state):
@@ -73,16 +67,16 @@ class ToolLoop(Environment):
 
     def setup(self):
         self.share = 0.8 if self.options.small else 0.5
-        self.as_user = self.options.small or self.options.as_user
 
     def see(self, state):
         if self.options.small:
             return state, {"solver": state["said"]}
-        messages = [{"role": "system", "content": SPELLED_OUT if self.as_user else SYSTEM}, *state["said"]]
-        return state, {"solver": messages if self.as_user else {"messages": messages, "tools": TOOLS}}
+        head = SPELLED_OUT if self.options.as_user else SYSTEM
+        messages = [{"role": "system", "content": head}, *state["said"]]
+        return state, {"solver": messages if self.options.as_user else {"messages": messages, "tools": TOOLS}}
 
     def shown(self, result):
-        if self.as_user:
+        if self.options.small or self.options.as_user:
             return {"role": "user", "content": f"<tool_response>{result}</tool_response>"}
         return {"role": "tool", "content": result}
 

@@ -206,6 +206,10 @@ pub struct AgentStats {
     pub groups: u64,
     /// Groups whose members all earned the same.
     pub flat: u64,
+    /// Groups with advantages by turn: those in which all are 0, and all.
+    pub untaught: BTreeMap<u32, (u64, u64)>,
+    /// Sizes of its samples' anchors.
+    pub anchors: RunningStats,
     /// Tokens of its prompts, each counted once a group.
     pub prompt_tokens: u64,
     /// Σ (reward - mean of its group)².
@@ -221,6 +225,13 @@ impl AgentStats {
         let all = self.reward.squares();
         (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))
     }
+
+    /// The share of its groups in which all advantages are 0; `None` without advantages.
+    pub fn untaught_share(&self) -> Option<f64> {
+        let (untaught, all) =
+            self.untaught.values().fold((0, 0), |sum, turn| (sum.0 + turn.0, sum.1 + turn.1));
+        (all > 0).then(|| untaught as f64 / all as f64)
+    }
 }
 
 /// A group as far as it has been read.
@@ -233,6 +244,9 @@ struct Group {
     members: u32,
     branches: Option<u32>,
     flat: bool,
+    /// True if a member has an advantage other than 0; `None` while no member has any.
+    taught: Option<bool>,
+    turn: u32,
     one_prompt: bool,
 }
 
@@ -291,6 +305,7 @@ impl StreamStats {
         let agent = entry(&mut self.agents, name);
         agent.answers.take(sample);
         agent.is_parallel |= sample.is_parallel();
+        sample.anchor_size.into_iter().for_each(|size| agent.anchors.push(f64::from(size)));
         let reward = sample.reward.flatten();
         if let Some(reward) = reward {
             agent.reward.push(reward);
@@ -312,11 +327,16 @@ impl StreamStats {
             members: 0,
             branches: sample.branches,
             flat: true,
+            taught: None,
+            turn: sample.turn.unwrap_or_default(),
             one_prompt: true,
         });
         group.members += 1;
         reward.into_iter().for_each(|reward| group.rewards.push(reward));
         group.flat &= group.reward == reward;
+        if let Some(advantage) = sample.advantage {
+            group.taught = Some(group.taught.unwrap_or(false) || advantage != 0.0);
+        }
         group.one_prompt &= group.prompt == prompt;
     }
 
@@ -346,6 +366,10 @@ impl StreamStats {
             let agent = entry(&mut self.agents, &group.agent);
             agent.groups += 1;
             agent.flat += u64::from(group.flat);
+            if let Some(taught) = group.taught {
+                let turn = agent.untaught.entry(group.turn).or_default();
+                *turn = (turn.0 + u64::from(!taught), turn.1 + 1);
+            }
             agent.within += group.rewards.squares();
             agent.prompt_tokens += group.prompt.len() as u64;
         }

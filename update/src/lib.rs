@@ -4,6 +4,7 @@ mod accumulate;
 pub mod aggregate;
 pub mod arguments;
 pub mod backend;
+mod by_agent;
 mod call;
 pub mod checkpoint;
 pub mod hardware;

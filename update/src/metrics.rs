@@ -52,6 +52,10 @@ pub fn of_training(loss: &LossConfig, samples: &Samples, stats: &TrainingStats) 
     put("unique_tokens", json!(stats.unique_tokens));
     put("optimizer_steps", json!(stats.optimizer_steps));
     put("flat_minibatches", json!(stats.flat_minibatches));
+    if let Some((by_agent, cosine)) = &stats.by_agent {
+        put("by_agent", json!(by_agent.metrics));
+        put("grad_cosine", json!(cosine));
+    }
     line
 }
 

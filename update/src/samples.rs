@@ -47,6 +47,11 @@ impl Row {
     pub fn length(&self) -> usize {
         self.completion.len()
     }
+
+    /// Index of its agent in [`Samples::agents`].
+    pub fn agent(&self) -> Option<usize> {
+        self.agent.map(|agent| agent as usize)
+    }
 }
 
 /// The samples of one policy.

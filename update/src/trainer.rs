@@ -7,6 +7,7 @@ use record::progress::Progress;
 
 use crate::accumulate::{TreeSlice, TreeStats, accumulate};
 use crate::aggregate::Mean;
+use crate::by_agent::{self, ByAgent};
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::{ReferenceLogprobs, TokenStats};
@@ -66,6 +67,8 @@ pub struct TrainingStats {
     pub unique_tokens: usize,
     /// Statistics of the minibatch before the first step: the only one under the weights that were sampled from.
     pub first: Option<TokenStats>,
+    /// What each agent made of the last minibatch, and the cosine of two agents' gradients, if they were measured.
+    pub by_agent: Option<(ByAgent, Option<f64>)>,
 }
 
 /// The position of a minibatch in a call.
@@ -149,8 +152,14 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        let overlap = Some(self.overlap)
-            .filter(|overlap| position.index == 0 && overlap.begins(self.samples, &batches));
+        let by_agent = match self.is_measured_by_agent(position) {
+            true => Some(self.measure_by_agent(minibatch, &active, &mean, learner)?),
+            false => None,
+        };
+        // A measurement takes the place of what the learner had begun.
+        let overlap = Some(self.overlap).filter(|overlap| {
+            position.index == 0 && by_agent.is_none() && overlap.begins(self.samples, &batches)
+        });
         stats.overlap_seconds += overlap.map_or(0.0, |overlap| overlap.seconds);
         let (stats_by_span, gradient) = self.differentiate(&batches, overlap, learner)?;
         for tree_stats in stats_by_span {
@@ -168,12 +177,21 @@ impl Trainer<'_> {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
         }
+        stats.by_agent = by_agent.map(|by_agent| (by_agent.clone(), by_agent.cosine(norm)));
         self.compare(&gradient, norm, learner)?;
         stats.lr = self.step(position, scale, norm, learner)?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
         stats.tokens.add(&tokens);
         Ok(tokens.loss)
+    }
+
+    /// True if the agents of a shared policy are measured in this minibatch.
+    fn is_measured_by_agent(&self, position: Position) -> bool {
+        self.samples.agents.len() > 1
+            && self.training.loss.objective != Objective::Nll
+            && position.index + 1 == position.horizon
+            && by_agent::is_due(self.samples.step.unwrap_or(0))
     }
 
     /// Steps by the learner's gradient times `scale`, which then has this norm; returns the learning rate.
@@ -188,7 +206,10 @@ impl Trainer<'_> {
     /// Leaves the gradient of all batches in the learner, summed over this rank's parts and then over ranks. The work of
     /// `overlap`, the beginning of the only part, is in it already. Returns the statistics of all spans in their order, and
     /// the checksum of the gradient of several ranks.
-    fn differentiate(
+    ///
+    /// # Errors
+    /// The learner's, or an interruption.
+    pub fn differentiate(
         &self,
         batches: &[TreeBatch],
         overlap: Option<&Overlap>,

@@ -287,7 +287,7 @@ fn downloads(machine: &Machine) {
     let fetched = machine.policy(&["fetch", &format!("hf:lab/tiny/{GGUF}"), "--quiet"]);
     assert_eq!((fetched.status.code(), told(&fetched).as_str()), (Some(0), ""));
     let directory = String::from_utf8_lossy(&fetched.stdout).trim_end().to_owned();
-    assert!(Path::new(&directory).join("current/config.json").is_file(), "{directory}");
+    assert!(std::path::Path::new(&directory).join("current/config.json").is_file(), "{directory}");
     let wrong = machine.refused("hf:lab/tiny/large.gguf", 65);
     assert!(wrong.starts_with("policy: hf:lab/tiny: the model has no file large.gguf\nhint: "), "{wrong}");
 

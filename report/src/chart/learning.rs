@@ -89,6 +89,14 @@ const ROWS: &[Row] = &[
         plain,
     ),
     (
+        "anchor-size",
+        "Anchor size by role",
+        "Samples of a task that share a prompt, which GiGPO compares. Near 1 it compares nothing.",
+        "anchor_size",
+        Column::Agent,
+        plain,
+    ),
+    (
         "completion-length",
         "Completion length by role",
         "Mean tokens, the stop token included.",
@@ -231,6 +239,9 @@ impl<'a> Drawn<'a> {
     /// A curve for each method and value of a column. One run: a color for each value. Several: a color for each method and a dash for
     /// each value, the same in all charts.
     fn curves(&self, metric: &'a str, column: Column) -> Vec<Series> {
+        // What `update` measures by agent is drawn so.
+        let by_agent = self.runs.iter().any(|run| !run.values("train", metric, |one| &one.agent).is_empty());
+        let column = if by_agent { Column::Agent } else { column };
         let values = if column == Column::Agent { &self.agents } else { &self.policies };
         let mut series = Vec::new();
         for (index, method) in self.methods.iter().enumerate() {

@@ -248,23 +248,23 @@ fn roles_show_who_learns_and_where_credit_points() {
         rows.iter().find(|row| row["agent"] == agent).expect("an agent")[key].clone()
     };
     for (key, checker, solver) in [
-        ("samples", json!(4), json!(4)),
-        ("flat_by_reward", json!(0.0), json!(1.0)),
+        ("samples", json!(4.0), json!(4.0)),
+        ("groups", json!(2.0), json!(2.0)),
+        ("groups_flat", json!(0.0), json!(2.0)),
         ("flat", json!(0.0), json!(1.0)),
-        ("flat_by_turn", json!([0.0]), json!([1.0])),
         ("advantage_mass", json!(1.0), json!(0.0)),
         ("advantage_mean", json!(0.0), json!(0.0)),
         ("advantage_largest", json!(0.5), json!(0.0)),
         // Its executed candidate is the worse one in the failed episode and the better one in the solved one.
         ("advantage_success", json!(1.0), Value::Null),
         ("variance_within_state", json!(1.0), json!(0.0)),
-        ("completion_tokens", json!(2.0), json!(2.0)),
-        ("cut", json!(0.5), json!(0.5)),
+        ("completion_length", json!(2.0), json!(2.0)),
+        ("completions_cut", json!(0.5), json!(0.5)),
     ] {
         assert_eq!((of("checker", key), of("solver", key)), (checker, solver), "{key}");
     }
     // 1 and 0 against 0.5 and -0.5, twice.
-    assert!((of("checker", "cosine").as_f64().expect("a number") - 0.5f64.sqrt()).abs() < 1e-12);
+    assert!((of("checker", "advantage_cosine").as_f64().expect("a number") - 0.5f64.sqrt()).abs() < 1e-12);
     let table = must(&format!("report roles < {first}"));
     assert!(table.lines().next().expect("agents").split_whitespace().eq(["checker", "solver"]), "{table}");
     let (code, _, said) = run(&format!("report roles < {path}"));

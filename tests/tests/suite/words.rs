@@ -26,6 +26,7 @@ fn every_word_of_a_compact_text_is_one_token() {
         "sudoku --workflow mechanical",
         "sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
         "tic-tac-toe",
+        "philosophers --set philosophers=3,7",
         "write",
         "write --workflow pipeline",
         "write --workflow discussion --set words=9",
