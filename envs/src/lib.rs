@@ -14,6 +14,7 @@ pub mod external;
 pub mod grid;
 pub mod import;
 pub mod math;
+mod philosophers;
 pub mod plan_path;
 mod problems;
 pub mod settings;
@@ -48,6 +49,7 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &sokoban::SOKOBAN,
     &code::CODE,
     &tic_tac_toe::TicTacToe,
+    &philosophers::Philosophers,
     &writing::WRITE,
     &writing::TLDR,
     &writing::ARXIV,

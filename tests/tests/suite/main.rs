@@ -33,7 +33,6 @@ mod mistakes;
 mod others;
 mod package;
 mod parts;
-mod philosophers;
 mod pipeline;
 mod planted_bugs;
 mod prose;
