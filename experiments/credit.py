@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Which credit rule, and when: every rule that fits an environment, at equal generated tokens.
 
-What each rule can see follows from small games (docs/credit.md); here is what it is worth when it learns. Expected beforehand:
+Small games show what each rule can see (docs/credit.md); here it learns. Expected beforehand:
 
     write-pipeline     only the second agent's text pays: trees and returns learn more, own-turn credit leaves the first agent's groups flat
     path-success       success alone, four turns: returns and trees over own-turn credit
@@ -10,16 +10,17 @@ What each rule can see follows from small games (docs/credit.md); here is what i
     coop-*, orders     at once; coop is a stag hunt in words: the mean alone over division by the deviation
     plan-path          every turn pays: own-turn credit first; watch the turns of an episode under returns
     code-team          a coder and a tester: does the second role matter?
+    write-at-once      components of different spread: GDPO lifts the rare ones; both texts pay both: little else differs
     check              proposals are paid as if adopted: own-turn credit first; check-final pays the last word alone: as write-pipeline
 
-What is compared is success, or the team's reward in points of the greatest where success is all or nothing (write, philosophers).
+Compared by success, or by the team's reward in points of the greatest where success is all or nothing (write, philosophers).
 A difference counts if the interval of its mean over seeds, paired with AT-GRPO's, leaves out 0 and it is 3 points or more. Tokens of
 groups that taught nothing are counted. Learning rates are pipeline.sh's for all, unless --rate says by what to multiply them:
 choose one for each rule on a seed that is not compared. 5 seeds (--seeds 1,2,3,4,5), 3 to screen. A run of a tiny policy takes 10 to 70
 CPU-seconds, a seed of all of them about an hour and a half.
 
-What is measured is appended to --results [experiments/credit.tsv]; `run` leaves out what is there, and `table` needs nothing else. So an
-interrupted bench goes on where it was, and run directories can be deleted. Of a finished run three steps keep their samples.
+Each evaluation is appended to --results [experiments/credit.tsv]; `run` leaves out cells that are there, and `table` needs nothing else. So
+an interrupted bench goes on where it was, and run directories can be deleted. A finished run keeps the samples of three steps.
 """
 
 import csv
@@ -35,20 +36,25 @@ from command import main
 from lab import WORLDS, Cell, Plan, World, tokens
 from main_table import evaluate_warm_ups
 
-FORKS = "python3 examples/philosophers.py --set encoding=compact --set philosophers=3"
 PHILOSOPHERS = World("philosophers", "Dining philosophers, three, paid by meals", turns=12, max_tokens=2, warmup=200, budget=240_000, samples=64,
-                     test_tasks=200, marks=(1 / 4, 1 / 2, 1), command=FORKS, sampled=True)
+                     test_tasks=200, marks=(1 / 4, 1 / 2, 1), sampled=True)
+# Larger tables, to try the policies of three.
+LARGER = (5, 10, 15)
 
 WORLDS |= {
     "write-pipeline": replace(WORLDS["write"], title="Write: the second text alone pays", turns=1),
+    "write-at-once": replace(WORLDS["write"], title="Write: two at once, one turn", turns=1),
     "check": replace(WORLDS["math-team"], title="Math: a solver, then a checker", turns=1, settings=("reward=success",)),
     "check-final": replace(WORLDS["math-team"], title="Math: a solver, then a checker, who alone is paid", turns=1,
                            settings=("reward=success", "pay=final")),
     "path-success": replace(WORLDS["plan-path"], title="Plan-Path, success alone pays", settings=("reward=success",)),
     "philosophers": PHILOSOPHERS,
-    "philosophers-four": replace(PHILOSOPHERS, title="Dining philosophers, three, paid by four terms", command=f"{FORKS} --set reward=four"),
+    "philosophers-four": replace(PHILOSOPHERS, title="Dining philosophers, three, paid by four terms", settings=("reward=four",)),
 }
+WORLDS |= {f"philosophers-{count}": replace(PHILOSOPHERS, settings=(f"philosophers={count}",)) for count in LARGER}
 
+# Components of write's reward.
+WRITTEN = "connectives,length,overlap,structure,vocabulary"
 # The rules by name: flags of pipeline.sh.
 RULES = {
     "at-grpo": ("AT-GRPO", dict()),
@@ -60,10 +66,12 @@ RULES = {
     "gigpo": ("GiGPO", dict(method="gigpo")),
     "rae": ("RAE", dict(method="rae")),
     "cross": ("MAGRPO, cross", dict(method="magrpo-cross")),
+    "gdpo": ("GDPO", dict(method="gdpo", more=("--flags", f"advantage=--components {WRITTEN}"))),
 }
-AT_ONCE = tuple(RULES)
+# GDPO needs a reward of several components.
+AT_ONCE = tuple(rule for rule in RULES if rule != "gdpo")
 # Agents one after another have no combinations of candidates beyond those of an aligned tree.
-IN_TURN = tuple(rule for rule in RULES if rule != "cross")
+IN_TURN = tuple(rule for rule in AT_ONCE if rule != "cross")
 # A tree of four turns has too many nodes: its rules are left out.
 LONG = tuple(rule for rule in AT_ONCE if rule != "c3")
 LONG_IN_TURN = tuple(rule for rule in LONG if rule != "cross")
@@ -72,7 +80,7 @@ SEATS = lambda count: tuple(f"philosopher-{i + 1}" for i in range(count))
 # One policy for all seats, which are told their number, so that it can be asked to sit at larger tables.
 TABLE = dict(agents=SEATS(3), per_role=False)
 
-# In order of what they are expected to tell.
+# The most telling first.
 PLACES = {
     "write-pipeline": (dict(workflow="pipeline", agents=("writer-1", "writer-2")), IN_TURN),
     "philosophers": (TABLE, LONG_IN_TURN),
@@ -85,11 +93,10 @@ PLACES = {
     "check": (dict(workflow="check", agents=("solver", "checker")), IN_TURN),
     "orders": (dict(agents=("first", "second")), LONG),
     "coop-shared": (dict(agents=("aux", "main")), AT_ONCE),
+    "write-at-once": (dict(agents=("writer-1", "writer-2")), (*AT_ONCE, "gdpo")),
 }
 # Where success is all or nothing: the team's greatest reward of an episode, in place of success.
-GREATEST = {"write-pipeline": 3.0, "philosophers": 1.0, "philosophers-four": 1.0}
-# Tables at which what was learned at three is tried.
-LARGER = (5, 10, 15)
+GREATEST = {"write-pipeline": 3.0, "write-at-once": 3.0, "philosophers": 1.0, "philosophers-four": 1.0}
 
 
 def cell(place, rule):
@@ -110,7 +117,7 @@ STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 
 
 class Results:
-    """The file of what was measured: one evaluation a line."""
+    """The file of all evaluations, one a line."""
 
     COLUMNS = ["place", "rule", "seed", "table", "part", "tokens", "steps", "episodes", "successes", "reward", "cpu_seconds"]
 
@@ -150,11 +157,12 @@ class Results:
             directory, spent = lab.directory(cell, seed), tokens(lab.directory(cell, seed))
             if cell.place == "philosophers":
                 self.larger(lab, cell, seed, directory, len(spent))
-            # The last one says that the run is done.
+            # The last one says that the run is done. One that ended before because all groups were flat would not have changed.
+            found = tables.scores(directory)
             for mark in cell.world.marks:
-                step = next((n for n in range(len(spent)) if sum(spent[:n]) >= int(cell.budget * mark)), len(spent))
-                file = directory / "eval" / f"step-{step:06}.jsonl"
-                self.add(cell.place, rule_of(cell), seed, f"{mark:g}", file, sum(spent[:step]), step, tables.cost(directory, step))
+                score = next((score for score in found if score.tokens >= int(cell.budget * mark)), found[-1])
+                file = directory / "eval" / f"step-{score.steps:06}.jsonl"
+                self.add(cell.place, rule_of(cell), seed, f"{mark:g}", file, score.tokens, score.steps, score.cpu_seconds)
             for step in range(1, len(spent) + 1):
                 if step not in (1, (len(spent) + 1) // 2, len(spent)):
                     (directory / "steps" / f"{step:06}" / "samples.jsonl").unlink(missing_ok=True)
@@ -162,7 +170,7 @@ class Results:
     def larger(self, lab, cell, seed, directory, step):
         """Plays a finished run's policy at larger tables."""
         for count in LARGER:
-            other = replace(cell, agents=SEATS(count), options=f"--set philosophers={count}")
+            other = replace(cell, place=f"philosophers-{count}", agents=SEATS(count))
             lab.evaluate(other, directory, directory / "policies", step, name=f"eval-{count}")
             self.add(cell.place, rule_of(cell), seed, "1", directory / f"eval-{count}" / f"step-{step:06}.jsonl", steps=step, table=str(count))
 
@@ -172,7 +180,7 @@ def rule_of(cell):
 
 
 def points(row):
-    """What is compared, of a line: per cent of success, or of the greatest reward."""
+    """The number to compare, of a line: per cent of success, or of the greatest reward."""
     if row["place"] in GREATEST:
         return 100 * float(row["reward"]) / GREATEST[row["place"]]
     return 100 * int(row["successes"]) / int(row["episodes"])
@@ -187,14 +195,38 @@ def difference(ones, others):
     return statistics.mean(values), half
 
 
+def compared(results, place, rule, first, seeds):
+    """A rule's mean at a place, bold where it counts as different from the first rule's there."""
+    rows = [results.find(place, rule, seed, "0" if rule == "untrained" else "1") for seed in seeds]
+    done = [row for row in rows if row]
+    if not done:
+        return ""
+    text = f"{statistics.mean(map(points, done)):.1f}"
+    less = difference(rows, [results.find(place, first, seed) for seed in seeds]) if rule not in (first, "untrained") else None
+    return f"**{text}**" if less and abs(less[0]) >= 3 and abs(less[0]) > less[1] else text
+
+
+def summary(results, seeds, all_cells):
+    """All places side by side: means over the seeds that are there."""
+    by_place = {place: [cell for cell in all_cells if cell.place == place] for place in PLACES}
+    there = [place for place, cells in by_place.items() if any(results.known(cell, seed) for cell in cells for seed in seeds)]
+    lines = ["| rule | " + " | ".join(there) + " |", "|" + "---|" * (len(there) + 1)]
+    titles = {"untrained": "untrained"} | {rule_of(cell): cell.title for cell in all_cells}
+    for rule, title in titles.items():
+        lines.append(f"| {title} | " + " | ".join(compared(results, place, rule, rule_of(by_place[place][0]), seeds) for place in there) + " |")
+    counts = [str(max(sum(results.known(cell, seed) for seed in seeds) for cell in by_place[place])) for place in there]
+    return "\n".join([*lines, "| seeds | " + " | ".join(counts) + " |"])
+
+
 def sections(results, seeds, all_cells):
-    """One table a place: each seed, the mean, the paired difference to AT-GRPO, tokens, CPU-seconds, and the way there."""
+    """All places side by side; then one table a place: each seed, the mean, the paired difference to AT-GRPO, tokens, CPU-seconds, and the way there."""
+    yield "### All places", summary(results, seeds, all_cells)
     for place in PLACES:
         there = [cell for cell in all_cells if cell.place == place]
-        if not there:
+        if not any(results.known(cell, seed) for cell in there for seed in seeds):
             continue
         marks = [f"{mark:g}" for mark in there[0].world.marks[:-1]]
-        head = ["rule", *(f"seed {seed}" for seed in seeds), "mean", "less AT-GRPO", "k tokens", "CPU-s", *(f"at {mark}" for mark in marks)]
+        head = ["rule", *(f"seed {seed}" for seed in seeds), "mean", "less AT-GRPO", "k tokens", "CPU-s", *(f"at {float(mark):.0%}" for mark in marks)]
         lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
         first = [results.find(place, rule_of(there[0]), seed) for seed in seeds]
         for title, rule in [("untrained", "untrained")] + [(cell.title, rule_of(cell)) for cell in there]:

@@ -27,6 +27,8 @@ MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
 # Argument of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
+# The token budget ends a run, not its number of steps.
+MOST_STEPS = 100_000
 # The parts of an evaluation's stream that are kept.
 SHORT = ('if .type == "sample" then {type: "answer", v: 1, episode, turn, agent, tokens: (.completion_ids | length), team: .rewards.team}'
          ' else . end')
@@ -53,7 +55,7 @@ class World:
     marks: tuple = MARKS
     # A program in place of the environment: `--env-command` of pipeline.sh.
     command: str = ""
-    # Evaluated by sampling and not greedily: where all tasks are alike, greedy play is one episode. Needs a command.
+    # Evaluated by sampling and not greedily: where all tasks are alike, greedy play is one episode.
     sampled: bool = False
 
     @property
@@ -216,21 +218,17 @@ class Lab:
         base, directory = self.warm_up(cell, seed), self.directory(cell, seed)
         flags = self.flags(cell, base)
         for goal in (int(cell.budget * mark) for mark in cell.world.marks if mark <= self.part):
-            while True:
-                spent = tokens(directory)
-                if sum(spent) >= goal:
-                    break
-                # Steps that surely fit, judging by the last one, and at least one. Steps only get cheaper.
-                ahead = max(1, min(20, (goal - sum(spent)) // max(spent[-1], 1))) if spent else 1
+            if sum(tokens(directory)) < goal:
                 try:
-                    note(directory, "step", len(spent) + ahead,
-                         cpu_seconds=self.steps(cell, seed, directory, len(spent) + ahead, *flags))
+                    seconds = self.steps(cell, seed, directory, MOST_STEPS, "--tokens", goal, *flags)
                 except RuntimeError:
                     if not is_stuck(directory):
                         raise
                     # pipeline.sh stops here: the rest of the budget would change nothing.
                     self.evaluate(cell, directory, directory / "policies", len(tokens(directory)))
                     return
+                note(directory, "step", len(tokens(directory)), cpu_seconds=seconds)
+            spent = tokens(directory)
             self.evaluate(cell, directory, directory / "policies", len(spent))
 
     def flags(self, cell, base):
@@ -263,14 +261,13 @@ class Lab:
         note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))
         part.rename(file)
 
-
     def sampled(self, cell, players):
         """A pipe that plays the test tasks with sampled actions, as in training."""
-        world, program = cell.world, f"{cell.world.command} {cell.options}".strip()
-        current = [f"{agent}={Path(folder) / 'current'}" for agent, folder in players.items()]
-        play = ["rollout", "--env-command", program, "--branches", 1, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens,
-                "--quiet", *(word for policy in current for word in ("--policy", policy))]
-        return f"{program} tasks --split test --count {world.test_tasks} | {shlex.join(map(str, play))}"
+        world, play = cell.world, ["rollout", "--branches", 1, "--turns", cell.world.turns, "--max-tokens", cell.max_tokens or cell.world.max_tokens]
+        for agent, folder in players.items():
+            play += ["--policy", f"{agent}={folder}"]
+        tasks = ["envs", "tasks", world.environment, *world.set_flags, "--split", "test", "--count", world.test_tasks]
+        return " | ".join(shlex.join(map(str, command)) for command in (tasks, [*play, "--quiet"]))
 
 
 def note(directory, what, step, **costs):
@@ -296,7 +293,7 @@ def tokens(directory):
 
 
 def is_stuck(directory):
-    """Whether the last three steps of a run had flat groups alone."""
+    """True if the last three steps of a run had flat groups alone."""
     last = sorted((directory / "steps").glob("*/done"))[-3:]
     groups = []
     for done in last:
@@ -307,7 +304,7 @@ def is_stuck(directory):
 
 class Plan:
     """The cells of a table in order of importance, each trained for every seed, and the evaluations after training. `finished` is
-    called with each run that is trained; what `known` knows is not trained."""
+    called with each run that is trained; a cell that `known` knows is not trained."""
 
     def __init__(self, cells, after=lambda lab, seed: None, finished=lambda lab, cell, seed: None, known=lambda cell, seed: False):
         self.cells, self.after, self.finished, self.known = cells, after, finished, known
