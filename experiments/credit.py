@@ -19,8 +19,8 @@ groups that taught nothing are counted. Learning rates are pipeline.sh's for all
 choose one for each rule on a seed that is not compared. 5 seeds (--seeds 1,2,3,4,5), 3 to screen. A run of a tiny policy takes 10 to 70
 CPU-seconds, a seed of all of them about an hour and a half.
 
-Each evaluation is appended to --results [experiments/credit.tsv]; `run` leaves out cells that are there, and `table` needs nothing else. So
-an interrupted bench goes on where it was, and run directories can be deleted. A finished run keeps the samples of three steps.
+Each evaluation is appended to --results [ROOT/credit.tsv]; `run` leaves out cells that are there, and `table` needs nothing else. So an
+interrupted bench goes on where it was, and run directories can be deleted. --results experiments/credit.tsv goes on with ours. A finished run keeps the samples of three steps.
 """
 
 import csv
@@ -143,6 +143,7 @@ class Results:
         row = dict(place=place, rule=rule, seed=str(seed), table=str(table), part=part, tokens=str(spent), steps=str(steps),
                    episodes=str(episodes), successes=str(successes), reward=f"{tables.answers(file).reward:.5f}", cpu_seconds=f"{seconds:.1f}")
         begins = not self.file.exists()
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         with open(self.file, "a", encoding="utf-8", newline="") as lines:
             out = csv.DictWriter(lines, self.COLUMNS, delimiter="\t", lineterminator="\n")
             out.writeheader() if begins else None
@@ -266,6 +267,7 @@ def rated(rate):
 
 
 if __name__ == "__main__":
-    RESULTS = Results(taken(sys.argv, "--results", Path(__file__).with_suffix(".tsv")))
+    ROOT = sys.argv[sys.argv.index("--root") + 1] if "--root" in sys.argv else "runs/experiments"
+    RESULTS = Results(taken(sys.argv, "--results", Path(ROOT) / "credit.tsv"))
     plan = Plan(rated(float(taken(sys.argv, "--rate", "1"))), finished=RESULTS.finished, known=RESULTS.known)
     sys.exit(main(__doc__, plan, lambda lab, seeds: sections(RESULTS, seeds, plan.cells)))
