@@ -215,7 +215,7 @@ mod tests {
             |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
         let call =
             ToolCall { name: "add".to_owned(), arguments: Map::from_iter([("a".to_owned(), json!(1))]) };
-        assert_eq!(parse(&call.text()), [call.clone()]);
+        assert_eq!(parse(&call.text()), std::slice::from_ref(&call));
         let messages = [
             message("user", "1?"),
             message("assistant", &format!("I add.\n{}", call.text())),
