@@ -140,6 +140,22 @@ fn settings_of_the_url_and_parallel_sampling() {
 }
 
 #[test]
+fn a_server_gets_the_sampling_of_its_agent() {
+    let (_folder, dir) = fixture();
+    let server = StandInServer::start(&["large"], |_, _| Reply::Text("d3"));
+    let url = &server.url;
+    must(&format!(
+        "rollout --policy tool={dir}/tool --policy 'planner={url}' --branches 2 --turns 1 --max-tokens 8 --temperature 0.5 --quiet \
+         --temperature planner=1.5 --max-tokens planner=9 --top-p planner=0.75 --min-p planner=0.25 --stop 'planner=</plan>' < {dir}/tasks"
+    ));
+    let asked = server.asked("/v1/chat/completions");
+    let body = &asked.first().expect("a call").body;
+    let found = ["temperature", "max_tokens", "top_p", "min_p", "stop"].map(|key| body[key].clone());
+    assert_eq!(found, [json!(1.5), json!(9), json!(0.75), json!(0.25), json!(["</plan>"])]);
+    assert_eq!((&body["top_k"], &body["tools"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
 fn a_run_trains_beside_a_server_and_goes_on() {
     let (_folder, dir) = fixture();
     let server = StandInServer::start(&["large"], moody);
