@@ -4,6 +4,7 @@
 //! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers
 //! leave out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
 
+pub mod folder;
 pub mod program;
 pub mod server;
 pub mod skip;

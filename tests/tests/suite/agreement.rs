@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::{must, run};
 
 /// Mean and largest difference of log-probabilities, nats.
 fn gap(check: &str) -> (f64, f64) {
     let (_, metrics, stderr) = run(check);
-    let line = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let line = line.into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
+    let line = lines(&metrics).into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
     let metric = |name: &str| line[format!("sampling/logp_difference_{name}")].as_f64().expect("a number");
     (metric("mean"), metric("max"))
 }

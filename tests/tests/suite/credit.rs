@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use troupe_tests::{must, run};
+use troupe_tests::{must, program, run};
 
 /// Below which two numbers of six digits are one.
 const CLOSE: f64 = 2e-6;
@@ -47,10 +47,7 @@ pub fn write(folder: &Path, lines: &[Value]) -> String {
 pub fn through(lines: &[Value], pipe: &str) -> (Vec<f64>, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let output = must(&format!("cat {} | {pipe}", write(folder.path(), lines)));
-    let lines_of = |output: &str| -> Vec<Value> {
-        output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
-    let output = lines_of(&output);
+    let output = program::lines(&output);
     let of = |line: &Value| (line["id"].as_str().unwrap_or_default().to_owned(), line["advantage"].as_f64());
     let by_id: BTreeMap<String, Option<f64>> =
         output.iter().filter(|line| line["type"] == "sample").map(of).collect();

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use troupe_tests::program::lines;
 use troupe_tests::{must, pipeline, root, run, skip};
 
 #[test]
@@ -49,8 +50,7 @@ fn keeps_the_contract_and_trains(command: &str, agents: [&str; 2], episodes: u32
          rollout --env-command 'ENVIRONMENT' {owned} --branches 3 --turns 2 --max-tokens 4 --seed 7 --quiet | \
          group --quiet | advantage --quiet | tee D/samples.jsonl | update {owned} --quiet > D/metrics.jsonl"
     )));
-    let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = lines(&must(&at("cat D/samples.jsonl")));
     for (policy, agent) in [("first", first), ("second", second)] {
         // The policy of an agent that never acted (its partner forfeited every game) is not trained.
         let acted = lines.iter().any(|line| line["type"] == "sample" && line["agent"] == agent);
@@ -152,7 +152,7 @@ fn environments_of_others_are_wrapped_and_train() {
         ));
         assert!(table.lines().count() >= 14 && !table.contains("BROKEN"), "{game}: {table}");
         let demo = must(&format!("{command} demo --count 3"));
-        let shown: Vec<Value> = demo.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let shown = lines(&demo);
         let samples: Vec<&Value> = shown.iter().filter(|line| line["type"] == "sample").collect();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         for sample in &samples {
@@ -247,10 +247,7 @@ fn the_whole_loop_runs_on_an_external_environment() {
     assert!(printed.contains("warm-up: 10 optimizer steps on imperfect demonstrations"), "{printed}");
     assert!(printed.contains("step 1: success on 300 test tasks"), "{printed}");
 
-    let read = |path: &str| -> Vec<Value> {
-        let text = std::fs::read_to_string(run.join(path)).expect("a stream");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
+    let read = |path: &str| lines(&std::fs::read_to_string(run.join(path)).expect("a stream"));
     let samples = read("steps/000001/samples.jsonl");
     let episodes: Vec<&Value> = samples.iter().filter(|line| line["type"] == "episode").collect();
     assert_eq!(episodes.len(), 3);

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::server::{Asked, Behavior, Reply, StandInServer, closed_port};
 use troupe_tests::{must, pipeline, root, run, shell, skip};
 
@@ -44,7 +45,7 @@ fn a_served_role_plays_and_the_others_are_trained() {
     let server = StandInServer::start(&["large"], moody);
     let play = rollout(&dir, &server.url);
     let samples = must(&format!("{play} --threads 1 | tee {dir}/played | group --quiet | advantage --quiet"));
-    let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = lines(&samples);
     let of_type = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
     let (samples, served) = (of_type("sample"), of_type("served"));
     assert!(
