@@ -8,12 +8,12 @@ use tempfile::TempDir;
 use crate::program;
 
 /// A new folder, removed with its content when it is dropped.
-pub struct Folder(TempDir);
+pub struct TestFolder(TempDir);
 
-impl Folder {
+impl TestFolder {
     #[allow(clippy::new_without_default, reason = "it makes a folder")]
-    pub fn new() -> Folder {
-        Folder(tempfile::tempdir().expect("a folder"))
+    pub fn new() -> TestFolder {
+        TestFolder(tempfile::tempdir().expect("a folder"))
     }
 
     pub fn path(&self) -> &Path {

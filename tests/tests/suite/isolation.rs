@@ -1,11 +1,11 @@
 //! Each stage alone, and the pipe in every order and split that the contract allows: the results must not change.
 
-use troupe_tests::folder::Folder;
+use troupe_tests::folder::TestFolder;
 use troupe_tests::{run, warmed_up, without_timing};
 
 /// A warmed-up policy and a stream of samples from it, in a new folder: not all groups are flat.
-fn stage() -> Folder {
-    let stage = Folder::new();
+fn stage() -> TestFolder {
+    let stage = TestFolder::new();
     stage.must(&format!("policy init D/policy --quiet --from '{}'", warmed_up().display()));
     stage.must(
         "envs tasks plan-path --count 5 --seed 4 > D/tasks.jsonl; \
@@ -15,7 +15,7 @@ fn stage() -> Folder {
     stage
 }
 
-fn out(stage: &Folder, command: &str) -> String {
+fn out(stage: &TestFolder, command: &str) -> String {
     without_timing(&stage.must(command))
 }
 

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use troupe_tests::folder::Folder;
+use troupe_tests::folder::TestFolder;
 use troupe_tests::run;
 
 /// A team of two small policies of the same 64 tokens, and a step of samples with rewards that differ.
-fn fixture() -> Folder {
-    let folder = Folder::new();
+fn fixture() -> TestFolder {
+    let folder = TestFolder::new();
     folder.must(
         "policy init D/tool --from tests/golden/qwen2-2-1-bias; policy init D/planner --from tests/golden/qwen3-8-2-untied; \
          envs tasks plan-path --count 24 --seed 4 > D/tasks; \
@@ -20,7 +20,7 @@ fn fixture() -> Folder {
     folder
 }
 
-fn samples(folder: &Folder, file: &str) -> Vec<Value> {
+fn samples(folder: &TestFolder, file: &str) -> Vec<Value> {
     folder.lines(file).into_iter().filter(|line| line["type"] == "sample").collect()
 }
 

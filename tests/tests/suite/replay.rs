@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
-use troupe_tests::folder::Folder;
+use troupe_tests::folder::TestFolder;
 use troupe_tests::program::lines;
 use troupe_tests::{shell, warmed_up};
 
@@ -208,7 +208,7 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
 
 #[test]
 fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let mut all = Seen::default();
     for (environment, demonstrated, runs) in [
         ("plan-path", "team", vec![("team", 4, 3, 1.0), ("team", 3, 2, 0.5), ("single", 4, 2, 1.0)]),

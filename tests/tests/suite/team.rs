@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use troupe_tests::folder::Folder;
+use troupe_tests::folder::TestFolder;
 use troupe_tests::must;
 use troupe_tests::program::{lines, of_type};
 
@@ -13,11 +13,11 @@ const AGENTS: [&str; 4] = ["reasoner-1", "reasoner-2", "tool-1", "judge"];
 const REWARD: &str = "jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end'";
 
 /// Policies of three families, four sizes and two tokenizers, in a new folder.
-struct Fixture(Folder);
+struct Fixture(TestFolder);
 
 impl Fixture {
     fn new() -> Fixture {
-        let fixture = Fixture(Folder::new());
+        let fixture = Fixture(TestFolder::new());
         fixture.must(
             "policy init D/tiny --preset tiny --seed 1; policy init D/llama --from tests/golden/llama-2-1-scaled-rope; \
              policy init D/qwen2 --from tests/golden/qwen2-2-1-bias; policy init D/qwen3 --from tests/golden/qwen3-8-2-untied",
