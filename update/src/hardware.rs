@@ -56,7 +56,7 @@ impl Hardware {
         Ok(())
     }
 
-    /// Fails where the system does not start so many threads.
+    /// Fails where the system does not start the threads.
     ///
     /// # Errors
     /// 69.

@@ -8,7 +8,7 @@ use crate::loss_config::{Importance, LossConfig, Objective, RatioLevel, WeightLe
 use crate::objective::WeightBounds;
 use crate::optimizer::Method;
 use crate::samples::Samples;
-use crate::settings::Training;
+use crate::settings::TrainingConfig;
 use crate::trainer::TrainingStats;
 
 /// The metrics of a training.
@@ -108,8 +108,12 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
 }
 
 /// The settings that determine the result, for the trainer's state and the input digest; threads do not.
-pub fn settings(training: &Training, precision: Precision, reference: Option<&str>) -> Map<String, Value> {
-    let Training { loss, batching, optimizer, .. } = training;
+pub fn settings(
+    training: &TrainingConfig,
+    precision: Precision,
+    reference: Option<&str>,
+) -> Map<String, Value> {
+    let TrainingConfig { loss, batching, optimizer, .. } = training;
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
     put("objective", json!(choice(&loss.objective)));

@@ -18,7 +18,7 @@ pub const DEFAULT_TOKENS: u64 = 4096;
 /// How samples are divided into optimizer batches, trees and parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Batching {
-    /// Optimizer steps of an epoch, if there are as many samples.
+    /// Optimizer steps of an epoch; fewer if there are fewer samples.
     pub minibatches: u64,
     /// Passes over the samples.
     pub epochs: u64,

@@ -17,7 +17,7 @@ use crate::learner::Learner;
 use crate::loss::ReferenceLogprobs;
 use crate::minibatch::{self, TreeBatch, tree_members};
 use crate::samples::Samples;
-use crate::settings::Training;
+use crate::settings::TrainingConfig;
 
 /// Computed parts of a minibatch.
 #[derive(Default)]
@@ -37,8 +37,8 @@ pub struct Overlap {
 
 impl Overlap {
     /// Returns true if the first minibatch of such a training can begin before all samples are there.
-    pub fn is_allowed(training: &Training) -> bool {
-        let Training { loss, batching, .. } = training;
+    pub fn is_allowed(training: &TrainingConfig) -> bool {
+        let TrainingConfig { loss, batching, .. } = training;
         loss.kl == 0.0 && (loss.importance.is_none() || training.steps() == 1) && batching.parts == 1
     }
 
@@ -48,7 +48,7 @@ impl Overlap {
     /// The device's, or an interruption.
     pub fn advance(
         &mut self,
-        training: &Training,
+        training: &TrainingConfig,
         samples: &Samples,
         learner: &mut dyn Learner,
     ) -> Result<()> {

@@ -39,7 +39,7 @@ pub fn split_by_tokens(batches: &[TreeBatch], parts: usize) -> Vec<Vec<TreeSpan>
     split
 }
 
-/// Fails unless `ranks` processes can share so many parts equally.
+/// Fails unless `ranks` processes can share the parts equally.
 ///
 /// # Errors
 /// Usage (exit 2).

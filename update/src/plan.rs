@@ -19,7 +19,7 @@ use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, M
 use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
 use crate::parts::TreeSum;
 use crate::samples::Samples;
-use crate::settings::Training;
+use crate::settings::TrainingConfig;
 
 /// Memory of an H200, the default of a plan without a GPU: 143,771 MiB.
 const H200: u64 = 143_771 << 20;
@@ -59,7 +59,7 @@ pub struct ModelSpec<'a> {
 }
 
 /// The memory request of a call for each of `ranks` processes; `learns` is true if it trains.
-pub fn request(training: &Training, samples: &Samples, ranks: usize, learns: bool) -> MemoryRequest {
+pub fn request(training: &TrainingConfig, samples: &Samples, ranks: usize, learns: bool) -> MemoryRequest {
     let limit = training.batching.tokens;
     let Sizes { unique, largest_tree, longest } = minibatch::sizes(samples, limit);
     MemoryRequest {
@@ -74,7 +74,7 @@ pub fn request(training: &Training, samples: &Samples, ranks: usize, learns: boo
 
 /// The memory request without samples: one tree as large as `--max-tokens-per-batch` allows, of sequences as long as the
 /// model accepts.
-pub fn largest_request(training: &Training, max_positions: usize, ranks: usize) -> MemoryRequest {
+pub fn largest_request(training: &TrainingConfig, max_positions: usize, ranks: usize) -> MemoryRequest {
     let tokens = training.batching.tokens;
     let moments = Some(moment_bytes(training.optimizer.method));
     MemoryRequest { tokens, largest: 1, rows: tokens, positions: max_positions.min(tokens), moments, ranks }
@@ -84,7 +84,7 @@ pub fn largest_request(training: &Training, max_positions: usize, ranks: usize) 
 #[derive(Clone, Copy)]
 pub struct Planner<'a> {
     pub hardware: &'a Hardware,
-    pub training: &'a Training,
+    pub training: &'a TrainingConfig,
     pub spec: ModelSpec<'a>,
 }
 

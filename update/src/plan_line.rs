@@ -8,7 +8,7 @@ use crate::minibatch::{self, TreeBatch};
 use crate::model::Layout;
 use crate::plan::{MemoryEstimate, ModelSpec};
 use crate::samples::Samples;
-use crate::settings::Training;
+use crate::settings::TrainingConfig;
 
 /// The `plan` line: what a call would do for one policy.
 #[derive(Debug, Serialize)]
@@ -71,8 +71,8 @@ impl Plan {
 
     /// The plan for one policy's samples of a version.
     #[must_use]
-    pub fn with_samples(self, training: &Training, samples: &Samples, from_version: String) -> Plan {
-        let Training { batching, loss, .. } = training;
+    pub fn with_samples(self, training: &TrainingConfig, samples: &Samples, from_version: String) -> Plan {
+        let TrainingConfig { batching, loss, .. } = training;
         let flat = samples.flat_groups();
         let is_flat = |sample: usize| loss.kl == 0.0 && flat[samples.rows[sample].group as usize];
         let describe = |part: &Vec<usize>| {

@@ -17,7 +17,7 @@ use record::splice;
 use record::stage::{self, choice};
 use serde_json::{Map, Value, json};
 
-use crate::call::Call;
+use crate::call::UpdateCall;
 use crate::checkpoint::{self, Checkpoint, OptimizerState};
 use crate::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use crate::logprobs;
@@ -54,12 +54,12 @@ pub struct PolicyUpdate<'a> {
 impl<'a> PolicyUpdate<'a> {
     /// Opens the version that the samples of a policy of the call name, which may be in memory, and `--kl`'s reference.
     pub fn open(
-        call: &Call<'a>,
+        call: &UpdateCall<'a>,
         index: usize,
         reader: &'a SampleReader<'a>,
         resident: &ResidentPolicy,
     ) -> Result<PolicyUpdate<'a>> {
-        let Call { settings, ownership, references, processes } = *call;
+        let UpdateCall { settings, ownership, references, processes } = *call;
         let (owned, samples, ranks) = (&ownership.owners()[index], &reader.samples[index], processes.own());
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;

@@ -23,7 +23,7 @@ use crate::overlap::Overlap;
 use crate::publish::{self, LearnerState, gather_state_on_rank0};
 use crate::ranks::Ranks;
 use crate::samples::Samples;
-use crate::settings::Training;
+use crate::settings::TrainingConfig;
 use crate::weights::TensorFormats;
 
 /// A policy of a resident call.
@@ -130,7 +130,7 @@ impl ResidentPolicy {
     ///
     /// # Errors
     /// The device's, or an interruption.
-    pub fn begin(&mut self, training: &Training, samples: &Samples) -> Result<()> {
+    pub fn begin(&mut self, training: &TrainingConfig, samples: &Samples) -> Result<()> {
         let Some(LoadedPolicy { version, state: LoadedState::Learner(learner), vocabulary, overlap, .. }) =
             self.loaded_mut()
         else {

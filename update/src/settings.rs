@@ -25,7 +25,7 @@ pub struct Settings {
     pub references: Vec<String>,
     pub work: Work,
     pub reading: Reading,
-    pub training: Training,
+    pub training: TrainingConfig,
     pub hardware: Hardware,
     pub publishing: Publishing,
     /// True if the policies train at the same time, each on an equal share of the processes.
@@ -40,7 +40,7 @@ pub enum Work {
     Train,
     /// Recompute the recorded log-probabilities, and write each token to a file if one is named.
     Check { per_token: Option<PathBuf> },
-    /// Say what training would do, on each of so many processes.
+    /// Say what training would do, on each of `ranks` processes.
     Plan { ranks: Option<usize> },
 }
 
@@ -59,7 +59,7 @@ pub struct Reading {
 
 /// Everything that determines the new weights, but for the precision.
 #[derive(Clone, Copy, Debug)]
-pub struct Training {
+pub struct TrainingConfig {
     pub loss: LossConfig,
     /// How the terms of tokens are averaged.
     pub aggregate: Aggregate,
@@ -143,7 +143,7 @@ impl Settings {
     }
 }
 
-impl Training {
+impl TrainingConfig {
     /// Optimizer steps of the call, if there are enough samples.
     pub fn steps(&self) -> u64 {
         self.batching.minibatches.saturating_mul(self.batching.epochs)

@@ -22,7 +22,7 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
-use crate::call::Call;
+use crate::call::UpdateCall;
 use crate::checkpoint;
 use crate::metrics;
 use crate::output::Output;
@@ -74,14 +74,18 @@ fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
         (output, settings.messages.quiet) = (Output::silent(), true);
     }
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), settings.side_by_side);
-    let call =
-        Call { settings: &settings, ownership: &ownership, references: &references, processes: &processes };
+    let call = UpdateCall {
+        settings: &settings,
+        ownership: &ownership,
+        references: &references,
+        processes: &processes,
+    };
     each_part(&call, &mut output)
 }
 
 /// Updates with each part of the input, which is all of it unless with `--resident`.
-fn each_part<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
-    let Call { settings, processes, .. } = *call;
+fn each_part<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
+    let UpdateCall { settings, processes, .. } = *call;
     let ranks = processes.all;
     let arrival = Rc::<Arrival>::default();
     let unbounded = || {
@@ -106,8 +110,8 @@ fn each_part<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
 }
 
 /// Returns true if the first minibatch may begin while its samples still arrive.
-fn overlaps(call: &Call) -> bool {
-    let Call { settings, processes, .. } = *call;
+fn overlaps(call: &UpdateCall) -> bool {
+    let UpdateCall { settings, processes, .. } = *call;
     settings.publishing.resident && processes.own().count() == 1 && Overlap::is_allowed(&settings.training)
 }
 
@@ -121,14 +125,14 @@ fn save(processes: &PolicyRanks, policies: &mut [ResidentPolicy]) -> Result<()> 
 
 /// Updates with one part of the input and answers it; returns its training step, if it names one. `policies` stay in memory.
 fn run_part<R: Read, W: Write>(
-    call: &Call,
+    call: &UpdateCall,
     reader: &mut Reader<R>,
     arrival: &Arrival,
     output: &mut Output<W>,
     policies: &mut [ResidentPolicy],
 ) -> Result<Option<u64>> {
     let started = Instant::now();
-    let Call { settings, ownership, .. } = *call;
+    let UpdateCall { settings, ownership, .. } = *call;
     let mut input = SampleReader::new(ownership, settings.reading);
     let stream = Stream::new("update", settings.reading.allow_incomplete);
     let mut stream = stream.every_shard().every_sample().every_group();
@@ -193,14 +197,14 @@ fn check_directories(work: &Work, ownership: &Ownership) -> Result<()> {
 
 /// Trains, checks or plans every policy that has samples; adds the time of each to `times`.
 fn work<W: Write>(
-    call: &Call,
+    call: &UpdateCall,
     input: &SampleReader,
     left_out: &DroppedGroups,
     output: &mut Output<W>,
     policies: &mut [ResidentPolicy],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
-    let Call { settings, ownership, processes, .. } = *call;
+    let UpdateCall { settings, ownership, processes, .. } = *call;
     let skipped = skip(call, input, left_out)?;
     check_ownership(call, input, !skipped.is_empty())?;
     // Each policy with samples, by its number.
@@ -252,8 +256,8 @@ fn work<W: Write>(
 
 /// The metrics lines of the policies whose groups were all left out on purpose; says of every policy without samples that it keeps its
 /// version.
-fn skip(call: &Call, input: &SampleReader, left_out: &DroppedGroups) -> Result<Vec<String>> {
-    let Call { settings, ownership, .. } = *call;
+fn skip(call: &UpdateCall, input: &SampleReader, left_out: &DroppedGroups) -> Result<Vec<String>> {
+    let UpdateCall { settings, ownership, .. } = *call;
     let mut lines = Vec::new();
     for (index, (owned, samples)) in ownership.owners().iter().zip(&input.samples).enumerate() {
         if !samples.rows.is_empty() {
@@ -275,7 +279,7 @@ fn skip(call: &Call, input: &SampleReader, left_out: &DroppedGroups) -> Result<V
 }
 
 /// Plans for every policy without samples, from the model's sizes.
-fn plan_geometry<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
+fn plan_geometry<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
     let Settings { training, hardware, work, .. } = call.settings;
     let ranks = match work {
         Work::Plan { ranks: Some(ranks) } => *ranks,
@@ -299,8 +303,8 @@ fn plan_geometry<W: Write>(call: &Call, output: &mut Output<W>) -> Result<()> {
 }
 
 /// Fails if no sample belongs to a policy of this call, unless they were left out on purpose, and logs how many do not.
-fn check_ownership(call: &Call, input: &SampleReader, skips: bool) -> Result<()> {
-    let Call { settings, ownership, .. } = *call;
+fn check_ownership(call: &UpdateCall, input: &SampleReader, skips: bool) -> Result<()> {
+    let UpdateCall { settings, ownership, .. } = *call;
     if input.owned() == 0 && !skips {
         let flags: Vec<String> = settings.policies.iter().map(|value| format!("--policy {value}")).collect();
         let cause = match input.read {

@@ -20,11 +20,11 @@ use crate::parts::{TreeSpan, TreeSum, split_by_tokens};
 use crate::publish::visit_master_weights;
 use crate::ranks::{self, Checksum, Ranks};
 use crate::samples::Samples;
-use crate::settings::{Messages, Training};
+use crate::settings::{Messages, TrainingConfig};
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
-    pub training: &'a Training,
+    pub training: &'a TrainingConfig,
     pub messages: Messages,
     /// The processes that share the work.
     pub ranks: &'a dyn Ranks,
@@ -196,7 +196,7 @@ impl Trainer<'_> {
 
     /// Steps by the learner's gradient times `scale`, which then has this norm; returns the learning rate.
     fn step(&self, position: Position, scale: f64, norm: f64, learner: &mut dyn Learner) -> Result<f64> {
-        let Training { schedule, warmup, optimizer, .. } = self.training;
+        let TrainingConfig { schedule, warmup, optimizer, .. } = self.training;
         let Position { index, horizon, .. } = position;
         let factor = schedule.factor(learner.optimizer_steps(), *warmup, index, horizon);
         learner.optimizer_step(self.ranks, StepScale { gradient: scale, norm, rate: factor })?;

@@ -16,7 +16,7 @@ use crate::objective::WeightBounds;
 use crate::optimizer::{self, Method, on_device};
 use crate::parts;
 use crate::samples::Needs;
-use crate::settings::{Messages, Publishing, Reading, Settings, Training, Work};
+use crate::settings::{Messages, Publishing, Reading, Settings, TrainingConfig, Work};
 
 impl Arguments {
     /// The settings that these flags come to, once they are checked.
@@ -82,8 +82,8 @@ impl Arguments {
         })
     }
 
-    fn training(&self) -> Training {
-        Training {
+    fn training(&self) -> TrainingConfig {
+        TrainingConfig {
             loss: self.loss(),
             aggregate: self.aggregate,
             max_tokens: self.max_tokens,

@@ -13,7 +13,7 @@ pub struct PolicyRanks<'a> {
 }
 
 impl PolicyRanks<'_> {
-    /// Deals processes to so many policies where they train side by side, else all of them to each.
+    /// Splits the processes among policies that train side by side; otherwise all processes train each policy.
     pub fn new(all: &dyn Ranks, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
         PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
     }
