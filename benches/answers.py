@@ -1,13 +1,13 @@
-"""Held-out tasks answered by transformers and PEFT from the policies of a run, compared with `rollout --greedy`.
+"""Compares transformers and PEFT with `rollout --greedy` on held-out tasks, with the policies of a run.
 
     envs tasks math --set encoding=full --split test --count 100 |
-      $PYTHON benches/answers.py --step 'envs step math' --workflow check --max-tokens 32 --beside RUN/eval/step-000010.jsonl \\
-        --policy solver=RUN/policies/solver --policy checker=RUN/policies/checker
+        $PYTHON benches/answers.py --step 'envs step math' --workflow check --max-tokens 32 --beside RUN/eval/step-000010.jsonl \\
+            --policy solver=RUN/policies/solver --policy checker=RUN/policies/checker
 
-Plays the episodes by itself: the environment through `envs step`, prompts through transformers' chat template, tokens through its
-`generate`. Agents act one after another. Prints how many tasks were solved, and of the tasks that the evaluation has as well, how
-many it solved, how many ended alike, and how many have the same text from all agents. Nothing of ours touches the model:
-the directories (weights, adapter, tokenizer, template) are all that the two sides share.
+Plays the episodes independently of Troupe: the environment through `envs step`, prompts through transformers' chat template,
+tokens through its `generate`. Agents act one after another. Prints how many tasks were solved; and, for tasks that the
+evaluation has too, how many the evaluation solved, how many ended alike, and how many have identical texts from all agents.
+The two sides share only the policy directories (weights, adapter, tokenizer, template).
 """
 
 import argparse
@@ -23,7 +23,7 @@ import transformers
 
 
 def load(directory):
-    """A model with its tokenizer; an adapter comes with the base that its configuration names."""
+    """Loads a model and its tokenizer; an adapter's base is named in its configuration."""
     current = os.path.join(directory, "current")
     path = base = current if os.path.exists(current) else directory
     kind = transformers.AutoModelForCausalLM
@@ -62,7 +62,7 @@ class Environment:
 
 
 def play(environment, task, workflow, players, limit):
-    """Returns True if the episode ends in success, and its texts in order."""
+    """Plays an episode; returns whether it succeeded, and its texts in order."""
     begun = said = environment.ask(task=task, workflow=workflow)
     order = begun["order"]
     stages = [[agent] for agent in begun["agents"]] if order == "sequential" else order

@@ -1,11 +1,11 @@
-"""The effect of bf16 alone on log-probabilities: two paths of PyTorch over the samples of a stream.
+"""Measures the effect of bf16 alone on log-probabilities: two paths of PyTorch over a stream's samples.
 
     rollout --policy run/policy --dtype bfloat16 … > samples.jsonl
     python benches/bf16_paths.py DIR < samples.jsonl
 
-Every completion is scored twice by transformers in bf16, token by token with a cache (as it would be sampled) and in one forward
-pass (as it would be trained on), at the sample's temperature. Prints the mean, the 99th percentile and the largest of the
-differences, and the same between the recorded log-probabilities and the pass in f32. `update --check` says what ours are.
+transformers scores every completion twice in bf16, at the sample's temperature: token by token with a cache, as in sampling,
+and in one forward pass, as in training. Prints the mean, the 99th percentile and the maximum of the differences, and the
+same for the recorded log-probabilities against a pass in f32. `update --check` prints Troupe's numbers.
 Needs `pip install torch transformers`.
 """
 

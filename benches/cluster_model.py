@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What a step of `update` takes on several cards, by a model on paper: prints the table of docs/cluster.md.
+"""An analytic model of the time of an `update` step on several GPUs; prints the table of docs/cluster.md.
 
     python3 benches/cluster_model.py
     python3 benches/cluster_model.py --measure POLICY SAMPLES    # compared with 1, 2 and 4 processes of this machine
 
-The model has three terms, and every assumption is a constant below. Compute is 6 operations a weight and token, divided evenly.
-Each rank hands its gradient out in slices and receives the sums (`ranks::sum`), then receives the weights that others stepped
-(`ranks::exchange`): 12 bytes a weight, of which each rank keeps a share. On cards the same bytes pass between card and host.
-A wire carries what leaves a node.
+The model has three terms, and every assumption is a constant below. Compute is 6 operations per weight and token, divided
+evenly. Each rank sends its gradient in slices and receives the sums (`ranks::sum`), then receives the weights that other ranks
+stepped (`ranks::exchange`): 12 bytes per weight, minus the share that a rank keeps. Equally many bytes pass between GPU and host.
+The network carries what leaves a node.
 
-With --measure one process says how fast this machine computes, a copy in memory how fast processes exchange, and the model predicts
-two and four processes, each on one thread; with fewer cores they take turns. Left out: how uneven trees are, `rollout`,
-reading and publishing.
+With --measure, one process gives this machine's compute speed, and an in-memory copy its exchange speed. The model then
+predicts two and four processes with one thread each; if there are fewer cores, they take turns. Left out: uneven trees,
+`rollout`, reading and publishing.
 """
 
 import json
@@ -22,23 +22,23 @@ import sys
 import tempfile
 import time
 
-CARD = 0.55 * 790e12  # operations a second
-STAGING = 50e9  # bytes a second between card and host
-TOKENS = 1600  # computed a sample
-SAMPLES = 4 * 2 * 4  # an episode: turns, agents, candidates
-NODE = 8  # cards
-EXCHANGED = 12  # bytes a weight: gradients out, their sums in, stepped weights in
-WIRES = {"8 × 400": NODE * 50e9, "1 × 200": 25e9}  # bytes a second out of a node
-MODELS = {"1.7B": (1.72e9, 32), "8B": (8.19e9, 256)}  # weights, episodes a step
+CARD = 0.55 * 790e12  # operations per second
+STAGING = 50e9  # bytes per second between GPU and host
+TOKENS = 1600  # computed per sample
+SAMPLES = 4 * 2 * 4  # per episode: turns, agents, candidates
+NODE = 8  # GPUs
+EXCHANGED = 12  # bytes per weight: gradients out, sums in, stepped weights in
+WIRES = {"8 × 400": NODE * 50e9, "1 × 200": 25e9}  # bytes per second out of a node
+MODELS = {"1.7B": (1.72e9, 32), "8B": (8.19e9, 256)}  # weights, episodes per step
 
 
 def compute(weights, tokens, ranks, rate):
-    """Seconds of the passes, at the given operations per second and rank."""
+    """Seconds of the passes at the given operations per second and rank."""
     return 6 * weights * tokens / ranks / rate
 
 
 def exchange(weights, ranks, speed, near=1):
-    """Seconds for what a rank exchanges with all but the `near` ranks that this link does not reach."""
+    """Seconds of a rank's exchange with all ranks except the `near` ones that do not use this link."""
     return EXCHANGED * weights * max(0, ranks - near) / ranks / speed
 
 
@@ -50,13 +50,13 @@ def table():
         for cards in (1, 8, 16, 64) if name == "1.7B" else (8, 16, 64):
             tokens = episodes * SAMPLES * TOKENS
             seconds = [compute(weights, tokens, cards, CARD), exchange(weights, cards, STAGING)]
-            # The links of a node are shared by its cards.
+            # A node's GPUs share its links.
             seconds += [exchange(weights, cards, speed / NODE, NODE) for speed in WIRES.values()]
             print(f"| {name}, {episodes} | {cards} | " + " | ".join(f"{s:.2g}" if s < 10 else f"{s:.0f}" for s in seconds) + " |")
 
 
 def copy_speed(size=64 << 20):
-    """Bytes a second of the fastest of five copies in memory."""
+    """Bytes per second of the fastest of five in-memory copies."""
     source, best = bytes(size), 0.0
     for _ in range(5):
         begun = time.perf_counter()
@@ -66,7 +66,7 @@ def copy_speed(size=64 << 20):
 
 
 def measured(policy, samples, ranks):
-    """Seconds of training by the given number of processes, and the weights trained."""
+    """Seconds of training with the given number of processes, and the number of weights."""
     with tempfile.TemporaryDirectory() as folder:
         copy = os.path.join(folder, "policy")
         shutil.copytree(policy, copy, symlinks=True)
@@ -89,7 +89,7 @@ def compare(policy, samples):
     for ranks in (1, 2, 4):
         turns = max(1, ranks / cores)
         predicted = alone - passes + passes / ranks * turns
-        # Each value is written by one process and read by another.
+        # One process writes each value and another reads it.
         predicted += 2 * turns * exchange(weights, ranks, speed)
         found = alone if ranks == 1 else measured(policy, samples, ranks)[1]
         print(f"| {ranks} | {predicted:.3f} | {found:.3f} | {found / predicted:.2f} |")

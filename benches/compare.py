@@ -1,12 +1,12 @@
-"""Ours against the yardsticks, side by side in one run: a markdown table of tokens a CPU-second.
+"""Compares Troupe with PyTorch by hand and TRL in one run: a Markdown table of tokens per CPU-second.
 
-How it stays honest: everybody has the same weights, the same shape of work and one thread on one and the same processor;
-CPU-seconds are counted, not wall time; the engines take turns, a round goes forward and the next one backward, so that
-whatever else the machine does hits all of them; a ratio is taken within a round, and the table shows its median and range.
-Peers stay loaded between rounds (start-up and warm-up are not in their numbers), TRL runs at its best micro-batch.
+To be fair, all engines have the same weights, the same shape of work, and one thread on the same processor. CPU-seconds are
+counted, not wall time. Engines take turns, forward in one round and backward in the next, so that other load on the
+machine affects all of them. Ratios are taken within a round; the table shows their median and range. Peers stay loaded between
+rounds, so their start-up and warm-up are not counted, and TRL runs at its best micro-batch.
 
-Run by run.sh, which builds the programs. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens, for the model of
-`policy init --preset bench`; with --size 0.6B all of Qwen3-0.6B's sizes (random weights in bf16), for which few groups are work enough.
+Started by run.sh, which builds the programs. Sizes: 32 groups, 4 completions, 128 prompt and 64 completion tokens, with the
+model of `policy init --preset bench`; with --size 0.6B all sizes of Qwen3-0.6B (random bf16 weights) and fewer groups.
 """
 
 import argparse
@@ -25,9 +25,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 BRANCHES, PROMPT, COMPLETION = 4, 128, 64
-# By --size: the groups of a round, and a configuration where it is no preset of ours.
+# By --size: groups per round, and the configuration unless it is a preset.
 SIZES = {
-    "tiny": (2, None),  # to see that everything runs
+    "tiny": (2, None),  # only checks that everything runs
     "bench": (32, None),
     "0.6B": (2, {
         "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "hidden_size": 1024,
@@ -68,7 +68,7 @@ class Peer:
 
 
 class Ours:
-    """Our benches and our stages, each a separate process on one processor."""
+    """Troupe's benchmarks and stages, each a separate process on one processor."""
 
     def __init__(self, arguments, folder, processor):
         self.arguments, self.folder, self.processor = arguments, folder, processor
@@ -82,7 +82,7 @@ class Ours:
             (folder / "config.json").write_text(json.dumps(configuration))
             source = ["--config", folder / "config.json"]
         self.run([arguments.binaries / "policy", "init", self.policy, *source, "--seed", "1"])
-        # The version is read off what a stage says of it, so that this script knows nothing of how it is made.
+        # Takes the version from a stage's output, so that this script need not know how it is computed.
         self.tasks = self.run([arguments.binaries / "envs", "tasks", "plan-path", "--count", str(self.groups), "--seed", "7",
                                *TASK_SETTINGS])[0]
         played = self.run(self.rollout_command(1), self.tasks)[0]
@@ -118,7 +118,7 @@ class Ours:
         return result(threads * self.groups * BRANCHES * completion, cpu, wall, peak)
 
     def gradient(self, threads=1, dtype="float32"):
-        """Forward and backward alone: the mean of two rounds after a cold one, on several threads the better of them."""
+        """Forward and backward alone: the mean of two rounds after a warm-up; with several threads, the better round."""
         command = [self.arguments.update, "--threads", threads, "--rounds", "2", "--groups", self.groups, "--branches", BRANCHES,
                    "--preset", self.arguments.size, "--prompt", PROMPT, "--completion", COMPLETION, "--dtype", dtype]
         text, _, _, _, peak = self.run(command, processor=self.processor if threads == 1 else None)
@@ -134,7 +134,7 @@ class Ours:
                 "--turns", "1", "--max-tokens", COMPLETION, "--threads", threads, "--quiet"]
 
     def rollout(self):
-        """The stage as a process, from tasks on stdin to samples on stdout, start-up and loading included."""
+        """The stage as a process, from tasks on stdin to samples on stdout, including start-up and loading."""
         text, _, cpu, wall, peak = self.run(self.rollout_command(1), self.tasks, self.processor)
         counts = next(json.loads(line) for line in text.splitlines() if '"type":"end"' in line)["counts"]
         measured = result(counts["completion_tokens"], cpu, wall, peak)
@@ -143,11 +143,11 @@ class Ours:
         return measured
 
     def update(self):
-        """The stage as a process, from samples on stdin to a published version, start-up and writing included."""
+        """The stage as a process, from samples on stdin to a published version, including start-up and writing."""
         copy = self.folder / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.policy, copy, symlinks=True)
-        # No policy gave the stream's log-probabilities, so how far they are from this one's says nothing.
+        # The stream's log-probabilities are not from a policy, so their gap to this one's is meaningless.
         command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--threads", "1", "--max-logprob-gap", "0",
                    "--quiet"]
         _, _, cpu, wall, peak = self.run(command, self.stream, self.processor)
@@ -159,9 +159,9 @@ def result(tokens, cpu, wall, peak):
 
 
 def training_stream(version, groups):
-    """A whole stream of groups x BRANCHES samples of fixed lengths with random advantages, as `advantage` writes it."""
+    """A complete stream of groups x BRANCHES samples of fixed lengths with random advantages, in the format of `advantage`."""
     draws, lines = random.Random(3), []
-    recorded = [-6.238324] * COMPLETION  # those of a uniform policy over 512 tokens
+    recorded = [-6.238324] * COMPLETION  # a uniform policy over 512 tokens
     for group in range(groups):
         prompt = [draws.randrange(512) for _ in range(PROMPT)]
         for branch in range(BRANCHES):
@@ -178,7 +178,7 @@ def training_stream(version, groups):
 
 
 def best_micro_batch(candidates, options, environment, processor):
-    """One measured TRL step at each micro-batch: {micro: training tokens a CPU-second}."""
+    """One measured TRL step at each micro-batch: {micro: training tokens per CPU-second}."""
     found = {}
     for micro in candidates:
         output = subprocess.run(
@@ -193,7 +193,7 @@ def best_micro_batch(candidates, options, environment, processor):
 
 
 def processor_peak(environment, processor):
-    """GFLOP/s of a plain f32 matrix product in PyTorch: what every engine's arithmetic could reach at most, about."""
+    """GFLOP/s of a plain f32 matrix product in PyTorch: an approximate upper bound for every engine."""
     code = ("import time, torch; torch.set_num_threads(1); a, b = torch.randn(1536, 1536), torch.randn(1536, 1536); best = 9\n"
             "for _ in range(12):\n t = time.process_time(); torch.mm(a, b); best = min(best, time.process_time() - t)\n"
             "print(2 * 1536**3 / best / 1e9)")
@@ -203,7 +203,7 @@ def processor_peak(environment, processor):
 
 
 def row(name, values, references):
-    """One line of a table: median speed, its range, and each reference / this within each round."""
+    """One line of a table: median speed, its range, and the ratio reference / this within each round."""
     speeds = [value["tokens_per_cpu_s"] for value in values]
     cells = [name, f"{statistics.median(speeds):,.0f}", f"{min(speeds):,.0f} – {max(speeds):,.0f}",
              f"{max(value['peak_mb'] for value in values):,.0f}"]
@@ -217,7 +217,7 @@ def row(name, values, references):
 
 
 def table(title, rows, references):
-    """A markdown table; `rows` is {name: measurements of each round}, `references` names those that the others are compared with."""
+    """A Markdown table; `rows` is {name: measurements of each round}, `references` names the rows to compare with."""
     print(f"\n### {title}\n")
     ratios = "".join(f" {name} / this, median (range) |" for name in references)
     print(f"| engine | tokens a CPU-second, median | range | peak MB |{ratios}")
@@ -340,8 +340,8 @@ def main():
                 speeds = ", ".join(f"{size}: {speed:,.0f}" for size, speed in micro[key].items())
                 print(f"TRL's training in {dtype} by micro-batch: {speeds} tokens a CPU-second.")
         table("Generation", generation, ["ours", "ours, bf16"])
-        # The peers' update is gradient, clipping and AdamW (the latter two: 4 of 2,900 ms); our process does those too, and
-        # reads, checks and publishes besides.
+        # The peers' update is gradient, clipping and AdamW (the latter two take 4 of 2,900 ms). Our process
+        # does those too, and also reads, checks and publishes.
         rows = {name: training.pop(name) for name in ("ours", "ours, bf16")}
         table("Update", rows | {"ours, `update` as a process": stages["`update`"]} | training, ["ours", "ours, bf16"])
         rollout = stages["`rollout`"]

@@ -1,13 +1,13 @@
-"""Plan-Path as one writes it for Gymnasium and for PettingZoo, with observations and actions as text.
+"""Plan-Path for Gymnasium and PettingZoo, written as usual there, with observations and actions as text.
 
     python benches/environment_peers.py check FILE         # does it play FILE's episodes exactly as Troupe did?
-    python benches/environment_peers.py time FILE SECONDS  # steps a CPU-second, as a line of JSON
+    python benches/environment_peers.py time FILE SECONDS  # steps per CPU-second, as a line of JSON
 
-FILE is what `cargo bench -p envs --bench episodes -- write WORKFLOW COUNT` printed: `single` is played by the Gymnasium
-environment, `team` by the PettingZoo one. Distances are computed once a board, words are looked up in tables. They are timed
-bare, as `gymnasium.make` and PettingZoo's usual `env()` hand them out (in wrappers that check how they are used), and with
-a copy before each step, which is what scoring several candidates from one state takes: a copy written by hand, and
-`copy.deepcopy`, which works for any environment.
+FILE is the output of `cargo bench -p envs --bench episodes -- write WORKFLOW COUNT`: the Gymnasium environment plays `single`,
+the PettingZoo one `team`. Distances are computed once per board, and words are looked up in tables. They are timed bare, as
+returned by `gymnasium.make` and PettingZoo's usual `env()` (with wrappers that check their use), and with a copy before each
+step, which scoring several candidates from one state needs: a copy written by hand, and `copy.deepcopy`, which works for any
+environment.
 """
 
 import copy
@@ -29,7 +29,7 @@ STEPS = {(-1, 0): "U", (1, 0): "D", (0, -1): "L", (0, 1): "R"}
 
 
 class Level:
-    """A board: distances to the goal with a wall around them, and the words that every prompt on it begins with."""
+    """A board: wall-aware distances to the goal, and the words with which every prompt on it begins."""
 
     __slots__ = ("stride", "moves", "turns", "goal", "start", "distance", "first", "preamble", "offset", "names")
 
@@ -63,7 +63,7 @@ class Level:
 
 
 class Game:
-    """The rules, for both: position, best distance so far, the tool's proposal."""
+    """The rules of both environments: position, best distance so far, the tool's proposal."""
 
     __slots__ = ("level", "position", "best", "proposal")
 
@@ -88,7 +88,7 @@ class Game:
         return moves if 0 < len(moves) <= self.level.moves else None
 
     def read_route(self, words):
-        """The moves of a route, and whether each of its cells is next to the one before it."""
+        """The moves of a route, and whether each cell is adjacent to the previous one."""
         level = self.level
         if not 0 < len(words) <= level.moves:
             return None, False
@@ -248,7 +248,7 @@ def same(step, number, observation, reward, info, terminated):
 
 
 def check(episodes):
-    """Every observation, reward, component and end, compared for equality: the same doubles, not nearly the same."""
+    """Checks that every observation, reward, component and end is exactly equal, including all bits of doubles."""
     steps = 0
     for number, episode in enumerate(episodes):
         if episode["workflow"] == "single":
@@ -302,7 +302,7 @@ def play_pettingzoo(env, options, actions, before=bare):
             observation, reward, terminated, truncated, info = env.last()
             env.step(None if terminated or truncated else next(action))
         return
-    # `agent_iter` belongs to one environment: where it is replaced by its copy the loop is written out.
+    # `agent_iter` belongs to one environment object. If it is replaced by its copy, this loop does the same.
     while env.agents:
         observation, reward, terminated, truncated, info = env.last()
         if terminated or truncated:
@@ -313,7 +313,7 @@ def play_pettingzoo(env, options, actions, before=bare):
 
 
 def rate(play, env, episodes, seconds, **how):
-    """Steps a CPU-second over whole passes."""
+    """Steps per CPU-second over complete passes."""
     began, done, steps = time.process_time(), 0, sum(len(actions) for _, actions in episodes)
     while time.process_time() - began < seconds:
         for options, actions in episodes:

@@ -1,10 +1,11 @@
-"""Steps of an environment a CPU-second: Troupe's Plan-Path, and the same game for Gymnasium and PettingZoo.
+"""Environment steps per CPU-second: Troupe's Plan-Path, and the same game for Gymnasium and PettingZoo.
 
     PYTHON=/path/to/venv/bin/python benches/environments.py [--rounds N] [--seconds S]
 
-The interpreter needs `pip install gymnasium pettingzoo`. First every engine plays the same 2,000 episodes and has to see, earn
-and end the same, to the last bit. Then they take turns on one processor, and the table has medians over rounds and the
-median of the ratios within a round. Where TROUPE_BIN is target/debug ours is a debug build, too: to see that everything runs.
+The interpreter needs `pip install gymnasium pettingzoo`. First every engine plays the same 2,000 episodes; observations,
+rewards and ends must agree to the last bit. Then the engines take turns on one processor. The table has medians over rounds,
+and medians of the ratios within a round. If TROUPE_BIN is target/debug, ours is a debug build, which only shows that
+everything runs.
 """
 
 import argparse
@@ -20,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def built():
-    """The path of the bench program, built."""
+    """Builds the benchmark program and returns its path."""
     profile = "dev" if os.environ.get("TROUPE_BIN", "").endswith("/debug") else "bench"
     command = ["cargo", "bench", "--workspace", "--profile", profile, "--bench", "episodes", "--no-run", "--message-format=json", "--quiet"]
     output = subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True, text=True).stdout

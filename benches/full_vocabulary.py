@@ -1,14 +1,14 @@
-"""Makes a checkpoint with a vocabulary as wide as Qwen3's, 151,936 tokens: hidden size 128, 2 layers, f32; or all of Qwen3-0.6B's
-sizes, bf16.
+"""Makes a checkpoint with a vocabulary as large as Qwen3's, 151,936 tokens: hidden size 128, 2 layers, f32; or with all sizes of
+Qwen3-0.6B, bf16.
 
-Why: most of what a vocabulary of full size costs (logits, their copies, the head's gradient, a tokenizer's tables) does not
-depend on the size of the model, so a narrow one shows it on any machine. The other is the smallest that people train.
+Why: most of the cost of a full vocabulary (logits, their copies, the head's gradient, the tokenizer's tables) does not depend on
+the size of the model, so a narrow model shows it on any machine. Qwen3-0.6B is the smallest model that people train.
 
-The tokenizer is byte-level BPE with 151,643 tokens, trained on text that every Python installation has: the sources and notes
-in the interpreter's folder. It cuts text into words as Qwen's does and has the names and ids of its special tokens. Weights
-are random. Left out: sense. It is a model of the cost and of nothing else.
+The tokenizer is byte-level BPE with 151,643 tokens, trained on text that every Python installation has: sources and notes in the
+interpreter's folder. It splits text into words like Qwen's and has Qwen's special tokens, with their ids. Weights are
+random, so the model is only good for measuring cost.
 
-Run:  python full_vocabulary.py DIRECTORY [narrow|0.6B]    (needs torch, transformers, tokenizers; some minutes)
+Run:  python full_vocabulary.py DIRECTORY [narrow|0.6B]    (needs torch, transformers, tokenizers; takes some minutes)
 """
 
 import pathlib

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# full_vocabulary.sh [DIRECTORY]: the whole loop with a vocabulary of full size on a CPU, and the peak memory of each stage.
+# full_vocabulary.sh [DIRECTORY]: runs the whole loop with a full-size vocabulary on a CPU, and reports
+# each stage's peak memory.
 #
-# The checkpoint is made by full_vocabulary.py (151,936 tokens, hidden size 128, 2 layers, or with SIZE=0.6B Qwen3-0.6B's sizes;
-# byte-level BPE, a chat template that thinks), unless DIRECTORY holds it already. Its weights are random and it earns
-# nothing, so samples are given their branch as reward: groups that are not flat are what `update` has to work for. Needs GNU
-# time, jq, built programs (./pipeline.sh --setup) and, to make the checkpoint, PYTHON with torch, transformers and tokenizers.
-# THREADS (default 2), TASKS (8), BRANCHES (8), TURNS (2), TOKENS (64), DTYPE (float32) and KIND (`model`, or `adapter` for a
-# low-rank adapter over it) choose the work.
+# full_vocabulary.py makes the checkpoint (151,936 tokens, hidden size 128, 2 layers, or Qwen3-0.6B's
+# sizes with SIZE=0.6B; byte-level BPE, a chat template with thinking), unless DIRECTORY already holds it.
+# Its random weights earn nothing, so each sample's reward is its branch number: otherwise groups would be
+# flat and `update` would have no work. Needs GNU time, jq, built programs (./pipeline.sh --setup) and, to
+# make the checkpoint, PYTHON with torch, transformers and tokenizers. THREADS (default 2), TASKS (8),
+# BRANCHES (8), TURNS (2), TOKENS (64), DTYPE (float32) and KIND (`model`, or `adapter` for a low-rank
+# adapter over it) choose the work.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -17,7 +19,7 @@ numbers=(--threads "$threads" --dtype "${DTYPE:-float32}") kind=${KIND:-model}
 export ORT_DISABLE_TELEMETRY=1 ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$(./fetch-runtime.sh)} PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH
 [ -f "$model/config.json" ] || "${PYTHON:-python3}" benches/full_vocabulary.py "$model" "${SIZE:-narrow}"
 
-measured() { # NAME COMMAND...: peak memory and times of a stage into NAME's line
+measured() { # NAME COMMAND...: writes a stage's peak memory and times to NAME's line
     local name=$1
     shift
     command time -f "$name %M %e %U %S" -a -o "$folder/figures" "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""gpu_table.py [--check] [DOCUMENT] [FIGURES]: the table of GPU figures in BENCHMARKS.md, from benches/gpu.tsv.
+"""gpu_table.py [--check] [DOCUMENT] [FIGURES]: writes the table of GPU figures in BENCHMARKS.md, from benches/gpu.tsv.
 
-Writes the newest figure of each row between the two marks of the document; with --check only says whether that is what is there (exit 1
-if not).
+Writes the newest figure of each row between the document's two markers. With --check it only compares, and exits with 1 if
+the document differs.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 
 BEGIN, END = "<!-- by benches/gpu_table.py -->", "<!-- end of the table -->"
 DECODE = "decode, context {context}, batch {batch}, {sharing} share a prompt"
-# What the table says, and the rows of the figures, whose values stand side by side.
+# The table's labels, each with the rows of the figures whose values it shows.
 ROWS = [
     (
         "decode, context 1,536, 1; 4; 16; 64; 256 sequences, tokens/s",
@@ -42,8 +42,8 @@ ROWS = [
 
 
 def newest(path):
-    """The last line of each row, of builds that gpu_visit.sh packed: it writes commits of twelve digits. Others were measured beside one,
-    to compare."""
+    """The last line of each row, among builds that gpu_visit.sh packed (their commits have twelve digits). Other lines were
+    measured only for comparison."""
     with open(path, encoding="utf-8") as file:
         lines = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return {line["row"]: line for line in lines if len(line["commit"]) == 12}

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# handover.sh [ROUNDS]: how fast weights go from `update` to the disk cache and back, compared with copying
-# the same file there.
+# handover.sh [ROUNDS]: how fast weights go from `update` to the page cache and back, compared
+# with copying the same file.
 #
-# A policy of 1.0 GB in f32 in a folder in memory (/dev/shm), so that the disk is no part of it; a stream with one sample to
-# learn from, so that `update` computes little between reading and publishing (of flat groups alone it would write nothing).
-# GB/s of the weights' file, medians and extremes; and GB a CPU-second of whole processes, which a busy machine changes less.
-# Needs jq and built programs (./pipeline.sh --setup), and 4 GB of memory. LAYERS (default 20) makes the policy smaller.
+# Uses a policy of 1.0 GB in f32 in a folder in memory (/dev/shm), which takes the disk out of the
+# measurement, and a stream with one useful sample, so that `update` computes little between reading and
+# publishing. (With only flat groups it would write nothing.) Prints GB/s of the weights' file, median and
+# extremes, and GB per CPU-second of the whole processes, which varies less on a busy machine. Needs jq, built
+# programs (./pipeline.sh --setup), and 4 GB of memory. LAYERS (default 20) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}

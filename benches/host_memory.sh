@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# host_memory.sh: the host memory that `update` on a device takes, which a machine with one large card has
-# less of.
+# host_memory.sh: the host memory that `update` takes with a device. Machines with one
+# large GPU have little of it.
 #
-# Two updates of a bf16 policy of 129 million weights in the simulator, AdamW, a stream whose groups are flat:
-# the second one also reads the optimizer state of the first. The process's anonymous memory (RssAnon of
-# /proc, looked at every few hundredths of a second; mapped files are the system's to drop) less the simulated
-# device's, which is anonymous too and which `update` reports. Needs jq, built programs (./pipeline.sh
-# --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes the policy smaller.
+# Runs two updates of a bf16 policy of 129 million weights in the simulator, with AdamW and a stream of flat
+# groups; the second also reads the optimizer state of the first. Measures the process's anonymous memory
+# (RssAnon of /proc, sampled every few hundredths of a second; the system can drop mapped files) minus the
+# simulated device's memory, which is anonymous too and which `update` reports. Needs jq, built programs
+# (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# learning_curves.sh [FOLDER [FLAG...]]: the default run over three seeds, one policy for the team and one for each role, and
-# the table of held-out success with its spread. Runs that are already in FOLDER are not repeated. Flags go to pipeline.sh.
+# learning_curves.sh [FOLDER [FLAG...]]: the default run with three seeds, with one policy for the team and
+# with one per role, and a table of held-out success with its spread. Runs that exist in FOLDER are not
+# repeated. FLAGs go to pipeline.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-runs/learning-curves}

@@ -2,10 +2,10 @@
 
     rollout --policy DIR … | $PYTHON benches/logprobs.py DIR --dtype float32
 
-Prints the number of tokens and the largest and the mean difference; how many prompts have other ids and how many completions another
-text by transformers' chat template and tokenizer; and in greedy samples, how many tokens differ from transformers' choice after
-the same text. The golden tests do this for checkpoints of a few thousand weights; this script is for checkpoints too large to commit.
-The two sides share only weights, tokenizer and sampling temperature.
+Prints the number of tokens, and the maximum and mean difference; how many prompts get different ids, and how many completions
+a different text, from transformers' chat template and tokenizer; and for greedy samples, how many tokens differ from
+transformers' choice after the same text. The golden tests do this for checkpoints of a few thousand weights; this script is for
+checkpoints too large to commit. The two sides share only weights, tokenizer and sampling temperature.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def logprobs(model, sample):
 
 
 def other_texts(tokenizer, samples):
-    """Prompts whose ids, and completions whose text, transformers makes otherwise."""
+    """Counts prompts whose ids, and completions whose text, differ in transformers."""
     prompts = {json.dumps(sample["prompt"]): sample for sample in samples}
     def other(sample):
         return tokenizer.apply_chat_template(sample["prompt"], add_generation_prompt=True, return_dict=False) != sample["prompt_ids"]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a long run out of a short one, to see how `report` and its page bear it.
+"""Makes a long run out of a short one, to measure `report` and its page on many steps.
 
     benches/long_run.py runs/plan-path /tmp/long --steps 1000 --episodes 300
     time report /tmp/long; rm /tmp/long/steps/001000/done; report /tmp/long; touch /tmp/long/steps/001000/done; time report /tmp/long
     benches/page.sh /tmp/long/report.html
 
-Step i repeats step (i - 1) mod n + 1 of the short run, each episode as often as needed, under a new name; two candidates of
-each group are kept. The figures mean nothing, the sizes do.
+Step i repeats step (i - 1) mod n + 1 of the short run. Episodes are repeated under new names as often as needed, with two
+candidates of each group. Only the sizes are meaningful, not the figures.
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ STEP = "\0"
 
 
 def template(folder: pathlib.Path, number: int) -> tuple[str, str]:
-    """The streams of a step with a mark for its number."""
+    """The streams of a step, with a placeholder for its number."""
     kept, rest = [], []
     for line in (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         branch = re.search(r'"branch":(\d+),', line)

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# overhead.sh [ROUNDS]: the cost of a step without the model and the environment: processes, pipes, JSON,
-# tokenizing, groups, advantages, loading and publishing. One thread a stage, so that seconds of work are CPU
-# seconds.
+# overhead.sh [ROUNDS]: the cost of a step without the model and the environment: processes, pipes,
+# JSON, tokenizing, groups, advantages, loading and publishing. Stages have one thread, so that seconds
+# of work are CPU seconds.
 #
-# The bench policy is random and earns nothing, so its samples are given their branch as reward: only groups
-# that are not flat give `update` work.
+# The bench policy is random and earns nothing, so each sample's reward is its branch number: only groups that
+# are not flat give `update` work.
 #
-# For each stage the CPU time of the whole process (bash's `times` of its children), and from the stages'
-# `timing` the share of the model and the environment. From the time of the whole step only the model is
-# subtracted, because environments are stepped while it runs. Prints medians. Needs jq and built programs,
-# from ./pipeline.sh --setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the
-# other) makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
+# Measures the CPU time of each stage's process (bash's `times` of its children), and from the stages'
+# `timing` the share of the model and the environment. From the whole step's time only the model is
+# subtracted, because environments run in parallel to it. Prints medians. Needs jq and built programs, from
+# ./pipeline.sh --setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the other)
+# makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5}
@@ -18,7 +18,7 @@ export ORT_DISABLE_TELEMETRY=1 ORT_DYLIB_PATH=${ORT_DYLIB_PATH:-$(./fetch-runtim
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-cpu() { # FILE COMMAND...: runs it with stdin and stdout as they are, CPU seconds into FILE
+cpu() { # FILE COMMAND...: passes stdin and stdout through, writes CPU seconds to FILE
     local file=$1 TIMEFORMAT='%U %S'
     shift
     { time "$@" 2>&3; } 3>&2 2>"$file"

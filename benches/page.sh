@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# How long a page of `report` takes to open in headless Chromium: milliseconds until its charts are drawn, and
-# the wall time compared with an empty page.
+# Measures how long headless Chromium takes to open a page of `report`: milliseconds until its charts are
+# drawn, and the wall time compared with an empty page.
 #
 #     benches/page.sh /tmp/long/report.html
 set -euo pipefail
@@ -11,7 +11,7 @@ echo '<p>' >"$scratch/empty.html"
 opened() { # PAGE
     "${CHROMIUM:-chromium}" --headless --no-sandbox --disable-gpu --user-data-dir="$scratch/profile" --timeout=20000 --dump-dom "file://$1" 2>/dev/null
 }
-opened "$scratch/empty.html" >/dev/null # makes the profile
+opened "$scratch/empty.html" >/dev/null # creates the profile
 for _ in 1 2 3; do
     for file in "$scratch/empty.html" "$page"; do
         start=$(date +%s%N)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# ranks.sh [PAIRS]: `update` by one rank on one core against two ranks on two cores, in turn, at the sizes of the other
-# benchmarks. Both make the same bytes, which is checked.
+# ranks.sh [PAIRS]: `update` with one rank on one core against two ranks on two cores, in turn, at the sizes
+# of the other benchmarks. Checks that both make the same bytes.
 #
 # Prints for each pair the seconds of training (`timing` of the metrics, without reading, loading and
-# publishing) and their ratio, then the medians. The policy is random and earns nothing, so samples have their
-# branch as reward. Needs an idle machine, mpirun, and built programs, from ./pipeline.sh --setup and `cargo
-# build --release --workspace --features update/mpi --bin update-mpi`, or in the folder TROUPE_BIN.
+# publishing) and their ratio, then the medians. The policy is random and earns nothing, so each sample's
+# reward is its branch number. Needs an idle machine, mpirun, and built programs, from ./pipeline.sh --setup
+# and `cargo build --release --workspace --features update/mpi --bin update-mpi`, or in the folder TROUPE_BIN.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 pairs=${1:-5}

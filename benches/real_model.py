@@ -1,15 +1,15 @@
-"""A real language model: Troupe against transformers, TRL and llama.cpp, one thread, in one run.
+"""Compares Troupe on a real language model with transformers, TRL and llama.cpp, on one thread, in one run.
 
     python benches/real_model.py --model ~/models/SmolLM2-135M-Instruct --binaries target/release > table.md
 
-Everybody has the same weights, the same prompts (of `envs tasks`), the same number of completions for each and the same most
-tokens, temperature 1, random rewards, and one pinned processor. Troupe's programs are measured as processes, start-up, loading
-and publishing included; peers without loading. Completions that end early are shorter: tokens are those that were sampled.
-CPU-seconds are counted, since other work on a machine costs wall time first; the engines take turns, and the best of the rounds
-counts. A round takes three to four minutes for 135M weights, `--rounds 2` (the default) eight at most.
+All have the same weights, the same prompts (from `envs tasks`), the same number of completions and token limit, temperature
+1, random rewards, and one pinned processor. Troupe's programs are measured as processes, including start-up, loading and
+publishing; peers without loading. Some completions end early: only sampled tokens count. CPU-seconds are counted, since other
+load on a machine affects wall time first. The engines take turns, and each one's best round counts. A round takes three to
+four minutes for 135M weights, and `--rounds 2` (the default) eight at most.
 
-Needs a C compiler and `pip install torch transformers trl peft datasets`; with `llama-cpp-python` and `--gguf FILE` llama.cpp generates, too, from
-another format of the weights. A peer that is not installed is left out with a line on stderr.
+Needs a C compiler and `pip install torch transformers trl peft datasets`. With `llama-cpp-python` and `--gguf FILE`, llama.cpp
+generates too, from another format of the weights. A peer that is not installed is skipped with a line on stderr.
 """
 
 import argparse
@@ -55,13 +55,13 @@ def measured(command, source=b"", limit=600, processor=None, environment=None):
 
 
 def lines(output, kind):
-    """The lines of a stream of one type."""
+    """The lines of one type in a stream."""
     found = (json.loads(line) for line in output.splitlines() if line.strip())
     return [line for line in found if line.get("type") == kind]
 
 
 class Troupe:
-    """Our stages, each a separate process on one processor."""
+    """Troupe's stages, each a separate process on one processor."""
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
@@ -82,7 +82,7 @@ class Troupe:
             source=self.tasks, processor=self.arguments.processor)
 
     def samples(self, output):
-        """The stream that `update` reads, with random advantages, so that no group is flat."""
+        """The input of `update`, with random advantages, so that no group is flat."""
         draws, text = random.Random(3), []
         for line in output.splitlines():
             value = json.loads(line)
@@ -95,7 +95,7 @@ class Troupe:
         return ("\n".join(text) + "\n").encode()
 
     def measure(self):
-        """Rows of generation, update and the whole step, with all weights and with an adapter."""
+        """Rows of generation, update and the whole step, with full training and with an adapter."""
         rows = []
         for policy in ["base", "adapter"]:
             for dtype in self.arguments.dtypes:
@@ -105,7 +105,7 @@ class Troupe:
                 name = f"Troupe, {dtype}"
                 if policy == "base":
                     rows.append(row(name, "generation", "", tokens, *spent))
-                # Each time starts from this version.
+                # Each repetition starts from this version.
                 copy = self.folder / "copy" / policy
                 subprocess.run(["rm", "-rf", copy], check=True)
                 copy.parent.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ def peak():
 
 
 class Clock:
-    """CPU and wall seconds since it was made."""
+    """CPU and wall seconds since its creation."""
 
     def __init__(self):
         self.cpu, self.wall = time.process_time(), time.perf_counter()
@@ -174,7 +174,7 @@ def transformers_generate(arguments, prompts):
 
 
 def trl_step(arguments, prompts, adapter):
-    """The second step of TRL's GRPOTrainer: inside its `generate`, and the rest."""
+    """The second step of TRL's GRPOTrainer, divided into its `generate` and the rest."""
     import datasets
     import peft
     import torch
@@ -230,7 +230,7 @@ def trl_step(arguments, prompts, adapter):
 
 
 def llama_cpp_generate(arguments, prompts):
-    """llama.cpp, a prompt once and its completions in one batch."""
+    """llama.cpp: evaluates a prompt once, and its completions in one batch."""
     import ctypes
     import llama_cpp
     model_parameters = llama_cpp.llama_model_default_params()
@@ -284,7 +284,7 @@ PEERS = {
 
 
 def best(rows):
-    """The fastest of the rounds for each engine and part, by CPU-seconds a token."""
+    """The fastest round of each engine and part, by CPU-seconds per token."""
     kept = {}
     for found in rows:
         key = found["engine"], found["part"], found["trained"]
@@ -294,7 +294,7 @@ def best(rows):
 
 
 def table(rows):
-    """Markdown, with ours in f32 over each peer."""
+    """A Markdown table, with the ratio of Troupe in f32 to each peer."""
     ours = {(found["part"], found["trained"]): found for found in rows if found["engine"] == "Troupe, float32"}
     yield "| part | trained | engine | tokens a CPU-second | CPU-s | wall s | peak MB | Troupe f32 is |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# real_model.sh DIR [TOKENS]: a pretrained policy against transformers on 200 prompts of the environments' prose.
+# real_model.sh DIR [TOKENS]: compares a pretrained policy with transformers on 200 prompts in prose.
 #
-# 70 prompts of math, 70 of plan-path and 60 of code, all with encoding=full, each answered once greedily and once at temperature 1
-# with at most TOKENS tokens (32). logprobs.py compares prompt ids, log-probabilities, texts and greedy choices. Expects the
-# programs on the PATH, and torch and transformers in $PYTHON (python3); DTYPE is what transformers computes in (float32), TASKS the
-# prompts of each environment, if not those.
+# 70 prompts of math, 70 of plan-path and 60 of code, all with encoding=full, are answered once greedily and
+# once at temperature 1, with at most TOKENS tokens (32). logprobs.py compares prompt ids, log-probabilities,
+# texts and greedy choices. Expects the programs on the PATH, and torch and transformers in $PYTHON (python3).
+# DTYPE is transformers' precision (float32); TASKS overrides the number of prompts per environment.
 #
 #     policy init run/smollm2 --preset smollm2 && benches/real_model.sh run/smollm2
 set -euo pipefail
@@ -15,7 +15,7 @@ benches=$(dirname "$0")
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-play() { # name, environment, tasks, further settings of the environment
+play() { # name, environment, tasks, more settings of the environment
     local name=$1 environment=$2 tasks=$3
     shift 3
     for sampling in '--greedy' '--temperature 1 --branches 1'; do

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# resident.sh [ROUNDS] [STEPS]: the time that resident stages save on the tiny run: ./pipeline.sh with and
-# without --resident, in turn, from one warm-up, one thread a stage so that seconds of work are CPU seconds.
+# resident.sh [ROUNDS] [STEPS]: the time that resident stages save on the tiny run. Runs ./pipeline.sh
+# with and without --resident, in turn, after one warm-up, with one thread per stage so that seconds
+# of work are CPU seconds.
 #
-# Prints for each round and in the median: seconds of the whole call on the clock and of CPU, and milliseconds
-# of wall time per step without the model and the environment (`timing` of rollout: model and environment; of
-# update: forward, backward, optimizer; not what update did ahead). Two errors cancel, 18 ms each on Zen 3:
-# environments are subtracted although the model runs meanwhile, and the work of update between the model's
-# end and the last sample is not.
+# Prints, for each round and the median, wall and CPU seconds of the whole call, and milliseconds of wall time
+# per step without the model and the environment. These follow from `timing`: model and environment of
+# rollout; forward, backward and optimizer of update, except for work that overlapped. Two errors cancel, 18
+# ms each on Zen 3: environments are subtracted although the model runs meanwhile, and work of update between
+# the end of the model and the last sample is not.
 #
 # Needs built programs, from ./pipeline.sh --setup or in the folder TROUPE_BIN. WARMUP (default 300) is the
-# steps of the warm-up.
+# number of steps of the warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} steps=${2:-80}
@@ -28,7 +29,7 @@ for name in glob.glob(f"{folder}/steps/*/metrics.jsonl"):
     for line in map(json.loads, open(name)):
         if line["type"] == "metrics":
             work += sum(line["timing"][phase + "_seconds"] for phase in ("forward", "backward", "optimizer"))
-            work -= line["timing"]["overlap_seconds"] # while the model played, or would have been waited for
+            work -= line["timing"]["overlap_seconds"] # overlapped with the model, or would have been waited for
         while line.get("after"):
             line = line["after"][0]
             if line["stage"] == "rollout":

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# resident_large.sh [STEPS] [ROUNDS]: the time that resident stages save with a policy of Qwen3-0.6B's sizes
-# on a CPU, in bfloat16.
+# resident_large.sh [STEPS] [ROUNDS]: the time that resident stages save with a policy of Qwen3-0.6B's
+# sizes on a CPU, in bfloat16.
 #
-# STEPS with one pipe each, then STEPS through one pipe (--resident), in turn. Weights are random and earn
-# nothing, so samples are given their branch as reward. Prints seconds a step on the clock, and the seconds
-# without the model and the environment (as resident.sh). SAVE_EVERY (default 1) is the flag of the resident
-# update; LAYERS (default 28) makes the policy smaller. Needs 20 GB of memory, 25 GB in TMPDIR, bc, jq, and
-# built programs (./pipeline.sh --setup).
+# Runs STEPS with one pipe each, then STEPS through one pipe (--resident), in turn. Weights are random and
+# earn nothing, so each sample's reward is its branch number. Prints wall seconds per step, and the seconds
+# without the model and the environment (see resident.sh). SAVE_EVERY (default 1) goes to the resident update;
+# LAYERS (default 28) makes the policy smaller. Needs 20 GB of memory, 25 GB in TMPDIR, bc, jq, and built
+# programs (./pipeline.sh --setup).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 steps=${1:-3} rounds=${2:-1}

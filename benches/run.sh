@@ -5,8 +5,8 @@
 #   benches/run.sh --rounds 1 --peers hand     # a quick look
 #
 # PYTHON names an interpreter with torch, transformers, trl, datasets and safetensors (benches/README.md);
-# default python3. TROUPE_BIN names a folder with built programs; if that is target/debug, our benches are
-# debug builds, too, and no yardstick.
+# default python3. TROUPE_BIN names a folder with built programs. If that is target/debug, our benches are
+# debug builds too, and say nothing about speed.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}

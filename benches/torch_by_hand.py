@@ -1,11 +1,11 @@
-"""The yardstick: generation and one training step in PyTorch, written as well as one can by hand, on one CPU thread.
+"""The yardstick: generation and one training step in hand-tuned PyTorch, on one CPU thread.
 
-Why: a ratio against a library that nobody tuned says little. These scripts have the same ideas as our stages: a group's prompt
-is computed and kept once, its completions share it, logits exist only where a token is scored, the last layer of a prompt
-stops at its keys and values, and elementwise work is fused by the compiler (`--compile`). The halves are in
+Why: a ratio against an untuned library says little. These scripts use the same ideas as our stages: a group's prompt is
+computed and stored once and shared by its completions; logits are computed only where a token is scored; the last layer of a
+prompt stops at its keys and values; the compiler fuses elementwise work (`--compile`). The halves are in
 torch_generation.py and torch_update.py; this file checks them against each other and measures them.
 
-Left out: stop tokens, ragged lengths, tokenizing, any file written. `benches/README.md` says how to run it.
+Left out: stop tokens, ragged lengths, tokenizing, writing files. `benches/README.md` says how to run it.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def measured(name, tokens, unique_tokens, work):
 
 
 def prepare(arguments):
-    """The two measurements as functions without arguments, warmed up by nobody yet."""
+    """The two measurements as functions without arguments, not warmed up yet."""
     geometry = Geometry()
     tensors = None
     if arguments.policy:

@@ -1,9 +1,9 @@
-"""Decoding in PyTorch on a GPU, static cache and compiled: the peer of the engine for devices.
+"""Decoding in PyTorch on a GPU, compiled, with a static cache: the peer of the engine for devices.
 
-One step of all rows is one compiled function (on CUDA a graph of kernels, so nothing waits for the CPU): embedding,
-layers, tied head, softmax, a draw and its log-probability. Keys and values lie in a cache of fixed length; every row has
-a separate cache, prompts included, as in the libraries that generate this way. Weights are random, sizes come from a config.json
-of the Qwen3 family. Prefill is the same layers over whole prompts.
+One step of all rows is one compiled function (on CUDA a graph of kernels, so nothing waits for the CPU): embedding, layers,
+tied head, softmax, sampling and log-probability. Keys and values are in a cache of fixed length. Every row has a separate cache
+that includes its prompt, as in other libraries that generate this way. Weights are random; sizes come from a config.json of
+the Qwen3 family. Prefill runs the same layers over whole prompts.
 
 Prints one JSON object for each measurement, with the fields of `generate --device`.
 """
@@ -81,12 +81,12 @@ class Decoder:
 
         hidden = self.forward(self.embedding[ids][:, None], position, attend)[:, 0]
         logprobs = torch.log_softmax(functional.linear(hidden, self.embedding).float(), -1)
-        # The largest of p/e with e exponential is a draw from p.
+        # argmax of p/e, with e exponential, is a sample from p.
         chosen = (logprobs.exp() / torch.empty_like(logprobs).exponential_()).argmax(-1)
         return chosen, logprobs.gather(1, chosen[:, None])[:, 0]
 
     def prefill(self, prompts):
-        """prompts [rows, tokens]: keys and values into the cache, the hidden state of the last token out."""
+        """prompts [rows, tokens]: fills the cache with keys and values; returns the last token's hidden states."""
         position = self.places[: prompts.shape[1]]
 
         def attend(index, q, k, v):

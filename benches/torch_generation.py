@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as functional
 from torch_model import fused_weights, rotation_tables, swap_halves
 
-# exp() of an attention score may not overflow: see Generator.load.
+# exp() of an attention score must not overflow; see Generator.load.
 LARGEST_SCORE = 80.0
 
 
 class Generator:
     """Samples K completions of each of G prompts; a prompt's keys and values are computed and stored once.
 
-    Per layer: prompt keys [G*H, D, P] (transposed: the faster operand order) and values [G*H, P, D], and for the
-    completions keys and values [G*K*H, C, D]. The K*R query rows of a group and KV head meet its prompt in one product.
+    Per layer: prompt keys [G*H, D, P] (transposed, which is the faster operand order) and values [G*H, P, D]; for the completions
+    keys and values [G*K*H, C, D]. One product multiplies the K*R query rows of a group and KV head with its prompt.
     """
 
     def __init__(self, geometry, shape, tensors, dtype, compiled):
@@ -103,7 +103,7 @@ class Generator:
                 self.prompt_values[index][blocks].copy_(value.reshape(-1, s.prompt, g.head_dim))
                 query = query.view(chunk, s.prompt, g.heads, g.head_dim).transpose(1, 2)
                 if index + 1 == g.layers:
-                    # From here on only the last position is read.
+                    # Only the last position is needed from here on.
                     query, x = query[:, :, -1:], x.view(chunk, s.prompt, -1)[:, -1]
                 attended = functional.scaled_dot_product_attention(
                     query, key, value, is_causal=query.shape[2] > 1, scale=1.0, enable_gqa=True)
@@ -115,7 +115,7 @@ class Generator:
     def attention(self, query, index, length):
         """query [N, heads, D] against the group's prompt and the row's first `length` tokens -> [N, heads*D].
 
-        Two products and one division: exp(scores) are summed over both parts, no score is copied to be joined.
+        Two products and one division: exp(scores) is summed over both parts, without concatenating scores.
         """
         g, s = self.geometry, self.shape
         grouped = (s.groups, s.completions, g.kv_heads, g.queries_per_kv)

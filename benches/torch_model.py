@@ -1,6 +1,6 @@
-"""What both halves of the hand-written PyTorch yardstick share: sizes, weights by Hugging Face name, RoPE.
+"""Shared by both halves of the hand-written PyTorch yardstick: sizes, weights by Hugging Face name, RoPE.
 
-Model: the Qwen3 family with grouped heads, q/k norms, SwiGLU and a tied head, as `policy init --preset bench` makes it.
+Model: the Qwen3 family with grouped heads, q/k norms, SwiGLU and a tied head, as made by `policy init --preset bench`.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class Shape:
     completion: int = 64
 
     def unshared(self):
-        """Makes each sequence a separate group, as a library without prefix sharing computes it."""
+        """The same work with each sequence as a separate group, as in a library without prefix sharing."""
         return dataclasses.replace(self, groups=self.groups * self.completions, completions=1)
 
     @property
@@ -85,7 +85,7 @@ def load_policy(path):
 
 
 def random_policy(geometry, seed):
-    """Tensors by Hugging Face name, random but with logits of a sensible size."""
+    """Tensors by Hugging Face name, random but with logits of realistic size."""
     generator = torch.Generator().manual_seed(seed)
 
     def matrix(*shape):

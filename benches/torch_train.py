@@ -1,14 +1,14 @@
 """A training micro-batch in PyTorch on a GPU, compiled: the peer of `update --device cuda`.
 
-The decoder of torch_decode.py with random weights, forward and backward over one micro-batch of a shape P,R,K (update_shapes.py says what
-that is): the loss is the mean of weighted log-probabilities of the completions' tokens, whose logits exist a chunk at a time. Two ways
-to lay the same groups out:
+The decoder of torch_decode.py with random weights, forward and backward over one micro-batch of a shape P,R,K (see
+update_shapes.py). The loss is the mean of weighted log-probabilities of the completions' tokens; logits are computed chunk by
+chunk. Two layouts of the same groups:
 
-  separate   each completion behind a copy of its prompt, causal scaled_dot_product_attention: what trainers do that share nothing
-  shared     each group once, as a tree, with flex_attention's block mask: key j is visible to query i if j <= i < end[j]
+    separate   each completion after a copy of its prompt, with causal scaled_dot_product_attention: trainers without sharing
+    shared     each group once, as a tree, with flex_attention's block mask: query i sees key j if j <= i < end[j]
 
-`--check` compares the two: the same loss and, for a prompt's sake, the same gradient of the embedding. Prints one JSON object for each
-measurement; a layout that does not run is an object with "skipped". Optimizer left out: it is `update`'s smallest part.
+`--check` requires that both give the same loss and the same gradient of the embedding. Prints one JSON object for each
+measurement; a layout that does not run is an object with "skipped". Left out: the optimizer, the smallest part of `update`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ CHUNK = 1024
 
 
 class Groups:
-    """Random groups of a shape: ids and positions in rows of one layout, where each token is predicted, and attention."""
+    """Random groups of a shape: ids and positions in one layout's rows, the positions that predict tokens, and attention."""
 
     def __init__(self, shape, count, layout, vocabulary, device):
         prompt, completion, branches = shape
@@ -76,7 +76,7 @@ class Trainer:
         if layout == "shared":
             end = groups.end
             if device.type == "cpu":
-                # flex_attention has no backward pass there: the same mask, dense, shows that the rest is right.
+                # flex_attention has no backward pass on this device. A dense mask checks the rest.
                 places = torch.arange(length)
                 self.mask = (places <= places[:, None]) & (places[:, None] < end)
                 self.attend = self.dense
@@ -135,17 +135,17 @@ def measure(arguments, config, layout, device):
         trainer = build(arguments, config, layout, device)
         trainer.run()
         taken = statistics.median(seconds(trainer.run, device) for _ in range(arguments.repeats))
-    except Exception as error:  # Whatever stops one layout, the other is still worth its row.
+    except Exception as error:  # one layout's failure does not stop the other
         line["skipped"] = f"{type(error).__name__}: {error}".splitlines()[0][:160]
     else:
-        # Both count the operations of the shared layout; a layout that repeats prompts does more for the same
-        # result.
+        # Both count the operations of the shared layout; a layout that repeats prompts does
+        # more for the same result.
         line.update(seconds=taken, tokens_per_second=work["tokens"] / taken, operations=work["operations"])
     print(json.dumps(line), flush=True)
 
 
 def check(arguments, config, device):
-    """The two layouts are the same loss."""
+    """Checks that the two layouts give the same loss and gradient."""
     found = []
     for layout in ("separate", "shared"):
         trainer = build(arguments, config, layout, device)

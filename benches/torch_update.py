@@ -40,8 +40,8 @@ class Trainer:
     def attention(self, query, key, value):
         """q [n, rows, heads, D], k and v [n, S, H, D] -> [n, rows, heads*D]; q may start at the prompt's last token.
 
-        The prompt attends causally to itself; completions meet the prompt in one product a group and themselves in one a
-        completion, so that nothing is computed to be masked away but the causal half.
+        The prompt attends causally to itself. Completions attend to the prompt in one product per group, and to themselves in one
+        product per completion, so that only the causal half is computed and masked away.
         """
         g, s, n = self.geometry, self.shape, key.shape[0]
         inputs = s.completion - 1
@@ -91,13 +91,14 @@ class Trainer:
             query, key, value = mixed.split([g.heads, g.kv_heads, g.kv_heads], dim=2)
             query, key = self.rotated(query, w[f"{index}.q_norm"]), self.rotated(key, w[f"{index}.k_norm"])
             if index + 1 == g.layers:
-                # From here on only the rows that predict a completion's token are read.
+                # Only rows that predict a completion's token are needed from here on.
                 query, x = query[:, s.prompt - 1 :], x[:, s.prompt - 1 :]
             x = x + torch.matmul(self.attention(query, key, value), self.cast(w[f"{index}.output"]))
             mixed = torch.matmul(self.normed(x, w[f"{index}.ffn_norm"]), self.cast(w[f"{index}.gate_up"]))
             gate, up = mixed.chunk(2, dim=-1)
             x = x + torch.matmul(functional.silu(gate) * up, self.cast(w[f"{index}.down"]))
-        # x [n, 1 + K*(C-1), d]: the prompt's last token, whose logits all completions share, then the completions' inputs.
+        # x [n, 1 + K*(C-1), d]: the prompt's last token, whose logits all completions share, then
+        # the completions' inputs.
         logits = torch.matmul(self.normed(x, w["norm"]), self.cast(w["embedding"].t())).float()
         table = torch.log_softmax(logits, dim=-1)
         first, rest = table.split([1, total - s.prompt], dim=1)

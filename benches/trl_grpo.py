@@ -1,9 +1,9 @@
-"""The library that people use, as a yardstick: TRL's GRPOTrainer on one CPU thread, generation and training apart.
+"""The usual library as a yardstick: TRL's GRPOTrainer on one CPU thread, with generation and training measured separately.
 
-Model and work match `compare.py`: `policy init --preset bench` (weights from `--policy`, or random ones), 32 prompts
-of 128 tokens, 4 completions of exactly 64 tokens each, random rewards, temperature 1, PPO-clip without a KL term, AdamW.
-Everything that costs TRL time and that we do not do is switched off (gradient checkpointing, bf16 autocast, entropies'
-logging, saving); `--micro` is its micro-batch, which changes its speed by half as much again: sweep it.
+Model and work match `compare.py`: `policy init --preset bench` (weights from `--policy`, or random), 32 prompts of 128
+tokens, 4 completions of exactly 64 tokens each, random rewards, temperature 1, PPO-clip without a KL term, AdamW. TRL's work
+that we do not do is switched off (gradient checkpointing, bf16 autocast, logging of entropies, saving). `--micro` is its
+micro-batch, which changes its speed by half: sweep it.
 
 Left out: vLLM (it needs a GPU) and TRL's experimental tree packing (it needs a vLLM server).
 """
@@ -30,7 +30,7 @@ VOCABULARY = 512
 
 
 def word_tokenizer():
-    """One id a word `wN`, so that a prompt of P words is P tokens and no completion is cut short by its text."""
+    """One id per word `wN`, so that a prompt of P words has P tokens and no completion ends early."""
     words = {"<pad>": 0, "<stop>": 1} | {f"w{index}": index for index in range(2, VOCABULARY)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -56,13 +56,13 @@ def prompts(arguments):
 
 
 class Meter(transformers.TrainerCallback):
-    """Takes the CPU time of each step apart into generation and the rest, and prints a line for each."""
+    """Splits the CPU time of each step into generation and the rest, and prints a line for each."""
 
     def __init__(self, arguments):
         self.arguments, self.generation, self.steps = arguments, [0.0, 0.0], 0
 
     def wrap(self, generate):
-        """The model's `generate`, timed."""
+        """Wraps the model's `generate` with a timer."""
         def timed(*positional, **named):
             cpu, wall = time.process_time(), time.perf_counter()
             try:

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Training of fixed shapes: samples for `update`, and the operations of a micro-batch.
+"""Training with fixed shapes: samples for `update`, and the operations of a micro-batch.
 
     update_shapes.py samples POLICY --shape 4096,512,8 --groups 16 | update --policy POLICY --objective nll …
     update_shapes.py cost POLICY --shape 4096,512,8 --tokens 32768
 
-A shape is P,R,K: groups of K completions of R tokens to one prompt of P, all tokens random. Every group is one tree of P + K (R - 1)
-nodes, since nothing follows the last token of a completion; a micro-batch holds all groups that fit.
+A shape is P,R,K: groups of K completions of R tokens to one prompt of P, with random tokens. Every group is a tree of P + K (R - 1)
+nodes, since nothing follows the last token of a completion. A micro-batch holds as many groups as fit.
 
-Operations are those that the update cannot avoid: six for each weight and node (two forward, four backward); in the last layer only
-the nodes that predict a completion's token have queries and a feed-forward part, and only they meet the head. Attention counts
-fourteen for each visible pair of nodes, head and value of a head: four forward (two products), ten backward (five products, one of
-which computes the scores again, as FlashAttention's authors count; arXiv 2307.08691). Recomputed layers and logits do not count.
+Operations are the minimum that an update needs: six per weight and node (two forward, four backward). In the last layer only
+the nodes that predict a completion's token have queries and a feed-forward part, and only they reach the head. Attention counts
+fourteen per visible pair of nodes, head and element of the head: four forward (two products), ten backward (five products,
+including the recomputed scores, as FlashAttention counts; arXiv 2307.08691). Recomputed layers and logits do not count.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def read(policy, name):
 
 
 def samples(arguments, prompt, completion, branches):
-    """A whole stream of samples, ready for `update --objective nll`."""
+    """A complete stream of samples for `update --objective nll`."""
     config, version = read(arguments.policy, "config.json"), read(arguments.policy, "version.json")["version"]
     draw = random.Random(1)
 
@@ -46,7 +46,7 @@ def samples(arguments, prompt, completion, branches):
 
 
 def cost(config, prompt, completion, branches, groups):
-    """Nodes, scored nodes, tokens as trainers without sharing count them, and operations of `groups` groups."""
+    """Nodes, scored nodes, tokens as counted by trainers without sharing, and operations of `groups` groups."""
     suffix = completion - 1
     nodes, scored = prompt + branches * suffix, 1 + branches * suffix
     own = branches * (suffix * prompt + suffix * (suffix + 1) // 2)

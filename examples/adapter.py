@@ -1,18 +1,12 @@
-"""What adapters to other people's packages share: arguments of their own, quiet and repeatable packages, and splits by hash.
-
-`start` is called before the package is imported. Python draws a new order of sets in each process unless PYTHONHASHSEED says
-otherwise, and `rollout` starts several: the program begins again with a fixed one.
-"""
+"""What adapters to other people's packages share: quiet and repeatable packages, and limits of time."""
 
 import contextlib
 import functools
-import hashlib
 import importlib
 import os
 import signal
 import sys
 
-TEST_SHARE = 8  # one task in this many is a test task
 SECONDS = 5  # of processor time that a package may take over one text
 
 
@@ -20,16 +14,12 @@ class TooLong(Exception):
     """A package took more processor time over a text than it may."""
 
 
-def start(parser):
-    """The adapter's own options; what follows them (`tasks …`, `demo …`) is left in sys.argv for step_protocol."""
+def fix_hashes():
+    """Python draws a new order of sets in each process unless PYTHONHASHSEED says otherwise, and `rollout` starts several: the program
+    begins again with a fixed one."""
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, *(f"-W{filter}" for filter in sys.warnoptions), *sys.argv])
-    words = sys.argv[1:]
-    places = [place for place, word in enumerate(words) if word in ("tasks", "demo")]
-    own = words[: places[0]] if places else words
-    sys.argv[1:] = words[len(own):]
-    return parser.parse_args(own)
 
 
 def package(name, distribution):
@@ -37,7 +27,7 @@ def package(name, distribution):
     try:
         with quiet():
             return importlib.import_module(name)
-    except Exception as error:  # what a package raises while it is imported is its own
+    except Exception as error:  # a package may raise anything while it is imported
         fail(f"{name} cannot be imported: {type(error).__name__}: {error}", f"pip install {distribution}", 69)
 
 
@@ -70,18 +60,3 @@ def limited(function):
             signal.signal(signal.SIGVTALRM, before)
 
     return run
-
-
-def digest(text):
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_test(text):
-    """Whether what is named so is a test task: the same for every seed, so that train and test never share one."""
-    return int(digest(text)[:8], 16) % TEST_SHARE == 0
-
-
-def clamp(value, low=0.0, high=1.0):
-    """`value` from low..high as 0..1; what is no number is 0."""
-    value = float(value) if isinstance(value, (bool, int, float)) else low
-    return min(1.0, max(0.0, (value - low) / (high - low))) if value == value else 0.0

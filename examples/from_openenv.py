@@ -10,7 +10,7 @@ are more. It sees the observation's fields but `done`, `reward` and `metadata`. 
 A task is a seed, whose digest decides the split; where the environment lists tasks of its own (`num_tasks`), a split and an index, and
 the splits are the environment's: `--splits TRAIN,TEST` names them. A state is the task and the actions so far. A class is copied
 (deepcopy) where it can be, and played again from the start where it cannot (`--replay` always does): one `reset`, and a `step` an
-action. A server is always played again, in a session of its own: on one machine 2 ms for the session and 0.3 ms for each action.
+action. A server is always played again, in a new session: on one machine 2 ms for the session and 0.3 ms for each action.
 
 What draws random numbers without the seed, or costs too much to play again, cannot be tried twice from one state. `--live` keeps each
 episode in its own session and refuses a second try, so use `rollout --sampling parallel --threads 1`, which makes none; `envs check`
@@ -29,7 +29,7 @@ import random
 import typing
 
 import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("source", help="MODULE:CLASS of an Environment, or the URL of a server")
@@ -76,7 +76,7 @@ class Local:
             raise NoAction from error
 
     def twin(self, session):
-        """A copy to go on with; None where there is none."""
+        """A copy to go on with, or None if it cannot be copied."""
         try:
             return copy.deepcopy(session[0]), session[1], session[2]
         except Exception:
@@ -89,7 +89,7 @@ class Local:
         return {name: value for name, value in fields.items() if name not in ("done", "reward", "metadata")}, told.reward, told.done
 
     def close(self, session):
-        pass  # what was copied from it goes on
+        pass  # its copies go on
 
 
 class Remote:
@@ -158,9 +158,9 @@ def again(spec, texts):
 
 
 def after(state, text):
-    """The parts of what was told after the actions of a state and, unless it is None, one more text."""
+    """The parts of the observation after the actions of a state and, unless it is None, one more text."""
     if options.live:
-        if state.get("session") is None:  # every episode has a session of its own
+        if state.get("session") is None:  # one for every episode
             state["session"] = next(NUMBERS)
             SESSIONS[state["session"]] = source.start(state["spec"]), 0
         session, texts = SESSIONS.get(state["session"], (None, None))
@@ -187,66 +187,74 @@ def words(fields):
     return text if text.strip() else "(nothing to see)"
 
 
-def tasks(split, seed):
-    draws = random.Random(seed if split == "train" else 0)
-    if source.provider is not None:
-        own = dict(zip(("train", "test"), options.splits.split(",")))[split]
-        count = source.provider.num_tasks(own)
+class OpenEnv(Environment):
+    parser = parser
+
+    def setup(self):
+        global options, openenv, source
+        options = self.options
+        openenv = adapter.package("openenv", "openenv==0.10.0")
+        adapter.package("openenv.core", "openenv==0.10.0")
+        remote = options.source.startswith(("http://", "https://"))
+        if not remote and ":" not in options.source:
+            adapter.fail(f"{options.source}: neither a URL nor MODULE:CLASS", "for example my_env.server.my_env_environment:MyEnvironment")
+        try:
+            source = Remote() if remote else Local()
+        except (AttributeError, KeyError, TypeError) as error:
+            adapter.fail(f"{options.source}: {type(error).__name__}: {error}", "name a subclass of openenv's Environment that says the type of its action")
+        self.name = f"openenv-{options.source.rpartition('/' if remote else ':')[2]}"
+
+    def has(self, method):
+        """A session that is kept can be tried once, so there is nothing to probe."""
+        return super().has(method) and not (options.live and method == "probe")
+
+    def tasks(self, split, seed):
+        draws = random.Random(seed if split == "train" else 0)
+        if source.provider is not None:
+            own = dict(zip(("train", "test"), options.splits.split(",")))[split]
+            count = source.provider.num_tasks(own)
+            while True:
+                for index in draws.sample(range(count), count):
+                    yield f"{own}-{index}", {"split": own, "index": index}
         while True:
-            for index in draws.sample(range(count), count):
-                yield f"{own}-{index}", {"split": own, "index": index}
-    while True:
-        number = draws.randrange(1 << 31)
-        if adapter.is_test(str(number)) == (split == "test"):
-            yield str(number), {"seed": number}
+            number = draws.randrange(1 << 31)
+            if is_test(str(number)) == (split == "test"):
+                yield str(number), {"seed": number}
 
-
-def reset(spec):
-    state = {"spec": spec, "texts": [], "earned": 0.0, "over": None}
-    with adapter.quiet():
-        begun = source.start(spec) if options.live else None
-        fields, _, _ = source.parts(begun) if options.live else after(state, None)
-        source.close(begun)
-    state["seen"] = words(fields)
-    return (state, {"agent": state["seen"]}), ["agent"], "sequential", options.turns
-
-
-def step(state, agent, text):
-    if state["over"] is not None:
-        raise ValueError("the episode is over")
-    try:
+    def reset(self, spec):
+        state = {"spec": spec, "texts": [], "earned": 0.0, "over": None}
         with adapter.quiet():
-            fields, reward, done = after(state, text)
-    except NoAction:
-        return (state, {"agent": state["seen"]}), {"team": 0.0, "local": 0.0}, {"format": 0.0}, False, False
-    reward = float(reward or 0.0)
-    earned = state["earned"] + reward
-    goal = options.range[1] if options.success is None else options.success
-    solved = bool(done) and earned >= goal
-    done = bool(done) or len(state["texts"]) + 1 >= options.turns
-    if done and options.live:
-        source.close(SESSIONS.pop(state["session"])[0])
-    state = dict(state, texts=[*state["texts"], text], earned=earned, seen=words(fields), over=solved if done else None)
-    scaled = adapter.clamp(reward, *options.range)
-    return (state, {"agent": state["seen"]}), {"team": scaled, "local": scaled}, {"format": 1.0}, done, solved
+            begun = source.start(spec) if options.live else None
+            fields, _, _ = source.parts(begun) if options.live else after(state, None)
+            source.close(begun)
+        state["seen"] = words(fields)
+        return Start(state, {"agent": state["seen"]}, ["agent"], turns=options.turns)
 
+    def step(self, state, agent, text):
+        if state["over"] is not None:
+            raise ValueError("the episode is over")
+        try:
+            with adapter.quiet():
+                fields, reward, done = after(state, text)
+        except NoAction:
+            return Step(state, {"agent": state["seen"]}, components={"format": 0.0})
+        reward = float(reward or 0.0)
+        earned = state["earned"] + reward
+        goal = options.range[1] if options.success is None else options.success
+        solved = bool(done) and earned >= goal
+        done = bool(done) or len(state["texts"]) + 1 >= options.turns
+        if done and options.live:
+            source.close(SESSIONS.pop(state["session"])[0])
+        state = dict(state, texts=[*state["texts"], text], earned=earned, seen=words(fields), over=solved if done else None)
+        scaled = clamp(reward, *options.range)
+        return Step(state, {"agent": state["seen"]}, scaled, scaled, {"format": 1.0}, done, solved)
 
-def probe(state, agent):
-    if state["over"] is not None:
-        return [], None, state["over"]
-    return ["yes", "no", "a longer answer, in words", "{}", "0"], None, False
+    def probe(self, state, agent):
+        if state["over"] is not None:
+            return Probe([], solved=state["over"])
+        return Probe(["yes", "no", "a longer answer, in words", "{}", "0"])
 
 
 if __name__ == "__main__":
-    options = adapter.start(parser)
-    openenv = adapter.package("openenv", "openenv==0.10.0")
-    adapter.package("openenv.core", "openenv==0.10.0")
-    remote = options.source.startswith(("http://", "https://"))
-    if not remote and ":" not in options.source:
-        adapter.fail(f"{options.source}: neither a URL nor MODULE:CLASS", "for example my_env.server.my_env_environment:MyEnvironment")
-    try:
-        source = Remote() if remote else Local()
-    except (AttributeError, KeyError, TypeError) as error:
-        adapter.fail(f"{options.source}: {type(error).__name__}: {error}", "name a subclass of openenv's Environment that says the type of its action")
-    name = options.source.rpartition("/" if remote else ":")[2]
-    step_protocol.main(f"openenv-{name}", tasks, reset=reset, step=step, **({} if options.live else {"probe": probe}))
+    adapter.fix_hashes()
+    OpenEnv().main()

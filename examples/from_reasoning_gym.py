@@ -21,7 +21,7 @@ import random
 import re
 
 import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, clamp, digest, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("family", help="a dataset of reasoning-gym, for example chain_sum")
@@ -47,7 +47,7 @@ def entry(seed, index):
 def scored(seed, index, answer):
     # Families read an answer as code or as numbers, and raise what they like where it is neither.
     try:
-        return adapter.clamp(dataset(seed).score_answer(answer, entry(seed, index)))
+        return clamp(dataset(seed).score_answer(answer, entry(seed, index)))
     except adapter.TooLong:
         return 0.0
     except Exception:
@@ -57,16 +57,6 @@ def scored(seed, index, answer):
 def score(spec, text):
     marked = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
     return scored(spec["seed"], spec["index"], (marked[-1] if marked else text).strip())
-
-
-def tasks(split, seed):
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        chunk = draws.randrange(1 << 31)
-        for index in range(CHUNK):
-            question = entry(chunk, index)["question"]
-            if adapter.is_test(question) == (split == "test"):
-                yield adapter.digest(question)[:16], {"seed": chunk, "index": index}
 
 
 def agents():
@@ -83,34 +73,48 @@ def see(state):
     return state, seen
 
 
-def reset(spec):
-    return see({"seed": spec["seed"], "index": spec["index"], "said": None, "over": None}), agents(), "sequential", 1
+class Family(Environment):
+    parser = parser
 
+    def setup(self):
+        global options, reasoning_gym
+        options, self.name = self.options, f"reasoning-gym-{self.options.family}"
+        reasoning_gym = adapter.package("reasoning_gym", "reasoning-gym==0.1.25")
+        try:
+            dataset(0)
+        except Exception as error:
+            names = ", ".join(sorted(reasoning_gym.factory.DATASETS))
+            adapter.fail(f"{options.family}: {type(error).__name__}: {error}", f"a family and settings of its own; there are {names}")
 
-def step(state, agent, text):
-    if state["over"] is not None or agent not in agents():
-        raise ValueError("the episode is over, or there is no such agent")
-    earned = score(state, text)
-    last = agent == agents()[-1]
-    after = dict(state, said=text, over=earned >= 1.0) if last else dict(state, said=text)
-    return see(after), {"team": earned, "local": earned}, {"score": earned}, last, last and earned >= 1.0
+    def tasks(self, split, seed):
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            chunk = draws.randrange(1 << 31)
+            for index in range(CHUNK):
+                question = entry(chunk, index)["question"]
+                if is_test(question) == (split == "test"):
+                    yield digest(question)[:16], {"seed": chunk, "index": index}
 
+    def reset(self, spec):
+        return Start(*see({"seed": spec["seed"], "index": spec["index"], "said": None, "over": None}), agents(), turns=1)
 
-def probe(state, agent):
-    if state["over"] is not None:
-        return [], None, state["over"]
-    answer = entry(state["seed"], state["index"])["answer"]
-    known = isinstance(answer, str) and score(state, answer) >= 1.0
-    wrong = ["0", "1", "no", "I do not know."]
-    return ([answer, f"<answer>{answer}</answer>", *wrong] if known else wrong), answer if known else None, False
+    def step(self, state, agent, text):
+        if state["over"] is not None or agent not in agents():
+            raise ValueError("the episode is over, or there is no such agent")
+        earned = score(state, text)
+        last = agent == agents()[-1]
+        after = dict(state, said=text, over=earned >= 1.0) if last else dict(state, said=text)
+        return Step(*see(after), earned, earned, {"score": earned}, last, last and earned >= 1.0)
+
+    def probe(self, state, agent):
+        if state["over"] is not None:
+            return Probe([], solved=state["over"])
+        answer = entry(state["seed"], state["index"])["answer"]
+        known = isinstance(answer, str) and score(state, answer) >= 1.0
+        wrong = ["0", "1", "no", "I do not know."]
+        return Probe([answer, f"<answer>{answer}</answer>", *wrong], answer) if known else Probe(wrong)
 
 
 if __name__ == "__main__":
-    options = adapter.start(parser)
-    reasoning_gym = adapter.package("reasoning_gym", "reasoning-gym==0.1.25")
-    try:
-        dataset(0)
-    except Exception as error:
-        names = ", ".join(sorted(reasoning_gym.factory.DATASETS))
-        adapter.fail(f"{options.family}: {type(error).__name__}: {error}", f"a family and settings of its own; there are {names}")
-    step_protocol.main(f"reasoning-gym-{options.family}", tasks, reset=reset, step=step, probe=probe)
+    adapter.fix_hashes()
+    Family().main()

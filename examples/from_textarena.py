@@ -25,10 +25,9 @@ import copy
 import functools
 import random
 import re
-import sys
 
 import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("game", help="an id of TextArena, for example TicTacToe-v0")
@@ -36,6 +35,7 @@ parser.add_argument("--players", type=int, help="players (default: 2, or as few 
 parser.add_argument("--play", help="the players that policies play, with commas (default: all)")
 parser.add_argument("--team", help="the player whose result is the team's (default: the first that policies play)")
 parser.add_argument("--range", nargs=2, type=float, default=[-1.0, 1.0], metavar=("LOW", "HIGH"), help="of rewards")
+parser.add_argument("--lines", type=int, help="what a player sees: the last lines alone, for policies with short prompts (default: all)")
 parser.add_argument("--turns", type=int, default=12, help="turns of an episode at most; in a turn each player acts at most once")
 LEGAL = 0.1  # what a legal move earns while the game goes on
 BEGINNING = 4000  # letters of a text that a game gets to see
@@ -79,7 +79,7 @@ class Position:
 
 
 def first(seed):
-    """The beginning of the game of a seed. A new one each time: some games change what they were made with."""
+    """The beginning of the game of a seed. A new one each time: some games change their arguments."""
     for players in [options.players] if options.players else [2, 1, 3, 4, 5, 6, 7, 8]:
         game = textarena.make(options.game)
         random.seed(seed)
@@ -123,7 +123,7 @@ def listed(here):
     return list(dict.fromkeys(found))[:64]
 
 
-# What is tried where a game lists no move that it accepts: a number, and two.
+# Moves to try in a game that lists no move that it accepts: a number, and two.
 NUMBERS = [f"[{number}]" for number in range(1, 21)]
 PAIRS = [f"[{first} {second}]" for first in range(6) for second in range(6)]
 
@@ -141,7 +141,7 @@ def accepted(seed, texts):
 
 
 def legal(state):
-    """Those of them that the game accepts."""
+    """The moves that the game accepts here, of the moves that are tried."""
     at(state)
     return accepted(state["seed"], tuple(state["texts"]))
 
@@ -169,76 +169,78 @@ def playing():
     return options.play.split(",") if options.play else players()
 
 
-def tasks(split, seed):
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        number = draws.randrange(1 << 31)
-        if adapter.is_test(str(number)) == (split == "test"):
-            yield str(number), {"seed": number}
-
-
 def see(state, here):
-    return state, {agent: here.view if agent == name(here.player) else None for agent in playing()}
-
-
-def reset(spec):
-    state, here = answered({"seed": spec["seed"], "texts": [], "over": False})
-    if here.done:
-        raise ValueError("the game was over before a policy could move")
-    return see(state, here), playing(), "sequential", options.turns
+    lines = here.view.splitlines()
+    return state, {name(here.player): "\n".join(lines[-options.lines :]) if options.lines else here.view}
 
 
 def worth(here, agent):
-    return adapter.clamp(here.rewards().get(agent, options.range[0]), *options.range)
+    return clamp(here.rewards().get(agent, options.range[0]), *options.range)
 
 
 def won(here, agent):
-    """Whether a player has all that a game pays; not by an opponent that forfeits it."""
+    """True if a player has all that a game pays, and no opponent forfeited it."""
     forfeited = any(info.get("invalid_move") for info in here.game.state.game_info.values())
     return worth(here, agent) >= 1.0 and not forfeited
 
 
-def step(state, agent, text):
-    here = at(state)
-    if state["over"]:
-        raise ValueError("the episode is over")
-    if agent != name(here.player):
-        raise ValueError(f"it is the turn of {name(here.player)}, not of {agent}")
-    with adapter.quiet():
-        after = here.after(text)
-    if after is None:  # the game itself failed on it: nothing happened
-        return see(state, here), {"team": 0.0, "local": 0.0}, {"legal": 0.0}, False, False
-    state, here = answered(dict(state, texts=[*state["texts"], text[:BEGINNING]]))
-    valid = not after.refused
-    if not here.done:
-        state["over"] = len(state["texts"]) >= options.turns * len(players())
-        return see(state, here), {"team": 0.0, "local": LEGAL * valid}, {"legal": float(valid)}, state["over"], False
-    team = options.team or playing()[0]
-    earned = worth(here, agent) if valid else 0.0
-    success = won(here, team)
-    rewards = {"team": earned if agent == team else 0.0, "local": earned}
-    return (dict(state, over=True), {}), rewards, {"legal": float(valid), "game": worth(here, agent)}, True, success
+class Game(Environment):
+    parser = parser
 
+    def setup(self):
+        global options, textarena
+        options, self.name = self.options, f"textarena-{self.options.game}"
+        textarena = adapter.package("textarena", "textarena==0.7.4")
+        try:
+            unknown = set(playing()) - set(players()) | ({options.team} - set(players()) if options.team else set())
+        except Exception as error:
+            adapter.fail(f"{options.game}: {type(error).__name__}: {error}", "python3 -c 'import textarena; print(*textarena.envs.registration.ENV_REGISTRY)' lists ids")
+        if unknown:
+            adapter.fail(f"{options.game} has no {', '.join(sorted(unknown))}", f"its players are {', '.join(players())}")
 
-def probe(state, agent):
-    if state["over"]:
-        return [], None, won(at(state), options.team or playing()[0])
-    return [*legal(state)[:6], "[nothing]", "a word"], None, False
+    def tasks(self, split, seed):
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            number = draws.randrange(1 << 31)
+            if is_test(str(number)) == (split == "test"):
+                yield str(number), {"seed": number}
 
+    def reset(self, spec):
+        state, here = answered({"seed": spec["seed"], "texts": [], "over": False})
+        if here.done:
+            raise ValueError("the game was over before a policy could move")
+        return Start(*see(state, here), playing(), turns=options.turns, turn=name(here.player))
 
-def legal_moves(state, agent):
-    """What `demo` draws from."""
-    return ([] if state["over"] else legal(state)), None, state["over"]
+    def step(self, state, agent, text):
+        here = at(state)
+        if state["over"]:
+            raise ValueError("the episode is over")
+        if agent != name(here.player):
+            raise ValueError(f"it is the turn of {name(here.player)}, not of {agent}")
+        with adapter.quiet():
+            after = here.after(text)
+        if after is None:  # the game itself failed on it, so the state stays
+            return Step(*see(state, here), components={"legal": 0.0}, turn=agent)
+        state, here = answered(dict(state, texts=[*state["texts"], text[:BEGINNING]]))
+        valid = not after.refused
+        if not here.done:
+            state["over"] = len(state["texts"]) >= options.turns * len(players())
+            parts, turn = {"legal": float(valid)}, name(here.player)
+            return Step(*see(state, here), local=LEGAL * valid, components=parts, terminated=state["over"], turn=turn)
+        team = options.team or playing()[0]
+        earned = worth(here, agent) if valid else 0.0
+        parts = {"legal": float(valid), "game": worth(here, agent)}
+        return Step(dict(state, over=True), {}, earned if agent == team else 0.0, earned, parts, True, won(here, team))
+
+    def probe(self, state, agent):
+        if state["over"]:
+            return Probe([], solved=won(at(state), options.team or playing()[0]))
+        return Probe([*legal(state)[:6], "[nothing]", "a word"])
+
+    def demonstrate(self, state, agent):
+        return Probe([] if state["over"] else legal(state))
 
 
 if __name__ == "__main__":
-    options = adapter.start(parser)
-    textarena = adapter.package("textarena", "textarena==0.7.4")
-    try:
-        unknown = set(playing()) - set(players()) | ({options.team} - set(players()) if options.team else set())
-        if unknown:
-            adapter.fail(f"{options.game} has no {', '.join(sorted(unknown))}", f"its players are {', '.join(players())}")
-    except Exception as error:
-        adapter.fail(f"{options.game}: {type(error).__name__}: {error}", "python3 -c 'import textarena; print(*textarena.envs.registration.ENV_REGISTRY)' lists ids")
-    shown = legal_moves if sys.argv[1:2] == ["demo"] else probe
-    step_protocol.main(f"textarena-{options.game}", tasks, reset=reset, step=step, probe=shown)
+    adapter.fix_hashes()
+    Game().main()

@@ -27,10 +27,9 @@ import itertools
 import json
 import logging
 import random
-import sys
 
 import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("taskset", help="the id of an installed taskset")
@@ -209,27 +208,6 @@ def played(index, texts):
         return asyncio.run(stage.play(task)), stage.traces
 
 
-def tasks(split, seed):
-    """The tasks of a split, each seed in an order of its own; of a taskset without an end as they come."""
-    wanted = []
-    for index in itertools.count():
-        with adapter.quiet():
-            task = task_at(index)
-        if task is None:
-            break
-        if adapter.is_test(task.key) == (split == "test"):
-            named = task.key[:16], {"index": index}
-            if not environment().taskset.bounded:
-                yield named
-            else:
-                wanted.append(named)
-    if not wanted:
-        adapter.fail(f"no task of {options.taskset} falls into the split {split}", "it needs more tasks", 65)
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        yield from draws.sample(wanted, len(wanted))
-
-
 def as_lines(messages):
     return [{"role": message.role, "content": content(message)} for message in messages]
 
@@ -240,58 +218,80 @@ def content(message):
 
 
 def see(state, asked):
-    return state, {name: as_lines(asked[1]) if name == asked[0] else None for name in names()}
-
-
-def reset(spec):
-    asked, _ = played(spec["index"], ())
-    if asked is None:
-        raise ValueError("the environment asked no agent")
-    return see({"index": spec["index"], "texts": [], "over": None}, asked), names(), "sequential", options.turns
-
-
-def step(state, agent, text):
-    if state["over"] is not None:
-        raise ValueError("the episode is over")
-    asked, _ = played(state["index"], tuple(state["texts"]))
-    if agent != asked[0]:
-        raise ValueError(f"{asked[0]} was asked, not {agent}")
-    texts = [*state["texts"], text]
-    asked, traces = played(state["index"], tuple(texts))
-    if asked is not None:
-        return see(dict(state, texts=texts), asked), {"team": 0.0, "local": 0.0}, {}, False, False
-    team, own = (mean(traces, lambda trace: True), mean(traces, lambda trace: trace.agent.name == agent))
-    parts = {name: adapter.clamp(reward.value, *options.range) for trace in traces for name, reward in trace.rewards.items() if reward}
-    return (dict(state, texts=texts, over=team >= 1.0), {}), {"team": team, "local": own}, parts, True, team >= 1.0
+    return state, {asked[0]: as_lines(asked[1])}
 
 
 def mean(traces, wanted):
-    rewards = [adapter.clamp(trace.reward, *options.range) for trace in traces if trace.rewards and wanted(trace)]
+    rewards = [clamp(trace.reward, *options.range) for trace in traces if trace.rewards and wanted(trace)]
     return sum(rewards) / len(rewards) if rewards else 0.0
 
 
-def probe(state, agent):
-    if state["over"] is not None:
-        return [], None, state["over"]
-    answer = getattr(task_at(state["index"]).data, "answer", None)
-    return [*([str(answer)] if answer is not None else []), "yes", "0", "I do not know."], None, False
+class Taskset(Environment):
+    parser = parser
 
+    def setup(self):
+        global options, vf
+        options, self.name = self.options, f"verifiers-{self.options.taskset}"
+        logging.disable(logging.WARNING)
+        vf = adapter.package("verifiers.v1", "verifiers==0.4.0")
+        try:
+            with adapter.quiet():
+                environment()
+        except Exception as error:
+            adapter.fail(f"{options.taskset}: {type(error).__name__}: {error}", "a taskset is a package that exports its Taskset; is it installed?")
 
-def answers(state, agent):
-    """What `demo` draws from: the task's answer, half of the time."""
-    probes, _, over = probe(state, agent)
-    answer = getattr(task_at(state["index"]).data, "answer", None)
-    return probes, None if answer is None else str(answer), over
+    def tasks(self, split, seed):
+        """The tasks of a split, in an order by seed; of a taskset without an end as they come."""
+        wanted = []
+        for index in itertools.count():
+            with adapter.quiet():
+                task = task_at(index)
+            if task is None:
+                break
+            if is_test(task.key) == (split == "test"):
+                named = task.key[:16], {"index": index}
+                if not environment().taskset.bounded:
+                    yield named
+                else:
+                    wanted.append(named)
+        if not wanted:
+            adapter.fail(f"no task of {options.taskset} falls into the split {split}", "it needs more tasks", 65)
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            yield from draws.sample(wanted, len(wanted))
+
+    def reset(self, spec):
+        asked, _ = played(spec["index"], ())
+        if asked is None:
+            raise ValueError("the environment asked no agent")
+        return Start(*see({"index": spec["index"], "texts": [], "over": None}, asked), names(), turns=options.turns, turn=asked[0])
+
+    def step(self, state, agent, text):
+        if state["over"] is not None:
+            raise ValueError("the episode is over")
+        asked, _ = played(state["index"], tuple(state["texts"]))
+        if agent != asked[0]:
+            raise ValueError(f"{asked[0]} was asked, not {agent}")
+        texts = [*state["texts"], text]
+        asked, traces = played(state["index"], tuple(texts))
+        if asked is not None:
+            return Step(*see(dict(state, texts=texts), asked), turn=asked[0])
+        team, own = (mean(traces, lambda trace: True), mean(traces, lambda trace: trace.agent.name == agent))
+        parts = {name: clamp(reward.value, *options.range) for trace in traces for name, reward in trace.rewards.items() if reward}
+        return Step(dict(state, texts=texts, over=team >= 1.0), {}, team, own, parts, True, team >= 1.0)
+
+    def probe(self, state, agent):
+        if state["over"] is not None:
+            return Probe([], solved=state["over"])
+        answer = getattr(task_at(state["index"]).data, "answer", None)
+        return Probe([*([str(answer)] if answer is not None else []), "yes", "0", "I do not know."])
+
+    def demonstrate(self, state, agent):
+        """The task's answer, half of the time."""
+        answer = getattr(task_at(state["index"]).data, "answer", None)
+        return self.probe(state, agent)._replace(best=None if answer is None else str(answer))
 
 
 if __name__ == "__main__":
-    options = adapter.start(parser)
-    logging.disable(logging.WARNING)
-    vf = adapter.package("verifiers.v1", "verifiers==0.4.0")
-    try:
-        with adapter.quiet():
-            environment()
-    except Exception as error:
-        adapter.fail(f"{options.taskset}: {type(error).__name__}: {error}", "a taskset is a package that exports its Taskset; is it installed?")
-    shown = answers if sys.argv[1:2] == ["demo"] else probe
-    step_protocol.main(f"verifiers-{options.taskset}", tasks, reset=reset, step=step, probe=shown)
+    adapter.fix_hashes()
+    Taskset().main()

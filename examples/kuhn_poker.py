@@ -14,7 +14,7 @@ who say either at random. It is exact for these frequencies; a situation that do
 Who ends a game earns its own result, -2 to 2 as 0 to 1, which is the team's reward for `--team` (first); until then a legal text earns
 0.1 of its own. Results that the other player's move brings about are not credited (`--play` avoids them: all its games end with a
 move of the policy's). A text that is no legal move is a check or a fold, and its player earns 0 by the game. There are six deals; a task is a deal and a
-number, so that test tasks differ from train tasks by name alone.
+number, so that test tasks differ from train tasks by name alone. `demo` plays by the equilibrium half of the time, and otherwise any legal move.
 """
 
 import argparse
@@ -24,8 +24,7 @@ import random
 import sys
 from fractions import Fraction
 
-import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--play", choices=["first", "second"], help="the player that a policy plays (default: both)")
@@ -95,15 +94,6 @@ def move(played, text):
     return "b" if text == bold else "c", text in (tame, bold)
 
 
-def tasks(split, seed):
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        number = draws.randrange(1 << 31)
-        for cards in draws.sample(DEALS, len(DEALS)):
-            if adapter.is_test(str(number)) == (split == "test"):
-                yield f"{cards}-{number}", {"cards": cards, "number": number}
-
-
 def agents():
     return [options.play] if options.play else list(PLAYERS)
 
@@ -119,17 +109,14 @@ def answered(state):
 
 
 def see(state):
-    seen = {}
-    for agent in agents():
-        player, tame, bold = MOVES.get(state["played"], (None, "", ""))
-        card = state["cards"][PLAYERS.index(agent)]
-        seen[agent] = f"card {card} after {state['played'] or 'nothing'} say {tame} or {bold}" if agent == player else None
-    return state, seen
+    """The state, and what the player to move sees of it."""
+    player, tame, bold = MOVES[state["played"]]
+    card = state["cards"][PLAYERS.index(player)]
+    return state, {player: f"card {card} after {state['played'] or 'nothing'} say {tame} or {bold}"}
 
 
-def reset(spec):
-    state = {"cards": spec["cards"], "number": spec["number"], "played": "", "fouls": []}
-    return see(answered(state)), agents(), "sequential", 2
+def mover(state):
+    return MOVES[state["played"]][0]
 
 
 def result(state, player):
@@ -139,30 +126,50 @@ def result(state, player):
     return (2 + (won if player == "first" else -won)) / 4
 
 
-def step(state, agent, text):
-    if payoff(state["cards"], state["played"]) is not None or agent != MOVES[state["played"]][0]:
-        raise ValueError("the game is over, or it is the other player's turn")
-    done, legal = move(state["played"], text)
-    fouls = state["fouls"] if legal else [*state["fouls"], agent]
-    state = answered(dict(state, played=state["played"] + done, fouls=fouls))
-    team = options.team or agents()[0]
-    if payoff(state["cards"], state["played"]) is None:
-        return see(state), {"team": 0.0, "local": 0.1 * legal}, {"legal": float(legal)}, False, False
-    own = result(state, agent)
-    rewards = {"team": own if agent == team else 0.0, "local": own}
-    return see(state), rewards, {"legal": float(legal)}, True, result(state, team) > 0.5
+class KuhnPoker(Environment):
+    name, parser = "kuhn-poker", parser
 
+    def setup(self):
+        global options
+        options = self.options
 
-def probe(state, agent):
-    if payoff(state["cards"], state["played"]) is not None:
-        return [], None, result(state, options.team or agents()[0]) > 0.5
-    return [*MOVES[state["played"]][1:], "all in"], None, False
+    def tasks(self, split, seed):
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            number = draws.randrange(1 << 31)
+            for cards in draws.sample(DEALS, len(DEALS)):
+                if is_test(str(number)) == (split == "test"):
+                    yield f"{cards}-{number}", {"cards": cards, "number": number}
 
+    def reset(self, spec):
+        state = {"cards": spec["cards"], "number": spec["number"], "played": "", "fouls": []}
+        state = answered(state)
+        return Start(*see(state), agents(), turns=2, turn=mover(state))
 
-def legal_moves(state, agent):
-    """What `demo` draws from."""
-    over = payoff(state["cards"], state["played"]) is not None
-    return [] if over else list(MOVES[state["played"]][1:]), None, over
+    def step(self, state, agent, text):
+        if payoff(state["cards"], state["played"]) is not None or agent != MOVES[state["played"]][0]:
+            raise ValueError("the game is over, or it is the other player's turn")
+        done, legal = move(state["played"], text)
+        fouls = state["fouls"] if legal else [*state["fouls"], agent]
+        state = answered(dict(state, played=state["played"] + done, fouls=fouls))
+        team = options.team or agents()[0]
+        parts = {"legal": float(legal)}
+        if payoff(state["cards"], state["played"]) is None:
+            return Step(*see(state), local=0.1 * legal, components=parts, turn=mover(state))
+        own = result(state, agent)
+        return Step(state, {}, own if agent == team else 0.0, own, parts, True, result(state, team) > 0.5)
+
+    def probe(self, state, agent):
+        if payoff(state["cards"], state["played"]) is not None:
+            return Probe([], solved=result(state, options.team or agents()[0]) > 0.5)
+        return Probe([*MOVES[state["played"]][1:], "all in"])
+
+    def demonstrate(self, state, agent):
+        """The equilibrium's move half of the time, otherwise any: a policy has to see that the card matters."""
+        _, tame, bold = MOVES[state["played"]]
+        draw = random.Random(f"{agent}/{state['number']}/{state['cards']}/{state['played']}").random()
+        chance = EQUILIBRIUM[state["cards"][PLAYERS.index(agent)], state["played"]]
+        return Probe([tame, bold], bold if draw < chance else tame)
 
 
 if __name__ == "__main__":
@@ -171,6 +178,4 @@ if __name__ == "__main__":
         lost = exploitability(strategy)
         print(json.dumps({"exploitability": float(lost), "exact": str(lost), "value": float(game_value(strategy))}))
         sys.exit()
-    options = adapter.start(parser)
-    shown = legal_moves if sys.argv[1:2] == ["demo"] else probe
-    step_protocol.main("kuhn-poker", tasks, reset=reset, step=step, probe=shown)
+    KuhnPoker().main()

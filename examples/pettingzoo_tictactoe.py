@@ -14,14 +14,13 @@ is its opponent, paid for its game alone. An illegal move forfeits the game, as 
 """
 
 import functools
-import hashlib
 import itertools
 import random
 import re
 
 from pettingzoo.classic import tictactoe_v3
 
-from step_protocol import main
+from troupe import Environment, Probe, Start, Step, digest
 
 AGENTS = ["player_1", "player_2"]
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
@@ -86,18 +85,6 @@ def openings():
     return found
 
 
-def tasks(split, seed):
-    """Every fourth canonical opening, by its digest, is a test task; the order depends on the seed."""
-    held_out = lambda name: hashlib.sha256(name.encode()).digest()[0] % 4 == 0
-    names = sorted(name for name in openings() if held_out(name) == (split == "test"))
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        for name in draws.sample(names, len(names)):
-            # An opening may be reached in several orders and lie in several ways; its first form stands for
-            # it.
-            yield name, {"moves": openings()[name][0]}
-
-
 # ---- PettingZoo ------------------------------------------------------------------------------------------------
 
 
@@ -124,41 +111,51 @@ def see(moves, game):
     return {"moves": moves, "over": False}, seen
 
 
-def reset(spec):
-    moves = list(spec["moves"])
-    return see(moves, play(moves)), AGENTS, "sequential", 4
+class TicTacToe(Environment):
+    name = "tictactoe"
 
+    def tasks(self, split, seed):
+        """Every fourth canonical opening, by its digest, is a test task; the order depends on the seed."""
+        held_out = lambda name: int(digest(name)[:2], 16) % 4 == 0
+        names = sorted(name for name in openings() if held_out(name) == (split == "test"))
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            for name in draws.sample(names, len(names)):
+                # An opening may be reached in several orders and lie in several ways; its first form stands for
+                # it.
+                yield name, {"moves": openings()[name][0]}
 
-def step(state, agent, text):
-    if state["over"]:
-        raise ValueError("the episode is over")
-    game = play(state["moves"])
-    if agent != game.agent_selection:
-        raise ValueError(f"it is the turn of {game.agent_selection}, not of {agent}")
-    said = re.fullmatch(r"\s*([0-8])\s*", text, re.ASCII)
-    free = game.observe(agent)["action_mask"]
-    if said is None or not free[int(said[1])]:
-        parts = {"format": float(said is not None), "game": 0.0}
-        over = {"moves": state["moves"], "over": True}
-        return (over, {}), {"team": 0.0, "local": 0.0}, parts, True, False
-    move = int(said[1])
-    game.step(move)
-    moves = state["moves"] + [move]
-    over = any(game.terminations.values())
-    # PettingZoo pays 1, 0 or -1 at the end; a game that goes on is worth as much as a draw.
-    parts = {"format": 1.0, "game": (game.rewards[agent] + 1) / 2}
-    success = over and game.rewards["player_1"] == 1
-    rewards = {"team": float(success), "local": (1 + 9 * parts["game"]) / 10}
-    after, seen = see(moves, game)
-    return (dict(after, over=over), seen), rewards, parts, over, success
+    def reset(self, spec):
+        moves = list(spec["moves"])
+        return Start(*see(moves, play(moves)), AGENTS, turns=4)
 
+    def step(self, state, agent, text):
+        if state["over"]:
+            raise ValueError("the episode is over")
+        game = play(state["moves"])
+        if agent != game.agent_selection:
+            raise ValueError(f"it is the turn of {game.agent_selection}, not of {agent}")
+        said = re.fullmatch(r"\s*([0-8])\s*", text, re.ASCII)
+        free = game.observe(agent)["action_mask"]
+        if said is None or not free[int(said[1])]:
+            parts = {"format": float(said is not None), "game": 0.0}
+            return Step({"moves": state["moves"], "over": True}, {}, components=parts, terminated=True)
+        move = int(said[1])
+        game.step(move)
+        moves = state["moves"] + [move]
+        over = any(game.terminations.values())
+        # PettingZoo pays 1, 0 or -1 at the end; a game that goes on is worth as much as a draw.
+        parts = {"format": 1.0, "game": (game.rewards[agent] + 1) / 2}
+        success = over and game.rewards["player_1"] == 1
+        after, seen = see(moves, game)
+        return Step(dict(after, over=over), seen, float(success), (1 + 9 * parts["game"]) / 10, parts, over, success)
 
-def probe(state, agent):
-    moves = state["moves"]
-    if state["over"]:
-        return [], None, won(marks(moves)[0])
-    return [str(cell) for cell in range(10)], str(best(moves)), False
+    def probe(self, state, agent):
+        moves = state["moves"]
+        if state["over"]:
+            return Probe([], solved=won(marks(moves)[0]))
+        return Probe([str(cell) for cell in range(10)], str(best(moves)))
 
 
 if __name__ == "__main__":
-    main("tictactoe", tasks, reset=reset, step=step, probe=probe)
+    TicTacToe().main()

@@ -22,8 +22,7 @@ import random
 import sys
 from fractions import Fraction
 
-import adapter
-import step_protocol
+from troupe import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--numbers", type=int, default=8, help="N, 2 to 26")
@@ -49,15 +48,6 @@ def optimum(numbers, words):
     return best
 
 
-def tasks(split, seed):
-    pairs = list(itertools.product(range(options.numbers), repeat=2))
-    wanted = [pair for pair in pairs if adapter.is_test(f"{pair[0]}-{pair[1]}") == (split == "test")]
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        for first, second in draws.sample(wanted, len(wanted)):
-            yield f"{first}-{second}", {"told": first, "own": second}
-
-
 def agents():
     return ["chooser"] if options.alone else ["teller", "chooser"]
 
@@ -70,23 +60,6 @@ def see(state):
     return state, seen
 
 
-def reset(spec):
-    return see({"told": spec["told"], "own": spec["own"], "word": None, "over": None}), agents(), "sequential", 1
-
-
-def step(state, agent, text):
-    if state["over"] is not None or agent not in agents():
-        raise ValueError("the episode is over, or there is no such agent")
-    text = text.strip()
-    if agent == "teller":
-        known = text in words() and len(text) == 1
-        after = dict(state, word=text if known else words()[0])
-        return see(after), {"team": 0.0, "local": 0.0}, {"format": float(known)}, False, False
-    right = text == str(answer(state))
-    earned = {"team": float(right), "local": 0.0}
-    return see(dict(state, over=right)), earned, {"format": float(text.isascii() and text.isdigit())}, True, right
-
-
 def answer(state):
     return (state["told"] + state["own"]) % options.numbers
 
@@ -96,19 +69,52 @@ def code(number):
     return words()[number % len(words())]
 
 
-def probe(state, agent):
-    if state["over"] is not None:
-        return [], None, state["over"]
-    if agent == "teller":
-        return [*words()[:4], "no word"], None, False
-    return [str(answer(state)), str(answer(state) + 1), "no number"], None, False
+class SplitInformation(Environment):
+    name, parser = "split-information", parser
 
+    def setup(self):
+        global options
+        options = self.options
+        if not 2 <= options.numbers <= 26 or not 1 <= len(words()) <= options.numbers:
+            parser.error("--numbers, --words: N is 2 to 26 and K 1 to N")
 
-def shown(state, agent):
-    """What `demo` draws from: the code and what it means, or anything."""
-    if agent == "teller":
-        return list(words()), code(state["told"]), False
-    return [str(number) for number in range(options.numbers)], str(answer(state)), state["over"] is not None
+    def tasks(self, split, seed):
+        pairs = list(itertools.product(range(options.numbers), repeat=2))
+        wanted = [pair for pair in pairs if is_test(f"{pair[0]}-{pair[1]}") == (split == "test")]
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            for first, second in draws.sample(wanted, len(wanted)):
+                yield f"{first}-{second}", {"told": first, "own": second}
+
+    def reset(self, spec):
+        return Start(*see({"told": spec["told"], "own": spec["own"], "word": None, "over": None}), agents(), turns=1)
+
+    def step(self, state, agent, text):
+        if state["over"] is not None or agent not in agents():
+            raise ValueError("the episode is over, or there is no such agent")
+        text = text.strip()
+        if agent == "teller":
+            known = text in words() and len(text) == 1
+            after = dict(state, word=text if known else words()[0])
+            return Step(*see(after), components={"format": float(known)})
+        right = text == str(answer(state))
+        parts = {"format": float(text.isascii() and text.isdigit())}
+        return Step(*see(dict(state, over=right)), team=float(right), components=parts, terminated=True, success=right)
+
+    def probe(self, state, agent):
+        if state["over"] is not None:
+            return Probe([], solved=state["over"])
+        if agent == "teller":
+            return Probe([*words()[:4], "no word"])
+        return Probe([str(answer(state)), str(answer(state) + 1), "no number"])
+
+    def demonstrate(self, state, agent):
+        """What `demo` draws from: the code and what it means, or anything."""
+        if agent == "teller":
+            return Probe(words(), code(state["told"]))
+        # The chooser knows the word, and not whether the teller kept to the code.
+        heard = state["told"] if options.alone else words().index(state["word"])
+        return Probe([str(number) for number in range(options.numbers)], str((heard + state["own"]) % options.numbers))
 
 
 if __name__ == "__main__":
@@ -117,8 +123,4 @@ if __name__ == "__main__":
         numbers, most = options.numbers, 1 if options.alone else len(words())
         print(Fraction(1) if options.alone else optimum(numbers, most) if most**numbers <= 100_000 else Fraction(most, numbers))
         sys.exit()
-    options = adapter.start(parser)
-    if not 2 <= options.numbers <= 26 or not 1 <= len(words()) <= options.numbers:
-        adapter.fail("--numbers, --words: N is 2 to 26 and K 1 to N", "--numbers 8 --words 8")
-    played = shown if sys.argv[1:2] == ["demo"] else probe
-    step_protocol.main("split-information", tasks, reset=reset, step=step, probe=played)
+    SplitInformation().main()

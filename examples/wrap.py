@@ -27,9 +27,8 @@ import functools
 import importlib
 import json
 import random
-import sys
 
-import step_protocol
+from troupe import Environment, Probe, Start, Step, clamp
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("environment", help="a module of PettingZoo, or gymnasium:ID")
@@ -154,19 +153,6 @@ def see(state, views):
     return state, {agent: observed(agent, views) for agent in game().possible_agents}
 
 
-def reset(spec):
-    state = {"seed": spec["seed"], "moves": [], "earned": 0.0}
-    agents = list(game().possible_agents)
-    views, _, _ = replay(state)
-    order = "parallel" if is_parallel() and len(agents) > 1 else "sequential"
-    return see(state, views), agents, order, options.turns
-
-
-def scaled(reward):
-    low, high = options.range
-    return min(1.0, max(0.0, (reward - low) / (high - low)))
-
-
 def read(agent, view, text):
     """(The action that a text names, whether it names one); any legal action, the first, where it does not."""
     if names(agent) is None:
@@ -181,83 +167,102 @@ def advance(state, moves, valid):
     after = {"seed": state["seed"], "moves": state["moves"] + moves}
     views, rewards, over = replay(after)
     team = rewards.get(options.team, 0.0) if options.team else sum(rewards.values()) / max(1, len(rewards))
-    # What is earned by an action that stands in for another is nobody's success.
+    # Rewards of an action that stands in for another are nobody's success.
     after["earned"] = state["earned"] + (team if all(valid.values()) else min(team, 0.0))
     goal = options.range[1] if options.success is None else options.success
     success = over and after["earned"] >= goal
-    local = {agent: scaled(rewards.get(agent, 0.0)) if valid[agent] else 0.0 for agent in valid}
-    return see(after, views), scaled(team) if all(valid.values()) else 0.0, local, over, success
+    local = {agent: clamp(rewards.get(agent, 0.0), *options.range) if valid[agent] else 0.0 for agent in valid}
+    return see(after, views), clamp(team, *options.range) if all(valid.values()) else 0.0, local, over, success
 
 
-def step(state, agent, text, beside=None):
-    views, _, over = replay(state)
-    if over:
-        raise ValueError("the episode is over")
-    if is_parallel():
-        return joint(state, {**(beside or {}), agent: text}, only=agent)
-    if agent not in views:
-        raise ValueError(f"it is not {agent}'s turn")
-    action, valid = read(agent, views[agent], text)
-    seen, team, local, over, success = advance(state, [action], {agent: valid})
-    return seen, {"team": team, "local": local[agent]}, {"format": float(valid)}, over, success
+@functools.lru_cache(maxsize=None)
+def player():
+    module, _, function = options.player.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
-def joint(state, texts, only=None):
-    """All agents at once; for those who have not spoken the first legal action is played."""
-    views, _, over = replay(state)
-    if over:
-        raise ValueError("the episode is over")
-    read_by = {agent: read(agent, views[agent], texts.get(agent, "")) for agent in game().agents}
-    valid = {agent: valid for agent, (_, valid) in read_by.items() if agent in texts}
-    seen, team, local, over, success = advance(state, [{agent: action for agent, (action, _) in read_by.items()}], valid)
-    if only is not None:
-        return seen, {"team": team, "local": local.get(only, scaled(0.0))}, {"format": float(valid.get(only, True))}, over, success
-    parts = {f"{agent}.format": float(good) for agent, good in valid.items()}
-    return seen, {"team": team, "local": {agent: local.get(agent, scaled(0.0)) for agent in texts}}, parts, over, success
-
-
-def probe(state, agent):
-    views, _, over = replay(state)
-    if over or agent not in views:
-        return [], None, over
-    known = names(agent)
-    return (["yes", "no"] if known is None else [*list(known.values())[:8], "no such action"]), None, False
-
-
-def play(state, agent):
-    """What a demonstrator says: any legal action, by a draw that the state decides, or that of `--player`."""
-    views, _, _ = replay(state)
+def play(state, agent, views):
+    """What a demonstrator says: any legal action, by a draw that the state decides, or the action of `--player`."""
     may = None if names(agent) is None else legal(agent, views[agent])
     if options.player:
-        module, _, function = options.player.partition(":")
         observation, info = views[agent]
-        action = getattr(importlib.import_module(module), function)(agent, observation, info)
+        action = player()(agent, observation, info)
         return next((text for text, known in (may or {}).items() if known == action), str(action))
     draws = random.Random(json.dumps(state, sort_keys=True) + agent)
     return draws.choice(["yes", "no"] if may is None else list(may))
 
 
-def tasks(split, seed):
-    """Seeds: even ones to train, odd ones to test."""
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        number = 2 * draws.randrange(1 << 30) + (split == "test")
-        yield str(number), {"seed": number}
+class Wrapped(Environment):
+    parser, share = parser, 1.0
 
+    def setup(self):
+        global options
+        options = self.options
+        self.name = options.environment.partition(":")[2] or options.environment.rpartition(".")[2]
+        try:
+            if options.player:
+                player()
+        except (ImportError, AttributeError, ValueError) as error:
+            parser.error(f"--player {options.player}: {error}; it is MODULE:FUNCTION, of a module that Python finds")
 
-def split_arguments():
-    """The wrapper's own arguments; what follows them is for `step_protocol`."""
-    own = sys.argv[1:]
-    for place, word in enumerate(own):
-        if word in ("tasks", "demo") and place > 0:
-            return own[:place], own[place:]
-    return own, []
+    def has(self, method):
+        at_once = is_parallel() and len(game().possible_agents) > 1
+        return super().has(method) and (method != "joint" or at_once)
+
+    def tasks(self, split, seed):
+        """Seeds: even ones to train, odd ones to test."""
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            number = 2 * draws.randrange(1 << 30) + (split == "test")
+            yield str(number), {"seed": number}
+
+    def reset(self, spec):
+        state = {"seed": spec["seed"], "moves": [], "earned": 0.0}
+        agents = list(game().possible_agents)
+        views, _, _ = replay(state)
+        order = "parallel" if is_parallel() and len(agents) > 1 else "sequential"
+        return Start(*see(state, views), agents, order, options.turns)
+
+    def beside(self, state, agent, text, others):
+        """An agent's text with the texts of the others; for agents who have not spoken the first legal action is played."""
+        step = self.joint(state, {**(others or {}), agent: text})
+        parts = {"format": step.components.get(f"{agent}.format", 1.0)}
+        return step._replace(local=step.local[agent], components=parts)
+
+    def step(self, state, agent, text):
+        views, _, over = replay(state)
+        if over:
+            raise ValueError("the episode is over")
+        if is_parallel():
+            return self.beside(state, agent, text, None)
+        if agent not in views:
+            raise ValueError(f"it is not {agent}'s turn")
+        action, valid = read(agent, views[agent], text)
+        seen, team, local, over, success = advance(state, [action], {agent: valid})
+        return Step(*seen, team, local[agent], {"format": float(valid)}, over, success)
+
+    def joint(self, state, texts):
+        """All agents at once; for those who have not spoken the first legal action is played."""
+        views, _, over = replay(state)
+        if over:
+            raise ValueError("the episode is over")
+        read_by = {agent: read(agent, views[agent], texts.get(agent, "")) for agent in game().agents}
+        valid = {agent: valid for agent, (_, valid) in read_by.items() if agent in texts}
+        seen, team, local, over, success = advance(state, [{agent: action for agent, (action, _) in read_by.items()}], valid)
+        parts = {f"{agent}.format": float(good) for agent, good in valid.items()}
+        return Step(*seen, team, {agent: local.get(agent, clamp(0.0, *options.range)) for agent in texts}, parts, over, success)
+
+    def probe(self, state, agent):
+        views, _, over = replay(state)
+        if over or agent not in views:
+            return Probe([], solved=over)
+        known = names(agent)
+        return Probe(["yes", "no"] if known is None else [*list(known.values())[:8], "no such action"])
+
+    def demonstrate(self, state, agent):
+        views, _, over = replay(state)
+        return Probe([]) if over or agent not in views else Probe(["any"], play(state, agent, views))
 
 
 if __name__ == "__main__":
-    own, rest = split_arguments()
-    options = parser.parse_args(own)
-    sys.argv[1:] = rest
-    name = options.environment.partition(":")[2] or options.environment.rpartition(".")[2]
-    together = {"joint": joint} if is_parallel() and len(game().possible_agents) > 1 else {}
-    step_protocol.main(name, tasks, share=1.0, act=play, reset=reset, step=step, probe=probe, **together)
+    Wrapped().main()

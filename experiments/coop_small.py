@@ -19,37 +19,24 @@ main function, which cannot know, goes on from either or does without: each half
 
 import argparse
 import functools
-import hashlib
 import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from step_protocol import main  # noqa: E402
+from troupe import Environment, Probe, Start, Step, digest  # noqa: E402
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+parser.add_argument("--alone", type=int, default=3)
 PAIR = ["aux", "main"]
 INPUTS = [0, 1, 2, 5, 9]
 LONGEST = 24
 
 
-def tasks(split, seed):
-    """Three operations with a digit from 2 to 9 each. Every eighth instance, by its digest, is a test task."""
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        chain = [f"{draws.choice('+-*')} {draws.randrange(2, 10)}" for _ in range(3)]
-        name = "".join(chain).replace(" ", "")
-        if (hashlib.sha256(name.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield name, {"chain": chain}
-
-
 def see(state):
     text = f"coder x {' '.join(state['chain'])} goal"
     return state, ({"coder": f"{text} 0"} if OPTIONS.agents == 1 else {"aux": f"{text} 1", "main": f"{text} 2"})
-
-
-def reset(spec):
-    agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["coder"], "sequential")
-    return see(dict(spec, done=False, solved=False)), agents, order, 1
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -111,51 +98,68 @@ def play(state, texts):
     total = sum(POINTS[name] * part for name, part in parts.items())
     solved = parts["tests"] == 1 and total >= 3.6
     # In [0, 1], the default range of rewards.
-    return see(dict(state, done=True, solved=solved)), {"team": total / 4, "local": 0.0}, parts, True, solved
-
-
-def step(state, agent, text, beside=None):
-    if OPTIONS.agents == 1:
-        before, _, after = text.partition(":")
-        return play(state, [before, after])
-    if agent not in PAIR:
-        raise ValueError(f"there is no agent {agent}")
-    if beside is None:  # what one of two wrote alone is no program yet
-        return see(state), {"team": 0.0, "local": 0.0}, {}, False, False
-    return play(state, [{**beside, agent: text}.get(name, "") for name in PAIR])
-
-
-def joint(state, actions):
-    return play(state, [actions.get(name, "") for name in PAIR])
+    return Step(*see(dict(state, done=True, solved=solved)), team=total / 4, components=parts, terminated=True, success=solved)
 
 
 def written(agent, aux, main):
     return f" {aux} : {main}" if agent == "coder" else f" {aux if agent == 'aux' else main}"
 
 
-def probe(state, agent):
-    if state["done"]:
-        return [], None, state["solved"]
-    first, second, third = state["chain"]
-    texts = [written(agent, f"x {first} {second}", f"tool {third}"), written(agent, "x", "tool"), written(agent, "x", f"x {first}"), " x )", ""]
-    return texts, written(agent, f"x {first}", f"tool {second} {third}"), False
+class CoopSmall(Environment):
+    name, parser = "coop-small", parser
 
+    def setup(self):
+        global OPTIONS
+        OPTIONS = self.options
 
-def habits(state, agent):
-    """Demonstrations: the two ways to share the chain out, going it alone, and halves that do not fit."""
-    draws = random.Random(f"{agent} {' '.join(state['chain'])}")
-    first, second, third = state["chain"]
-    auxes = [f"x {first}", f"x {first} {second}", "x", f"x {third}"]
-    mains = [f"tool {second} {third}", f"tool {third}", f"x {first} {second} {third}", "tool", f"tool {second}"]
-    text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, OPTIONS.alone, 2, 1])[0])
-    return [text], text, False
+    def has(self, method):
+        return super().has(method) and (method != "joint" or OPTIONS.agents == 2)
+
+    def step(self, state, agent, text):
+        return self.beside(state, agent, text, None)
+
+    def tasks(self, split, seed):
+        """Three operations with a digit from 2 to 9 each. Every eighth instance, by its digest, is a test task."""
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            chain = [f"{draws.choice('+-*')} {draws.randrange(2, 10)}" for _ in range(3)]
+            name = "".join(chain).replace(" ", "")
+            if (int(digest(name)[:2], 16) % 8 == 0) == (split == "test"):
+                yield name, {"chain": chain}
+
+    def reset(self, spec):
+        agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["coder"], "sequential")
+        return Start(*see(dict(spec, done=False, solved=False)), agents, order, 1)
+
+    def beside(self, state, agent, text, others):
+        if OPTIONS.agents == 1:
+            before, _, after = text.partition(":")
+            return play(state, [before, after])
+        if agent not in PAIR:
+            raise ValueError(f"there is no agent {agent}")
+        if others is None:  # what one of two wrote alone is no program yet
+            return Step(*see(state))
+        return play(state, [{**others, agent: text}.get(name, "") for name in PAIR])
+
+    def joint(self, state, actions):
+        return play(state, [actions.get(name, "") for name in PAIR])
+
+    def probe(self, state, agent):
+        if state["done"]:
+            return Probe([], solved=state["solved"])
+        first, second, third = state["chain"]
+        texts = [written(agent, f"x {first} {second}", f"tool {third}"), written(agent, "x", "tool"), written(agent, "x", f"x {first}"), " x )", ""]
+        return Probe(texts, written(agent, f"x {first}", f"tool {second} {third}"))
+
+    def demonstrate(self, state, agent):
+        """Demonstrations: the two ways to share the chain out, going it alone, and halves that do not fit."""
+        draws = random.Random(f"{agent} {' '.join(state['chain'])}")
+        first, second, third = state["chain"]
+        auxes = [f"x {first}", f"x {first} {second}", "x", f"x {third}"]
+        mains = [f"tool {second} {third}", f"tool {third}", f"x {first} {second} {third}", "tool", f"tool {second}"]
+        text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, OPTIONS.alone, 2, 1])[0])
+        return Probe([text], text)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
-    parser.add_argument("--alone", type=int, default=3)
-    OPTIONS, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    shown = habits if rest[:1] == ["demo"] else probe
-    main("coop-small", tasks, reset=reset, step=step, probe=shown, **({"joint": joint} if OPTIONS.agents == 2 else {}))
+    CoopSmall().main()

@@ -27,6 +27,8 @@ MARKS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
 TEST_TASKS = 1000
 # Argument of `policy init --adapter`.
 ADAPTER = "rank=16,alpha=32"
+# The token budget ends a run, not its number of steps.
+MOST_STEPS = 100_000
 # The parts of an evaluation's stream that are kept.
 SHORT = ('if .type == "sample" then {type: "answer", v: 1, episode, turn, agent, tokens: (.completion_ids | length), team: .rewards.team}'
          ' else . end')
@@ -53,6 +55,8 @@ class World:
     marks: tuple = MARKS
     # A program in place of the environment: `--env-command` of pipeline.sh.
     command: str = ""
+    # Evaluated by sampling and not greedily: where all tasks are alike, greedy play is one episode.
+    sampled: bool = False
 
     @property
     def set_flags(self):
@@ -214,14 +218,17 @@ class Lab:
         base, directory = self.warm_up(cell, seed), self.directory(cell, seed)
         flags = self.flags(cell, base)
         for goal in (int(cell.budget * mark) for mark in cell.world.marks if mark <= self.part):
-            while True:
-                spent = tokens(directory)
-                if sum(spent) >= goal:
-                    break
-                # Steps that surely fit, judging by the last one, and at least one. Steps only get cheaper.
-                ahead = max(1, min(20, (goal - sum(spent)) // max(spent[-1], 1))) if spent else 1
-                note(directory, "step", len(spent) + ahead,
-                     cpu_seconds=self.steps(cell, seed, directory, len(spent) + ahead, *flags))
+            if sum(tokens(directory)) < goal:
+                try:
+                    seconds = self.steps(cell, seed, directory, MOST_STEPS, "--tokens", goal, *flags)
+                except RuntimeError:
+                    if not is_stuck(directory):
+                        raise
+                    # pipeline.sh stops here: the rest of the budget would change nothing.
+                    self.evaluate(cell, directory, directory / "policies", len(tokens(directory)))
+                    return
+                note(directory, "step", len(tokens(directory)), cpu_seconds=seconds)
+            spent = tokens(directory)
             self.evaluate(cell, directory, directory / "policies", len(spent))
 
     def flags(self, cell, base):
@@ -249,9 +256,18 @@ class Lab:
         players = players or {agent: policies / policy for agent, policy in cell.policies().items()}
         play = [word for agent, folder in players.items() for word in ("--policies", f"{agent}={folder}")]
         command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", cell.world.test_tasks, *play, workflow=workflow)
-        pipe = shlex.join(map(str, command)) + " | jq -c " + shlex.quote(SHORT)
+        pipe = self.sampled(cell, players) if cell.world.sampled else shlex.join(map(str, command))
+        pipe += " | jq -c " + shlex.quote(SHORT)
         note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))
         part.rename(file)
+
+    def sampled(self, cell, players):
+        """A pipe that plays the test tasks with sampled actions, as in training."""
+        world, play = cell.world, ["rollout", "--branches", 1, "--turns", cell.world.turns, "--max-tokens", cell.max_tokens or cell.world.max_tokens]
+        for agent, folder in players.items():
+            play += ["--policy", f"{agent}={folder}"]
+        tasks = ["envs", "tasks", world.environment, *world.set_flags, "--split", "test", "--count", world.test_tasks]
+        return " | ".join(shlex.join(map(str, command)) for command in (tasks, [*play, "--quiet"]))
 
 
 def note(directory, what, step, **costs):
@@ -276,17 +292,28 @@ def tokens(directory):
     return spent
 
 
-class Plan:
-    """The cells of a table in order of importance, each trained for every seed, and the evaluations after training."""
+def is_stuck(directory):
+    """True if the last three steps of a run had flat groups alone."""
+    last = sorted((directory / "steps").glob("*/done"))[-3:]
+    groups = []
+    for done in last:
+        with open(done.parent / "metrics.jsonl", encoding="utf-8") as file:
+            groups += [line["flat_groups"] == line["groups"] for line in map(json.loads, file) if line["type"] == "metrics"]
+    return len(last) == 3 and all(groups)
 
-    def __init__(self, cells, after=lambda lab, seed: None):
-        self.cells, self.after = cells, after
+
+class Plan:
+    """The cells of a table in order of importance, each trained for every seed, and the evaluations after training. `finished` is
+    called with each run that is trained; a cell that `known` knows is not trained."""
+
+    def __init__(self, cells, after=lambda lab, seed: None, finished=lambda lab, cell, seed: None, known=lambda cell, seed: False):
+        self.cells, self.after, self.finished, self.known = cells, after, finished, known
 
     def work(self, root, jobs, seeds, part=1):
         """Trains missing runs to a part of their budget, `jobs` at once, each on one processor; returns the failed ones."""
         root = Path(root)
         root.mkdir(parents=True, exist_ok=True)
-        waiting = [(cell, seed) for seed in seeds for cell in self.cells]
+        waiting = [(cell, seed) for seed in seeds for cell in self.cells if not self.known(cell, seed)]
         warming, failed, change = set(), [], threading.Condition()
 
         def take():
@@ -315,6 +342,7 @@ class Plan:
                     lab.warm_up(cell, seed)
                     release(base)
                     lab.train(cell, seed)
+                    self.finished(lab, cell, seed)
                     say(f"done: {title}")
                 except (RuntimeError, OSError) as failure:
                     failed.append(title)

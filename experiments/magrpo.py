@@ -80,7 +80,7 @@ def last(directory, name="eval"):
 
 
 def trained(lab, cell):
-    """The directory of a run by its seed; None where it has not spent its budget."""
+    """The directory of a run by its seed, or None if it has not spent its budget."""
     return lambda seed: lab.directory(cell, seed) if tables.final(lab, cell, seed) else None
 
 

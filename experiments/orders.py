@@ -18,26 +18,19 @@ Who fills all at once earns 0.875 of 1 with two agents and 0.625 with one; two w
 """
 
 import argparse
-import hashlib
 import random
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from step_protocol import main  # noqa: E402
+from troupe import Environment, Probe, Start, Step, digest  # noqa: E402
 
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+parser.add_argument("--clock", type=float, default=0.25)
+parser.add_argument("--limit", type=int, default=1)
 ORDERS, TURNS = 4, 4
 PAIR = ["first", "second"]
-
-
-def tasks(split, seed):
-    """Four of a hundred words. Every eighth instance, by its digest, is a test task."""
-    draws = random.Random(seed if split == "train" else 0)
-    while True:
-        orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
-        name = "".join(orders)
-        if (hashlib.sha256(name.encode()).digest()[0] % 8 == 0) == (split == "test"):
-            yield name, {"orders": orders}
 
 
 def see(state):
@@ -46,11 +39,6 @@ def see(state):
     if OPTIONS.agents == 1:
         return state, {"worker": f"{text} {1 + state['time'] % 2}"}
     return state, {agent: f"{text} {1 + role}" for role, agent in enumerate(PAIR)}
-
-
-def reset(spec):
-    agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["worker"], "sequential")
-    return see({"open": spec["orders"], "time": 0}), agents, order, TURNS
 
 
 def taken(state, text):
@@ -64,49 +52,66 @@ def turn(state, texts):
         raise ValueError("the episode is over: no order is open")
     done = set().union(*(taken(state, text) for text in texts))
     left = [order for order in state["open"] if order not in done]
-    return see({"open": left, "time": state["time"] + 1}), worth(state, done), {}, not left, not left
+    return Step(*see({"open": left, "time": state["time"] + 1}), worth(state, done), terminated=not left, success=not left)
 
 
 def worth(state, done):
-    return {"team": max(0.0, 1 - OPTIONS.clock * state["time"]) * len(done) / ORDERS, "local": 0.0}
+    return max(0.0, 1 - OPTIONS.clock * state["time"]) * len(done) / ORDERS
 
 
-def step(state, agent, text, beside=None):
-    """One agent's action, given the other's choice if both act at once. `alone` is its reward without the other agent."""
-    if agent not in see(state)[1]:
-        raise ValueError(f"there is no agent {agent}")
-    situation, rewards, _, terminated, success = turn(state, [text, *(beside or {}).values()])
-    return situation, rewards, {"alone": worth(state, taken(state, text))["team"]}, terminated, success
+class Orders(Environment):
+    name, parser = "orders", parser
 
+    def setup(self):
+        global OPTIONS
+        OPTIONS = self.options
 
-def joint(state, actions):
-    return turn(state, list(actions.values()))
+    def has(self, method):
+        return super().has(method) and (method != "joint" or OPTIONS.agents == 2)
 
+    def step(self, state, agent, text):
+        return self.beside(state, agent, text, None)
 
-def probe(state, agent):
-    """Two share out the work if the first takes it from the front and the second from the back."""
-    some = state["open"]
-    if not some:
-        return [], None, True
-    draws = random.Random(f"{' '.join(some)} {agent}")
-    texts = [f" {draws.choice(some)}", f" {some[0]} {some[0]}", " a0", f" {draws.choice(some)} {draws.choice(some)}"]
-    best = some[: OPTIONS.limit] if agent != "second" else some[::-1][: OPTIONS.limit]
-    return texts, "".join(f" {order}" for order in best), False
+    def tasks(self, split, seed):
+        """Four of a hundred words. Every eighth instance, by its digest, is a test task."""
+        draws = random.Random(seed if split == "train" else 0)
+        while True:
+            orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
+            name = "".join(orders)
+            if (int(digest(name)[:2], 16) % 8 == 0) == (split == "test"):
+                yield name, {"orders": orders}
 
+    def reset(self, spec):
+        agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["worker"], "sequential")
+        return Start(*see({"open": spec["orders"], "time": 0}), agents, order, TURNS)
 
-def habits(state, agent):
-    """Who is demonstrated takes any open orders: how to name them is shown, and not how to share them out."""
-    texts, _, solved = probe(state, agent)
-    some = random.Random(f"{agent} {' '.join(state['open'])}").sample(state["open"], min(OPTIONS.limit, len(state["open"])))
-    return texts, "".join(f" {order}" for order in some), solved
+    def beside(self, state, agent, text, others):
+        """One agent's action, given the other's choice if both act at once. `alone` is its reward without the other agent."""
+        if agent not in see(state)[1]:
+            raise ValueError(f"there is no agent {agent}")
+        both = turn(state, [text, *(others or {}).values()])
+        return both._replace(components={"alone": worth(state, taken(state, text))})
+
+    def joint(self, state, actions):
+        return turn(state, list(actions.values()))
+
+    def probe(self, state, agent):
+        """Two share out the work if the first takes it from the front and the second from the back."""
+        some = state["open"]
+        if not some:
+            return Probe([], solved=True)
+        draws = random.Random(f"{' '.join(some)} {agent}")
+        texts = [f" {draws.choice(some)}", f" {some[0]} {some[0]}", " a0", f" {draws.choice(some)} {draws.choice(some)}"]
+        best = some[: OPTIONS.limit] if agent != "second" else some[::-1][: OPTIONS.limit]
+        return Probe(texts, "".join(f" {order}" for order in best))
+
+    def demonstrate(self, state, agent):
+        """Who is demonstrated takes any open orders: how to name them is shown, and not how to share them out."""
+        if not state["open"]:
+            return Probe([], solved=True)
+        some = random.Random(f"{agent} {' '.join(state['open'])}").sample(state["open"], min(OPTIONS.limit, len(state["open"])))
+        return Probe(self.probe(state, agent).actions, "".join(f" {order}" for order in some))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
-    parser.add_argument("--clock", type=float, default=0.25)
-    parser.add_argument("--limit", type=int, default=1)
-    OPTIONS, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    shown = habits if rest[:1] == ["demo"] else probe
-    main("orders", tasks, reset=reset, step=step, probe=shown, **({"joint": joint} if OPTIONS.agents == 2 else {}))
+    Orders().main()

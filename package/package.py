@@ -5,7 +5,7 @@
     pip install dist/troupe-*.whl && troupe pipeline
 
 Both hold bin/ (the programs, without symbols, and `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual pages and
-completions for bash, fish and zsh. A wheel
+completions for bash, fish and zsh. The wheel also installs the Python module `troupe`, for environments (examples/troupe). It
 needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. Equal files give equal packages. Left out: building, and uploading anywhere.
 """
 import argparse
@@ -95,6 +95,7 @@ def wheel(files, version, runtime, out):
                 + as_installed(ROOT / "README.md").decode())
     placed = {"bin": f"{name}.data/scripts", "share": f"{name}.data/data/share"}
     entries = [(f"{placed[path.split('/', 1)[0]]}/{path.split('/', 1)[1]}", data, run) for path, data, run in files]
+    entries += [(f"troupe/{file.name}", as_installed(file), False) for file in sorted((ROOT / "examples/troupe").iterdir()) if file.is_file()]
     entries += [(f"{info}/METADATA", metadata.encode(), False),
                 (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: package.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), False)]
     record = ""

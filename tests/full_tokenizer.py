@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""full_tokenizer.py DIR [SIZE]: a byte-level BPE tokenizer as large as a published model's, without a download.
+"""full_tokenizer.py DIR [SIZE]: makes a byte-level BPE tokenizer as large as a published model's, without a download.
 
-For tests/gpu.sh: policies of random weights in the geometry of published ones, so that loading, encoding, decoding and
-sampling have their full size. It has no linguistics: it merges every pair of bytes, then pairs with a third byte, until
-there are SIZE tokens less 293, as in Qwen3 (151,643 of 151,936 ids are text, 26 are special, the rest is unused).
+For tests/gpu.sh: random policies in the geometry of published ones then load, encode, decode and sample at full size. Its
+merges have no linguistic meaning: every pair of bytes, then pairs with a third byte, until there are SIZE - 293 tokens. As
+in Qwen3, 151,643 of 151,936 ids are text, 26 are special, the rest is unused.
 """
 
 import json
@@ -20,7 +20,7 @@ WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L
 
 
 def alphabet():
-    """One character for each byte: printable ones stand for themselves, the others for U+0100 and on."""
+    """One character per byte: printable bytes stand for themselves, the others are U+0100 and up."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(len(rest))]

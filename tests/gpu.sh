@@ -94,7 +94,8 @@ if [ -d "$here/cache" ]; then export XDG_CACHE_HOME=$here/cache; fi
 # shellcheck source=tests/gpu_parts.sh
 . "$here/gpu_parts.sh"
 
-# ---- what runs: a part, a size or nothing, and the seconds that it may need --------------------------------------
+# ---- the plan: a part, optionally its size, and the seconds that it may need
+# ---------------------------------------
 entries=()
 enter() { # NAME[:SIZE] SECONDS
     local name=${1%%:*} size=''
@@ -123,7 +124,7 @@ fi
 # ---- the table ----------------------------------------------------------------------------------------------
 if [ -n "$keep" ]; then
     mkdir -p "$keep" && work=$(cd "$keep" && pwd) || exit 74
-    # Whatever is not a policy is from an earlier run.
+    # Everything except policies is left over from an earlier run.
     find "$work" -mindepth 1 -maxdepth 1 \( -type f -o -name 'run*' \) -exec rm -rf {} +
 else
     work=$(mktemp -d) || exit 74
@@ -192,7 +193,7 @@ number() { # NAME FILE: sum of the numbers of that name in the last line, in its
 last() { # NAME FILE: the last number of that name
     grep -o "\"$1\": *[-0-9.e+]*" "$2" | tail -1 | cut -d: -f2 | tr -d ' ' | grep . || echo unknown
 }
-share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured time; nothing where there is none
+share() { # BYTES OPERATIONS SECONDS: roofline time as a share of the measured time; empty without a measurement
     awk -v b="$1" -v o="$2" -v s="$3" -v bandwidth="$bytes" -v speed="$operations" 'BEGIN {
         if (bandwidth * speed == 0 || s == 0) exit
         least = b / bandwidth; if (o / speed > least) least = o / speed
@@ -217,7 +218,7 @@ for item in "${entries[@]}"; do
         row "$entry" "not run: it may need $seconds s, and $((within - SECONDS)) are left"
         continue
     fi
-    # One that hangs does not take the time of all others.
+    # A check that hangs must not take the time of the others.
     most=$limit
     if [ "$seconds" -gt 0 ] && [ $((2 * seconds)) -lt "$limit" ]; then limit=$((2 * seconds)); fi
     "part_$part" "$size"

@@ -23,7 +23,8 @@ pack() { # DIR
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     mkdir -p "$1/bin" "$1/tests" "$1/tokenizer" || exit 74
     cd "$root" || exit 74
-    # The whole workspace each time: single crates would be rebuilt with fewer features of their dependencies.
+    # Always build the whole workspace: single crates would be rebuilt with fewer
+    # features of their dependencies.
     cargo build --profile "$profile" --workspace --bins --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $profile in dev) target=$target/debug ;; *) target=$target/$profile ;; esac
@@ -54,14 +55,14 @@ LIST
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
-# Kernels of the provider that no decoder here starts, by name: other operators, f16, and head sizes that no
-# family has.
+# Kernels of the provider that our decoders never start, by name: other operators, f16, and head
+# sizes that no family has.
 never='moe|int4|fpA_in|device_kernel|flash.*half_t|ELi96ELi|ELi192ELi|batched_impl.*half_t|LinearAttention|masked_multihead|TopK|FillOutput'
 archive() { # DIR
     local libraries name size
     [ -x "$1/gpu.sh" ] || stop "$1 was not made by this script" 'tests/gpu_pack.sh DIR'
     libraries=$("$1/fetch-cuda.sh" onnxruntime) || exit 69
-    # The CUDA provider is the largest by far, so it is made small.
+    # The CUDA provider is by far the largest file, so it is stripped.
     for name in "$libraries"/onnxruntime-gpu-*; do
         name=${name##*/}
         mkdir -p "$1/cache/troupe/cuda-13.0/$name" || exit 74

@@ -1,4 +1,5 @@
-# tests/gpu_parts.sh: the parts of gpu.sh, which sources this. part_NAME SIZE checks and measures one, with a policy of that size.
+# tests/gpu_parts.sh: the parts of gpu.sh, which sources this file. part_NAME SIZE checks and measures
+# with a policy of that size.
 
 # ---- facts and tests ------------------------------------------------------------------------------------------
 part_facts() {
@@ -183,7 +184,7 @@ part_decode() { # SIZE
 part_decode-few() { # SIZE
     decoded "$1" 'decode few sequences' --batch "$few" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
 }
-part_decode-long() { # SIZE: own completions of about 512 tokens on average, behind shared prompts
+part_decode-long() { # SIZE: separate completions of about 512 tokens on average, behind shared prompts
     decoded "$1" 'decode long completions' --batch "$batches" --context "$context" --branches 4 --steps "$long_steps" --repeats 1
 }
 part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and without CUDA graphs
@@ -218,7 +219,7 @@ part_rollout() { # SIZE: episodes of two turns and two agents, as a step of trai
 }
 
 # ---- training in fixed shapes ---------------------------------------------------------------------------------
-# Metrics of an update of N micro-batches, into NAME.measured; each has as many groups as fit.
+# Metrics of an update of N micro-batches, into NAME.measured; each filled with groups.
 shaped() { # NAME SIZE SHAPE N
     local name=$1 policy=$work/$2 shape=$3 groups
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)
@@ -238,8 +239,8 @@ part_train() { # SIZE
     part_roofline
     check "$size: random policy" policy_of "$size" || return
     for shape in $shapes; do
-        # The first micro-batch compiles, loads and, the first time of all, measures algorithms of products, so it runs twice: the
-        # figure is how much longer four take than one.
+        # The first micro-batch compiles, loads and, on first use, times matrix product algorithms. So it runs
+        # twice, and the figure is the difference between four micro-batches and one.
         check "$size: update, $shape: algorithms of products" shaped one "$size" "$shape" 1 &&
             check "$size: update, $shape: one micro-batch" shaped one "$size" "$shape" 1 &&
             check "$size: update, $shape: four" shaped four "$size" "$shape" 4 || continue
@@ -266,7 +267,7 @@ part_kernels() { # SIZE
     if ! command -v ncu >/dev/null || [ "$device" = sim ]; then
         row 'decode by kernel' 'not run: Nsight Compute (ncu) is not installed, or there is no GPU'
     elif check "$size: random policy" policy_of "$size"; then
-        # The runs of the prompts, twice, are skipped: after these all rows decode.
+        # Skip the prefill launches, which run twice; after them all rows decode.
         ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
         for kernels in 11 3; do
             check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
@@ -346,7 +347,7 @@ part_torch-train() { # SIZE
     part_roofline
     configuration "$size" >"$work/$size.json"
     for shape in $shapes; do
-        # At most half the groups of our micro-batch: autograd keeps more of them.
+        # At most half the groups of our micro-batch, because autograd keeps more of them in memory.
         for layout in separate shared; do
             check "$size: PyTorch, $shape, $layout" python3 "$here/torch_train.py" --config "$work/$size.json" --device "$device" --shape "$shape" \
                 --groups 2 --layouts $layout --repeats "$repeats" || continue

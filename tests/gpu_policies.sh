@@ -1,4 +1,5 @@
-# tests/gpu_policies.sh: random policies for gpu.sh, which sources this; they are made in the background while the first rows are measured.
+# tests/gpu_policies.sh: random policies for gpu.sh, which sources this file. They are made in the
+# background during the first rows.
 
 configuration() { # SIZE
     local hidden inner layers=28 heads=16 kv_heads=8 head=128 tied=true

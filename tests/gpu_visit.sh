@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/gpu_visit.sh: a visit to a machine with a GPU: packing, choosing the rows to measure, and keeping the
-# figures.
+# tests/gpu_visit.sh: plans a session on a machine with a GPU: packs the tests, chooses the rows to
+# measure, and stores the figures.
 set -uo pipefail
 export LC_ALL=C
 
@@ -83,7 +83,7 @@ merge() { # FILE
     wrong=$(awk -F'\t' 'NF != 10 || $1 !~ /^[0-9]+-[0-9]+-[0-9]+$/ || $5 == "" || $6 == "" { print NR; exit }' "$file")
     [ -z "$wrong" ] || stop "$file:$wrong: not a figure of ten columns" "the columns are those of the first line of $figures" 65
     [ -s "$figures" ] || printf 'date\tcommit\tcard\tdriver\trow\tvalue\tunit\tshare\tspread\tseconds\n' >"$figures"
-    # A file that is merged twice adds nothing.
+    # Merging a file twice adds nothing.
     awk 'NR == FNR { known[$0]; next } !($0 in known)' "$figures" "$file" >"$figures.new" || exit 74
     cat "$figures.new" >>"$figures" && printf 'gpu_visit.sh: %s new figures in %s\n' "$(wc -l <"$figures.new")" "$figures"
     rm -f "$figures.new"

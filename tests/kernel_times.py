@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""kernel_times.py LAST < CSV: what Nsight Compute measured of one step, by kernel: the launches after one of the kernel LAST up to the next.
+"""kernel_times.py LAST < CSV: sums up by kernel what Nsight Compute measured in one step: from after a launch of LAST to the next.
 
-A line for each kernel, the longest first: its name, a tab, its time and launches. For tests/gpu.sh.
+Prints a line for each kernel, the longest first: its name, a tab, its time and launches. For tests/gpu.sh.
 """
 
 import csv

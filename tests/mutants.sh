@@ -2,7 +2,7 @@
 # tests/mutants.sh: changes the code one expression at a time and requires that a test fails, with cargo-mutants.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# Compiling takes longer than these tests: without optimization it is done soonest.
+# Compiling takes longer than these tests, and is fastest without optimization.
 export ORT_DISABLE_TELEMETRY=1 CARGO_PROFILE_DEV_OPT_LEVEL=0
 
 usage() {
@@ -75,7 +75,7 @@ for part in "${chosen[@]}"; do
         if [ -d "$file" ]; then file="$file/**"; fi
         flags+=(--file "$file")
     done
-    # Nothing to do is soon found out, and worth no build.
+    # Skip the build if there is nothing to do.
     [ -n "$(cargo mutants --list --package "$package" "${flags[@]}" "${more[@]}")" ] || continue
     limit=()
     if [ -n "$within" ]; then
@@ -85,7 +85,7 @@ for part in "${chosen[@]}"; do
     fi
     echo "== $part"
     code=0
-    # Targets are for the build, too; names of tests only for the run.
+    # Test targets also apply to the build, test names only to the run.
     flag=--cargo-arg
     for word in $tests; do
         if [ "$word" = -- ]; then flag=--cargo-test-arg; fi
@@ -93,7 +93,7 @@ for part in "${chosen[@]}"; do
     done
     "${limit[@]}" cargo mutants --package "$package" "${flags[@]}" --output "$out/$part" --no-shuffle "${more[@]}" || code=$?
     case $code in
-        0 | 3) ;; # a test that no longer ends has noticed, too
+        0 | 3) ;; # a test that hangs has detected the mutant, too
         124) echo "not through within $within s: $part" ;;
         2) survived=1 ;;
         *) exit "$code" ;;

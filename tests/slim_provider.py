@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""slim_provider.py SOURCE TARGET [--architecture 90] [--without PATTERN]: a CUDA library for one kind of GPU.
+"""slim_provider.py SOURCE TARGET [--architecture 90] [--without PATTERN]: reduces a CUDA library to one kind of GPU.
 
-For carrying ONNX Runtime's CUDA provider to a machine with a GPU: most of it is machine code of six architectures, and most of that
-belongs to operators that no decoder here has. Kept are the modules of one architecture, less those whose kernels all have names
-that match the pattern (this needs the program `zstd`; without it nothing is left out by name). Removed modules become zeros, which
-cost nothing in an archive, so addresses in the library stay as they are.
+For carrying ONNX Runtime's CUDA provider to a machine with a GPU. Most of it is machine code for six architectures, and most of
+that belongs to operators that no decoder here uses. The result keeps one architecture's modules, except those whose kernels all
+have names that match the pattern (needs the program `zstd`; without it no module is dropped by name). Removed modules become
+zeros, which compress to almost nothing, so addresses in the library do not change.
 
-A driver (580, on an H100) runs the result.
+Checked with driver 580 on an H100.
 
-A fat binary (section .nv_fatbin) is a row of containers, one for each module: a header of 16 bytes (magic, version, size of the header,
-size of the rest) and entries, each with a header (kind, version, sizes, architecture) before its code.
+A fat binary (section .nv_fatbin) is a sequence of containers, one for each module: a header of 16 bytes (magic, version, size of
+the header, size of the rest) and entries, each with a header (kind, version, sizes, architecture) before its code.
 """
 
 import argparse
@@ -25,7 +25,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 def section(data, wanted):
-    """Where a section of an ELF file begins and ends."""
+    """The start and end of a section of an ELF file."""
     (table,) = struct.unpack_from("<Q", data, 40)
     count, names = struct.unpack_from("<HH", data, 60)
     headers = [struct.unpack_from("<IIQQQQ", data, table + 64 * number) for number in range(count)]
@@ -37,7 +37,7 @@ def section(data, wanted):
 
 
 def entries(data, start, end):
-    """The entries of a container: kind, architecture, where they begin, where their code does, how long it is, where they end."""
+    """The entries of a container: kind, architecture, start, start and length of the code, end."""
     while start < end:
         kind, _, header, padded, length = struct.unpack_from("<HHIQI", data, start)
         (architecture,) = struct.unpack_from("<I", data, start + 28)
@@ -56,7 +56,7 @@ def kernels(code):
 
 
 def slim(data, architecture, without):
-    """Zeroes unwanted modules in place; returns the number of modules, of emptied ones, and the bytes that stay."""
+    """Zeroes unwanted modules in place; returns the number of modules, of zeroed ones, and the remaining bytes."""
     at, end = section(data, b".nv_fatbin")
     modules = empty = kept = 0
     while at < end:

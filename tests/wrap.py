@@ -1,6 +1,6 @@
-"""wrap.py [FILE…]: wraps the prose of Markdown files at 110 columns, as wide as code; all tracked ones without FILE.
+"""wrap.py [FILE…]: wraps the prose of Markdown files at 110 columns, the width of code; all tracked ones without FILE.
 
-Tables, code, headings and HTML stay as they are, and a line never breaks inside inline code or the text of a link.
+Tables, code, headings and HTML stay unchanged, and lines never break inside inline code or link text.
 `tests/tests/suite/prose.rs` checks the width.
 """
 import pathlib
@@ -10,7 +10,7 @@ import sys
 import textwrap
 
 WIDTH = 110
-GLUE = "\x01"  # in place of a blank where no line may end
+GLUE = "\x01"  # replaces a blank where a line must not end
 
 
 def wrapped(text, first, rest):

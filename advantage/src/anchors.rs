@@ -1,15 +1,17 @@
-//! The second comparison of GiGPO (group in group, arXiv 2505.10978): equal prompts, in whatever episode and turn.
+//! The second comparison of GiGPO (Group-in-Group Policy Optimization, arXiv 2505.10978): among samples with
+//! equal prompts, in any episode and turn.
 //!
 //! ```text
-//! G_t = r_t + gamma r_{t+1} + gamma² r_{t+2} + …     r_u: what the team earned in turn u     (equation 5)
+//! G_t = r_t + gamma r_{t+1} + gamma² r_{t+2} + …     r_u: the team's reward in turn u        (equation 5)
 //! A_S = (G_t - mean) / F                             over the samples of one anchor           (equations 6, 7)
-//! A   = A_E + w A_S                                  A_E: `--credit episode`                  (equations 3, 8)
+//! A   = A_E + w A_S                                  A_E: from `--credit episode`            (equations 3, 8)
 //! ```
 //!
-//! F is what the estimator divides by. An anchor with one member, or with equal returns, adds 0. Agents that act at once,
-//! after one `parent`, share what the team earned: it counts once, as the mean of their rewards; a sample without `rewards`
-//! does not say what is the team's, and counts for itself. `group --anchor prompt` says which prompts are equal. Left out:
-//! prompts that are only alike, which the paper's package joins in an order-dependent way.
+//! F is the estimator's divisor. A_S is 0 if an anchor has one member or equal returns. Agents that act at
+//! once, with the same `parent`, share the team's reward, so it counts once: as the mean of their rewards.
+//! Samples without `rewards` do not separate the team's share, so their rewards are summed. `group --anchor
+//! prompt` finds equal prompts. Left out: prompts that are merely similar, which the paper's package merges
+//! in an order-dependent way.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +20,7 @@ use record::sample::Sample;
 use crate::credit::{CreditKey, EpisodeKey};
 use crate::statistics::{Statistics, Std};
 
-/// The rewards of samples that act at once, and whether they say what is the team's.
+/// The rewards of samples that act at once; `shared` is true if they record the team's share.
 #[derive(Debug, Default)]
 struct Together {
     rewards: Vec<f64>,
@@ -34,10 +36,10 @@ impl Together {
     }
 }
 
-/// By turn and `parent`.
+/// By turn, then by `parent`.
 type Turns = BTreeMap<u32, BTreeMap<Option<String>, Together>>;
 
-/// What teams earned by turn, and what the samples of an anchor have in common.
+/// The team's rewards by turn, and the statistics of each anchor.
 #[derive(Debug, Default)]
 pub struct AnchorReturns {
     gamma: f64,
@@ -48,12 +50,12 @@ pub struct AnchorReturns {
 }
 
 impl AnchorReturns {
-    /// Nothing seen yet; `gamma` is the discount a turn.
+    /// An empty state; `gamma` is the discount per turn.
     pub fn new(gamma: f64) -> Self {
         AnchorReturns { gamma, ..AnchorReturns::default() }
     }
 
-    /// Takes in a sample that earned `reward`.
+    /// Adds a sample with its reward.
     pub fn take(&mut self, key: &CreditKey, sample: &Sample, reward: f64) {
         let parent = sample.parent.as_deref().map(str::to_owned);
         let turns = self.turns.entry(key.episode.clone()).or_default();
@@ -62,7 +64,7 @@ impl AnchorReturns {
         together.shared |= sample.rewards.is_some();
     }
 
-    /// The return of the team from the turn of `key` on. The whole stream must have been taken in.
+    /// The team's return from the turn of `key` on. Needs the complete stream.
     fn return_of(&mut self, key: &CreditKey) -> f64 {
         let turns = &self.turns;
         let gamma = self.gamma;
@@ -79,13 +81,13 @@ impl AnchorReturns {
         returns.get(&key.turn).copied().unwrap_or_default()
     }
 
-    /// Counts a sample among those of its anchor.
+    /// Adds a sample to its anchor.
     pub fn join(&mut self, anchor: &str, key: &CreditKey) {
         let value = self.return_of(key);
         self.members.entry(anchor.to_owned()).or_default().push(value);
     }
 
-    /// All samples have joined.
+    /// Computes the statistics, once all samples have joined.
     pub fn finish(&mut self, std: Std, flat_below: f64) {
         let of = |(anchor, values): (String, Vec<f64>)| (anchor, Statistics::of(&values, std, flat_below));
         self.statistics = std::mem::take(&mut self.members).into_iter().map(of).collect();
@@ -98,7 +100,7 @@ impl AnchorReturns {
         (value, self.statistics.get(anchor).copied().unwrap_or(alone))
     }
 
-    /// AnchorReturns seen.
+    /// Number of anchors.
     pub fn len(&self) -> usize {
         self.statistics.len()
     }

@@ -13,11 +13,11 @@ use crate::statistics::Std;
 use crate::tree::Reduction;
 use crate::whiten::Whiten;
 
-/// What `grpo` adds to the standard deviation unless told, in units of reward.
+/// Default of `--epsilon`, in units of reward.
 const EPSILON: f64 = 1e-6;
-/// How much of its baseline `rae` keeps from episode to episode unless told.
+/// Default of `--decay`.
 const DECAY: f64 = 0.95;
-/// Of how many members `max-at` looks at the best, unless told.
+/// Default of `--k`.
 const K: u32 = 2;
 
 const TEMPLATE: &str = "\
@@ -148,13 +148,13 @@ pub enum Credit {
 }
 
 impl Credit {
-    /// Whether whole episodes are compared, which parallel sampling plays.
+    /// True if whole episodes are compared, as parallel sampling plays them.
     pub fn is_of_episodes(self) -> bool {
         matches!(self, Credit::Episode | Credit::EpisodeOwn | Credit::Gigpo)
     }
 }
 
-/// How often an episode counts.
+/// How often an episode counts in mean and standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum EpisodeWeight {
     /// Once
@@ -163,13 +163,13 @@ pub enum EpisodeWeight {
     Calls,
 }
 
-/// That a flag does nothing with what else was asked for.
+/// The error for a flag that has no effect together with another.
 fn idle(flag: &str, with: impl std::fmt::Display, hint: &str) -> Failure {
     Failure::usage(format!("{flag} does nothing with {with}")).hint(hint)
 }
 
 impl Arguments {
-    /// The estimator with its numbers. Refuses numbers out of range and flags that would do nothing.
+    /// The estimator with its parameters. Refuses values out of range and flags without effect.
     pub fn method(&self) -> Result<EstimatorConfig> {
         self.check_flags_of_estimators()?;
         self.check_flags_of_credits()?;
@@ -201,7 +201,7 @@ impl Arguments {
 
     fn check_flags_of_estimators(&self) -> Result<()> {
         let (estimator, name) = (self.estimator, choice(&self.estimator));
-        // A flag at its default contradicts nothing: a script may spell out all values.
+        // A flag at its default is fine, since a script may spell out all values.
         let std = self.std.is_some_and(|std| std != Std::Sample);
         let epsilon = self.epsilon.is_some_and(|epsilon| epsilon != EPSILON);
         let divides = matches!(estimator, Estimator::Grpo | Estimator::Gdpo);
@@ -269,37 +269,37 @@ impl Arguments {
         Ok(())
     }
 
-    /// How the returns of joint actions make a sample's credit.
+    /// How a sample combines the returns of its joint actions.
     pub fn joint(&self) -> Reduction {
         self.joint.unwrap_or(Reduction::Mean)
     }
 
-    /// The discount a turn.
+    /// The discount per turn.
     pub fn gamma(&self) -> f64 {
         self.gamma.unwrap_or(1.0)
     }
 
-    /// Whether an episode counts as often as there are samples of it in a group.
+    /// True if an episode counts once for each of its samples in a group.
     pub fn counts_calls(&self) -> bool {
         self.count == Some(EpisodeWeight::Calls)
     }
 
-    /// Weight of the comparison of equal prompts.
+    /// Weight of the comparison among equal prompts.
     pub fn anchor_weight(&self) -> f64 {
         self.anchor_weight.unwrap_or(1.0)
     }
 
-    /// How much of its baseline `rae` keeps.
+    /// The share of its baseline that `rae` keeps per episode.
     pub fn decay(&self) -> f64 {
         self.decay.unwrap_or(DECAY)
     }
 
-    /// Over what all advantages are whitened.
+    /// The unit over which advantages are whitened.
     pub fn whiten(&self) -> Whiten {
         self.whiten.unwrap_or(Whiten::None)
     }
 
-    /// The greatest difference of credits in a group that is flat.
+    /// The largest difference of credits in a flat group.
     pub fn flat_below(&self) -> f64 {
         self.flat_below.unwrap_or(0.0)
     }

@@ -1,11 +1,12 @@
-//! Baselines of roles: RAE of SPIRAL, arXiv 2506.24119, section 3.3.
+//! Baselines by role: role-conditioned advantage estimation (RAE) of SPIRAL, arXiv 2506.24119, section 3.3.
 //!
-//! b is a moving average of what an agent earned in an environment: A = R - b, and after n episodes of mean m
-//! b becomes d^n b + (1 - d^n) m, from 0 at step 0. Every sample of a step is compared with the b of its start, so that
-//! neither the order of lines nor the number of processes matters; SPIRAL moves b after each episode.
+//! b is a moving average of an agent's rewards in an environment, and A = R - b. After n episodes with mean
+//! m, b becomes d^n b + (1 - d^n) m; it is 0 at step 0. SPIRAL updates b after each episode. Here all samples
+//! of a step use the b from before the step, so that the result depends neither on the order of lines nor on
+//! the number of processes.
 //!
-//! They live in a folder, a file a step (`000012.json`: `{"ENV/AGENT": [b, episodes so far]}`), which is read by the
-//! next step. A step that is repeated reads what it read before, and writes the same bytes.
+//! Baselines are stored in a folder, one file a step (`000012.json`: `{"ENV/AGENT": [b, episodes so far]}`),
+//! which the next step reads. Repeating a step reads the same file, and writes the same bytes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -15,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::credit::EpisodeKey;
 
-/// By role: its baseline, and the episodes that it is made of.
+/// By role: the baseline, and the number of episodes in it.
 type Table = BTreeMap<String, (f64, u64)>;
 
-/// The baselines of a step, and what its episodes make of them.
+/// The baselines of a step, and the rewards that update them.
 #[derive(Debug)]
 pub struct Baselines {
     folder: PathBuf,
@@ -36,16 +37,16 @@ fn file(folder: &Path, step: u64) -> PathBuf {
 }
 
 impl Baselines {
-    /// Those in `folder`, of which a share `decay` is kept from episode to episode.
+    /// Opens the baselines in `folder`; `decay` is the share kept from episode to episode.
     pub fn new(folder: &Path, decay: f64) -> Self {
         let (before, earned, seen, after) = Default::default();
         Baselines { folder: folder.to_owned(), decay, step: None, before, earned, seen, after }
     }
 
-    /// Begins `step`, unless that is done: reads the baselines that the step before left.
+    /// Begins `step` with its first sample: reads the baselines of the step before.
     ///
     /// # Errors
-    /// 2: there are none; 65: they are no baselines, or `step` is not that of the other samples.
+    /// 2: there are none; 65: the file is damaged, or `step` differs from the other samples'.
     pub fn begin(&mut self, step: u64) -> Result<()> {
         match self.step {
             Some(begun) if begun == step => return Ok(()),
@@ -71,19 +72,19 @@ impl Baselines {
         Ok(())
     }
 
-    /// The baseline of `role`, `ENV/AGENT`, at the start of the step.
+    /// The baseline of `role` (`ENV/AGENT`) at the start of the step.
     pub fn of(&self, role: &str) -> f64 {
         self.before.get(role).map_or(0.0, |(baseline, _)| *baseline)
     }
 
-    /// Counts what `role` earned; of an `episode` that is known to be one, once.
+    /// Adds a reward of `role`. With an `episode`, counts that episode only once.
     pub fn count(&mut self, role: &str, episode: Option<&EpisodeKey>, earned: f64) {
         if episode.is_none_or(|episode| self.seen.insert((episode.clone(), role.to_owned()))) {
             self.earned.entry(role.to_owned()).or_default().push(earned);
         }
     }
 
-    /// Writes the baselines that the next step begins with.
+    /// Writes the baselines for the next step.
     ///
     /// # Errors
     /// 74: the folder or the file cannot be written.
@@ -104,7 +105,7 @@ impl Baselines {
         record::file::replace(&path, (text + "\n").as_bytes())
     }
 
-    /// What was compared with, and the file that was written, for `end`.
+    /// The baselines used, and the file written, for the `end` line.
     pub fn counts(&self) -> Value {
         let name = file(Path::new(""), self.step.unwrap_or_default());
         let of = |(role, earned): (&String, &Vec<f64>)| {

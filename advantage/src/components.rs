@@ -1,4 +1,4 @@
-//! The components of `reward_components` that an advantage is made of, and their weights.
+//! Entries of `reward_components` with weights, for `gdpo`.
 
 use std::str::FromStr;
 
@@ -7,12 +7,11 @@ use record::read::Line;
 use record::sample::Sample;
 use record::text::Text;
 
-/// A component and its weight, as in `success=1`.
+/// A component and its weight, such as `success=1`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Component {
-    /// Its name in `reward_components`.
+    /// Its key in `reward_components`.
     pub name: String,
-    /// By how much it counts.
     pub weight: f64,
 }
 
@@ -32,7 +31,7 @@ impl FromStr for Component {
 /// The component `name` of a sample.
 ///
 /// # Errors
-/// 65: it is not there, which is not 0: nothing was scored.
+/// 65: it is missing. That is not the same as 0, because nothing was scored.
 pub fn of(sample: &Sample, line: &Line, name: &str) -> Result<f64> {
     let found = sample.reward_components.as_ref().and_then(|components| components.get(&Text::from(name)));
     found.copied().ok_or_else(|| {

@@ -1,15 +1,17 @@
-//! What a sample is credited with: its own reward, its return, or what its whole episode earned.
+//! The credit of a sample: its own reward, its return, or the reward of its whole episode.
 //!
-//! - The return of a sample at turn t is r + gamma r(t+1) + gamma^2 r(t+2) + …, where r is its own reward and r(t') that of
-//!   its agent's executed sample at turn t'. In tree sampling the executed path is that of the selected samples, one an
-//!   agent and turn, and siblings share what follows: nothing else is known about states that were not executed. What
-//!   they share cancels where their mean is subtracted, so `return` matters with other groupings, with `raw` and
-//!   `remax`, and in parallel sampling, where each branch has a path of its own.
-//! - Trajectory-level GRPO (DeepSeekMath, arXiv 2402.03300, compares K answers to one question) where an answer is an
-//!   episode of many turns and agents: parallel sampling plays K episodes of one task, each earns the sum of gamma^t r
-//!   over all its samples, mean and standard deviation are those of the K episodes, each counted once, and all samples
-//!   of an episode share its advantage. A tree has one executed path and nothing to compare it with, so it is refused.
-//!   `episode-own` sums the rewards of the sample's own agent, and `gigpo` adds a second comparison (`anchors.rs`).
+//! - The return of a sample at turn t is r + gamma r(t+1) + gamma^2 r(t+2) + …, where r is the sample's
+//!   reward and r(t') the reward of its agent's executed sample at turn t'. In tree sampling the executed
+//!   path consists of the selected samples, one per agent and turn. Siblings share the rewards after their
+//!   turn, because other continuations were not played. Subtracting their mean cancels the shared part, so
+//!   `return` only matters with other groupings, with `raw` and `remax`, and in parallel sampling, where each
+//!   branch continues separately.
+//! - Trajectory-level GRPO (DeepSeekMath, arXiv 2402.03300, compares K answers to one question), where an
+//!   answer is an episode of many turns and agents. Parallel sampling plays K episodes of a task. An
+//!   episode's reward is the sum of gamma^t r over all its samples; mean and standard deviation are over the
+//!   K episodes, each counted once; all samples of an episode get its advantage. A tree has a single executed
+//!   path, with nothing to compare, so it is refused. `episode-own` sums only the rewards of the sample's
+//!   agent, and `gigpo` adds a second comparison (`anchors.rs`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -22,21 +24,18 @@ use record::text::Text;
 
 use crate::arguments::Credit;
 
-/// The name of an episode, and in parallel sampling its branch: parallel episodes share their name.
+/// An episode's name, and in parallel sampling its branch, because parallel episodes share a name.
 pub type EpisodeKey = (String, Option<u32>);
 
-/// Which turn of which agent in which episode a sample is.
+/// Identifies a sample by episode, agent and turn.
 #[derive(Clone, Debug)]
 pub struct CreditKey {
-    /// Its episode.
     pub episode: EpisodeKey,
-    /// Its agent.
     pub agent: String,
-    /// Its turn.
     pub turn: u32,
 }
 
-/// By turn the reward of the executed sample, and the line it was on.
+/// By turn: the executed sample's reward and line number.
 type Turns = BTreeMap<u32, (f64, u64)>;
 
 /// The executed samples of all episodes, as far as `--credit` needs them.
@@ -44,19 +43,19 @@ type Turns = BTreeMap<u32, (f64, u64)>;
 pub struct Credits {
     credit: Credit,
     gamma: f64,
-    /// By episode and agent.
+    /// By episode, then agent.
     executed: HashMap<EpisodeKey, BTreeMap<String, Turns>>,
-    /// By episode and depth the node of its one path, if it has joint actions.
+    /// By episode and depth: the only node, for streams with joint actions.
     nodes: HashMap<(String, usize), String>,
 }
 
 impl Credits {
-    /// Nothing seen yet; `gamma` is the discount a turn.
+    /// An empty state; `gamma` is the discount per turn.
     pub fn new(credit: Credit, gamma: f64) -> Self {
         Credits { credit, gamma, executed: HashMap::new(), nodes: HashMap::new() }
     }
 
-    /// Takes in a sample that earned `reward`. Returns its key where more than its own reward counts.
+    /// Adds a sample that earned `reward`. Returns its key if other rewards count, too.
     ///
     /// # Errors
     /// 65: a field is missing, or the sample contradicts others of its episode.
@@ -101,7 +100,7 @@ impl Credits {
         Ok(Some(key))
     }
 
-    /// Refuses a tree of joint actions: what follows in it is not what followed on the executed path.
+    /// Refuses a tree of joint actions, where a node's future differs from the executed path's.
     fn one_path(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         let Some(node) = &sample.node else { return Ok(()) };
         let episode = sample.episode.as_deref().unwrap_or_default().to_owned();
@@ -114,7 +113,7 @@ impl Credits {
             .hint("--credit tree follows every joint action of rollout --expand all"))
     }
 
-    /// What a sample with `reward` is credited with.
+    /// The credit of a sample with `reward`.
     ///
     /// # Errors
     /// 65: a turn of its path or episode is missing.
@@ -130,7 +129,7 @@ impl Credits {
             let after = add_discounted(0.0, later, from, self.gamma, self.gamma);
             return Ok(reward + after.map_err(|hole| missing(&key.episode, &key.agent, hole))?);
         }
-        // GiGPO discounts what is compared by prompt, and not the episode.
+        // GiGPO discounts only the comparison among equal prompts.
         let gamma = if self.credit == Credit::Gigpo { 1.0 } else { self.gamma };
         let own = |agent: &String| self.credit != Credit::EpisodeOwn || *agent == key.agent;
         agents.into_iter().flatten().filter(|(agent, _)| own(agent)).try_fold(0.0, |total, (agent, turns)| {
@@ -140,7 +139,7 @@ impl Credits {
     }
 }
 
-/// The failure for a turn that was not executed, though the one after it was.
+/// The error for a turn without an executed sample, followed by a turn with one.
 fn missing((episode, branch): &EpisodeKey, agent: &str, (missing, next): (u64, u32)) -> Failure {
     let branch = branch.map_or(String::new(), |branch| format!(", branch {branch}"));
     Failure::data(format!(
@@ -149,10 +148,10 @@ fn missing((episode, branch): &EpisodeKey, agent: &str, (missing, next): (u64, u
     .hint("a return needs the whole path: was a group dropped on the way? --credit turn needs none")
 }
 
-/// `total` plus discounted rewards by turn, the first of which is that of turn `from` times `discount`.
+/// Adds discounted rewards to `total`. The first must be at turn `from` and is multiplied by `discount`.
 ///
 /// # Errors
-/// The first turn that is missing, and the one that is there in its place.
+/// The first missing turn, and the turn found in its place.
 fn add_discounted<'a>(
     mut total: f64,
     turns: impl Iterator<Item = (&'a u32, &'a (f64, u64))>,

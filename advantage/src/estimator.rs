@@ -1,4 +1,4 @@
-//! From the values of a group to advantages: one function per estimator, each with its paper.
+//! Estimators: functions from the values of a group to advantages, each with its paper.
 //!
 //! A new estimator is one function, one arm in [`EstimatorConfig::advantages`] and one variant of [`Estimator`].
 
@@ -34,44 +34,43 @@ pub enum Estimator {
 }
 
 impl Estimator {
-    /// Whether a member is compared with the others of its group, so that a flat group has nothing to say.
+    /// True if members are compared within their group, so a flat group gives no signal.
     pub fn compares(self) -> bool {
         !matches!(self, Estimator::Remax | Estimator::Raw | Estimator::Rae)
     }
 }
 
-/// An estimator with its numbers.
+/// An estimator with its parameters.
 #[derive(Clone, Debug)]
 pub struct EstimatorConfig {
-    /// Which one.
     pub estimator: Estimator,
-    /// What `grpo` and `gdpo` divide by.
+    /// The deviation by which `grpo` and `gdpo` divide.
     pub std: Std,
-    /// What they add to it, in units of reward.
+    /// The added term, in units of reward.
     pub epsilon: f64,
-    /// Of how many members `max-at` looks at the best, at least 2.
+    /// The k of `max-at`, the best of k members; at least 2.
     pub k: u32,
     /// The weights of `gdpo`'s components.
     pub weights: Vec<f64>,
-    /// The greatest difference of values that is none.
+    /// The largest difference of values in a flat group.
     pub flat_below: f64,
 }
 
-/// What is compared in a group: a number for each unit in each field that the estimator reads.
+/// The values compared in a group: one number per unit in each field that the estimator reads.
 #[derive(Clone, Debug, Default)]
 pub struct Units {
-    /// What it is credited with.
+    /// The unit's credit.
     pub values: Vec<f64>,
-    /// What `remax` and `rae` subtract.
+    /// Subtracted by `remax` and `rae`.
     pub baselines: Vec<f64>,
-    /// Its completion tokens.
+    /// Completion tokens.
     pub tokens: Vec<f64>,
-    /// Of `gdpo`, by component.
+    /// The values of `gdpo` by component.
     pub components: Vec<Vec<f64>>,
 }
 
 impl EstimatorConfig {
-    /// The advantages of `units`; the statistics of their values are `statistics`.
+    /// The advantage of each unit; `statistics` is over their values.
     pub fn advantages(&self, units: &Units, statistics: &Statistics) -> Vec<f64> {
         let Units { values, baselines, tokens, components } = units;
         if statistics.flat && self.estimator.compares() && self.estimator != Estimator::Gdpo {
@@ -94,13 +93,13 @@ impl EstimatorConfig {
         }
     }
 
-    /// The statistics of values, with the deviation that is divided by.
+    /// The statistics of values, with the deviation that `std` selects.
     pub fn statistics(&self, values: &[f64]) -> Statistics {
         Statistics::of(values, self.std, self.flat_below)
     }
 
     /// Group reward-decoupled normalization: A_i = sum over components of w (c_i - mean) / (std + epsilon). Arxiv 2601.05242,
-    /// section 3; what it whitens afterwards is `--whiten`. A flat component adds 0.
+    /// section 3; its whitening afterwards is `--whiten`. A flat component adds 0.
     fn gdpo(&self, components: &[Vec<f64>]) -> Vec<f64> {
         let mut sums = vec![0.0; components.first().map_or(0, Vec::len)];
         for (weight, values) in self.weights.iter().zip(components) {
@@ -122,38 +121,40 @@ fn grpo(values: &[f64], statistics: &Statistics, epsilon: f64) -> Vec<f64> {
     values.iter().map(|value| if statistics.flat { 0.0 } else { (value - statistics.mean) / scale }).collect()
 }
 
-/// GRPO done right: A_i = r_i - mean, without the division that favors groups of little variance.
-/// Arxiv 2503.20783, section 3. A flat group gets 0.
+/// Dr. GRPO: A_i = r_i - mean, without the division that favors groups of little variance. arXiv 2503.20783,
+/// section 3. A flat group gets 0.
 fn dr_grpo(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     values.iter().map(|value| if statistics.flat { 0.0 } else { value - statistics.mean }).collect()
 }
 
-/// REINFORCE leave-one-out: A_i = r_i - mean of the others = (r_i - mean) n / (n - 1). Arxiv 2402.14740, section 3.
-/// A flat group gets 0, and so does a single member, which has no others.
+/// REINFORCE leave-one-out: A_i = r_i - mean of the others = (r_i - mean) n / (n - 1). arXiv 2402.14740,
+/// section 3. A flat group gets 0, and so does a single member, which has no others.
 fn rloo(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     let count = values.len() as f64;
     let scale = if statistics.flat { 0.0 } else { count / (count - 1.0) };
     values.iter().map(|value| if statistics.flat { 0.0 } else { (value - statistics.mean) * scale }).collect()
 }
 
-/// Group maximum: A_i = r_i - max of the group, so that the best gets 0 and the others less. The baseline of CoMLRL's
-/// MAReMax (the package of MAGRPO, arXiv 2508.04652), which has no greedy completion. A flat group gets 0.
+/// Group maximum: A_i = r_i - max of the group, so that the best gets 0 and the others less. This is the
+/// baseline of CoMLRL's MAReMax (the package of MAGRPO, arXiv 2508.04652), which plays no greedy
+/// completion. A flat group gets 0.
 fn group_max(values: &[f64]) -> Vec<f64> {
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     values.iter().map(|value| value - most).collect()
 }
 
-/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 where nobody earned anything. Arxiv 2602.02710, equation 9 with
+/// Maximum-likelihood RL: A_i = (r_i - mean) / mean, and 0 if all rewards are 0. Arxiv 2602.02710, equation 9 with
 /// all members as samples of the mean. Rewards are not negative.
 fn max_rl(values: &[f64], statistics: &Statistics) -> Vec<f64> {
     let mean = statistics.mean;
     values.iter().map(|value| if mean > 0.0 { (value - mean) / mean } else { 0.0 }).collect()
 }
 
-/// On-policy RL with the optimal baseline: A_i = r_i - sum(n r) / sum(n), where n are completion tokens: a long answer has
-/// the larger gradient, so its reward counts more in the baseline. Arxiv 2505.23585, section 3. A single member gets 0.
+/// On-policy RL with the optimal baseline: A_i = r_i - sum(n r) / sum(n), where n is the number of completion
+/// tokens. A long answer has a larger gradient, so its reward weighs more in the baseline. arXiv 2505.23585,
+/// section 3. A single member gets 0.
 fn opo(values: &[f64], tokens: &[f64]) -> Vec<f64> {
-    // The same bits in any order of the members.
+    // Sorted, so that the sum has the same bits for any order of the members.
     let mut pairs: Vec<(f64, f64)> = values.iter().copied().zip(tokens.iter().copied()).collect();
     pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
     let total: f64 = pairs.iter().map(|(_, tokens)| tokens).sum();
@@ -161,12 +162,12 @@ fn opo(values: &[f64], tokens: &[f64]) -> Vec<f64> {
     values.iter().map(|value| value - baseline).collect()
 }
 
-/// The best of k: A_i = sum over the subsets S of k members with i of max S - max of S without i, over C(n-1, k-1), so that
-/// the gradient of the expected best of k is k times the mean of A grad log pi. Arxiv 2503.19595, equation 6, for any
-/// rewards. A group of fewer than k members is compared as a whole.
+/// Max@k: A_i = sum over the subsets S of k members with i of max S - max of S without i, divided by C(n-1,
+/// k-1). Then the gradient of the expected maximum of k is k times the mean of A grad log pi. arXiv
+/// 2503.19595, equation 6, for arbitrary rewards. A group of fewer than k members is compared as a whole.
 ///
-/// With the values in order, the member of rank p is the best of the subsets whose second is one of rank q < p, of which
-/// there are C(q, k-2).
+/// With sorted values, the member of rank p is the maximum of those subsets whose second largest has a rank q
+/// < p, and there are C(q, k-2) such subsets for each q.
 fn max_at(values: &[f64], k: usize) -> Vec<f64> {
     let count = values.len();
     let k = k.min(count);
@@ -189,9 +190,9 @@ fn max_at(values: &[f64], k: usize) -> Vec<f64> {
     advantages
 }
 
-/// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. Arxiv 2310.10505, section 4. Members are not
-/// compared with each other, so a flat group needs no special case. RAE (arXiv 2506.24119, section 3.3) subtracts a moving
-/// average of the agent's rewards in this environment (`baselines.rs`).
+/// ReMax: A_i = r_i - reward of the greedy completion of the same prompt. arXiv 2310.10505, section 4.
+/// Members are not compared with each other, so a flat group needs no special case. RAE (arXiv 2506.24119,
+/// section 3.3) subtracts a moving average of the agent's rewards in this environment (`baselines.rs`).
 fn remax(values: &[f64], baselines: &[f64]) -> Vec<f64> {
     values.iter().zip(baselines).map(|(value, baseline)| value - baseline).collect()
 }
@@ -290,7 +291,7 @@ mod tests {
         assert_close(&advantages(Estimator::Opo, Std::Sample, &[1.0, 0.25]), &[0.5, -0.25], 0.0);
     }
 
-    /// Every subset of k members, one by one.
+    /// The same by enumerating all subsets of k members.
     fn best_of_all_subsets(values: &[f64], k: usize) -> Vec<f64> {
         let max = |set: u32| {
             let of = |(index, value): (usize, &f64)| (set >> index & 1 == 1).then_some(*value);

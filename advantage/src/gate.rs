@@ -1,8 +1,9 @@
-//! The outcome gate (verl-recipe, pull request 125): a group whose members agree in one component, such as success, teaches
-//! nothing, whatever shaping says of them.
+//! The outcome gate (verl-recipe, pull request 125): if all members of a group agree in one component, such
+//! as success, the group teaches nothing, even if shaped rewards differ.
 //!
-//! The component is credited as the reward is: under `--credit return` and `episode` summed over the path, under `tree`
-//! over the joint actions that follow, in the mean. Left out: what a gated group is worth (0) and whether it is dropped.
+//! The component is credited like the reward: summed over the path under `--credit return` and `episode`, and
+//! averaged over the joint actions that follow under `tree`. Left out: the advantage of a gated group (0),
+//! and whether it is dropped.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use crate::components;
 use crate::credit::{CreditKey, Credits};
 use crate::tree::{JointTree, Reduction};
 
-/// Under `--credit tree` the component of this name is that of the joint actions.
+/// Under `--credit tree`, this component describes joint actions.
 const SUCCESS: &str = "success";
 
-/// The component of all samples, as credits.
+/// One component of all samples, credited like the reward.
 #[derive(Debug)]
 pub struct Gate {
     component: String,
@@ -29,16 +30,16 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Nothing seen yet.
     pub fn new(component: &str, credit: Credit) -> Self {
         let tree = JointTree::new(1.0, Reduction::Mean, None);
         Gate { component: component.to_owned(), credit, credits: Credits::new(credit, 1.0), tree }
     }
 
-    /// Takes in a sample; returns its component, which under `--credit tree` nobody asks for.
+    /// Adds a sample, and returns its component; 0 under `--credit tree`, which reads
+    /// components of joint actions.
     ///
     /// # Errors
-    /// 65: the sample has no such component.
+    /// 65: the sample lacks the component.
     pub fn take(&mut self, sample: &Sample, line: &Line) -> Result<f64> {
         if self.credit == Credit::Tree {
             return Ok(0.0);
@@ -48,10 +49,10 @@ impl Gate {
         Ok(value)
     }
 
-    /// Takes in a joint action.
+    /// Adds a joint action.
     ///
     /// # Errors
-    /// 65: it has no such component.
+    /// 65: it lacks the component.
     pub fn joint(&mut self, joint: &Joint, line: &Line) -> Result<()> {
         let agents = joint.rewards.iter().flat_map(|rewards| rewards.local.keys());
         let of = |name: &str| joint.reward_components.get(name).copied();
@@ -73,7 +74,7 @@ impl Gate {
         self.tree.take(Joint { reward: Some(reward), rewards, ..joint.clone() }, line)
     }
 
-    /// What the sample `id` is credited with, in units of the component.
+    /// The credit of the sample `id`, in units of the component.
     ///
     /// # Errors
     /// 65: a turn or a joint action is missing.

@@ -1,7 +1,7 @@
 //! `advantage`: turns the rewards of a group into advantages.
 //!
-//! Reads groups, contiguous or interleaved, and adds `advantage`, `group_mean` and `group_std`. Left out: which samples
-//! are compared (`group`), and what the loss makes of an advantage (`update`).
+//! Reads groups, contiguous or interleaved, and adds `advantage`, `group_mean` and `group_std`. Left out:
+//! forming groups (`group`) and the loss (`update`).
 
 mod anchors;
 mod arguments;

@@ -1,4 +1,4 @@
-//! What only some flags ask of a sample, so that the others keep nothing of it in memory.
+//! Optional data of a sample, kept in memory only if a flag needs it.
 
 use record::failure::Result;
 use record::read::Line;
@@ -11,25 +11,25 @@ use crate::estimator::Estimator;
 use crate::stage::{Advantages, Member};
 use crate::whiten::Whiten;
 
-/// What only some flags ask of a sample.
+/// Data of a sample that only some flags need.
 #[derive(Debug, Default)]
 pub struct More {
     /// Completion tokens.
     pub tokens: usize,
-    /// Of `gdpo`.
+    /// For `gdpo`.
     pub components: Vec<f64>,
-    /// Of `--gate`.
+    /// For `--gate`.
     pub gate: f64,
-    /// Of `--whiten`: its policy, empty where the record does not say.
+    /// For `--whiten`: the policy; empty if the record does not name it.
     pub policy: String,
-    /// Of `rae`: `ENV/AGENT`.
+    /// For `rae`: `ENV/AGENT`.
     pub role: String,
-    /// Of `--credit gigpo`.
+    /// For `--credit gigpo`.
     pub anchor: String,
 }
 
 impl Advantages {
-    /// What only some flags ask of a sample; none where none of them is given.
+    /// Reads the optional data of a sample; `None` if no flag needs any.
     pub(crate) fn more(&mut self, sample: &Sample, line: &Line) -> Result<Option<Box<More>>> {
         let estimator = self.method.estimator;
         let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
@@ -65,7 +65,7 @@ impl Advantages {
     }
 }
 
-/// What the flags ask of a member beyond its reward. Where they ask for nothing nobody looks.
+/// The optional data of a member; all defaults if no flag needs any.
 pub fn more(member: &Member) -> &More {
     static NOTHING: More = More {
         tokens: 0,

@@ -1,4 +1,5 @@
-//! From the members of a group to their advantages: what is compared, what it is credited with, and whether it is flat.
+//! Scores groups: chooses the units to compare, computes their credits and advantages,
+//! and detects flat groups.
 
 use std::collections::HashMap;
 
@@ -12,18 +13,18 @@ use crate::statistics::Statistics;
 
 /// A group with its advantages.
 pub struct Scored {
-    /// One for each member.
+    /// One per member.
     pub advantages: Vec<f64>,
-    /// Of what its units are credited with.
+    /// Statistics of the units' credits.
     pub statistics: Statistics,
-    /// Whether there is nothing to learn from it.
+    /// True if there is nothing to learn from the group.
     pub flat: bool,
-    /// Whether the gate says so.
+    /// True if the gate closed the group.
     pub gated: bool,
 }
 
 impl Advantages {
-    /// The returns of the members over the tree.
+    /// The members' returns in the tree of joint actions.
     fn returns(&mut self, group: &Group) -> Result<Vec<f64>> {
         let mut values = Vec::with_capacity(group.members.len());
         let mut first = None;
@@ -31,7 +32,7 @@ impl Advantages {
             let agent = member.data.agent.as_deref().unwrap_or_default();
             let (value, actions) = self.tree.value(&member.id, agent).map_err(|failure| {
                 // A fault of the tree names its own place.
-                if self.tree.has(&member.id) { failure } else { failure.at(member.line.place()) }
+                if self.tree.has(&member.id) { failure } else { failure.at(member.line.location()) }
             })?;
             if *first.get_or_insert(actions) != actions {
                 let first = first.unwrap_or_default();
@@ -48,8 +49,8 @@ impl Advantages {
         Ok(values)
     }
 
-    /// What is compared in a group: its members, or where episodes are compared these, each represented by its first
-    /// member. And for each member the index of its unit.
+    /// The units of a group: its members, or its episodes if those are compared, each represented by its
+    /// first member. Also returns the index of each member's unit.
     fn compared<'a>(&self, group: &'a Group) -> (Vec<&'a Member>, Vec<usize>) {
         let Arguments { credit, .. } = self.arguments;
         let is_apart = !credit.is_of_episodes() || self.arguments.counts_calls();
@@ -72,7 +73,7 @@ impl Advantages {
         (units, indices)
     }
 
-    /// What the units of a group are credited with.
+    /// The credits of a group's units.
     fn values(&mut self, group: &Group, units: &[&Member]) -> Result<Vec<f64>> {
         let values = match self.arguments.credit {
             Credit::Tree => self.returns(group)?,
@@ -92,7 +93,7 @@ impl Advantages {
         Ok(values)
     }
 
-    /// Whether the gate is shut: all units agree in its component.
+    /// Returns true if the gate is closed: all units agree in its component.
     fn is_gated(&mut self, units: &[&Member]) -> Result<bool> {
         let Some(gate) = &mut self.gate else { return Ok(false) };
         let mut first = None;
@@ -107,7 +108,7 @@ impl Advantages {
         Ok(true)
     }
 
-    /// Scores a group. Where the stream is held, all of it is there.
+    /// Scores a group. Flags that need the complete stream must have seen all of it.
     pub(crate) fn score(&mut self, group: &Group) -> Result<Scored> {
         if !group.complete {
             return Err(incomplete(group));
@@ -137,7 +138,7 @@ impl Advantages {
         Ok(Scored { advantages, statistics, flat: flat || gated, gated })
     }
 
-    /// The numbers of what is compared.
+    /// The inputs of the estimator.
     fn units(&mut self, group: &Group, (members, indices): (&[&Member], &[usize])) -> Result<Units> {
         let mut units = Units { values: self.values(group, members)?, ..Units::default() };
         units.baselines = members.iter().map(|unit| unit.data.baseline).collect();
@@ -153,7 +154,7 @@ impl Advantages {
         Ok(units)
     }
 
-    /// Adds the second comparison of GiGPO.
+    /// Adds the advantages of the second comparison of GiGPO.
     fn add_anchors(&mut self, group: &Group, advantages: &mut [f64]) {
         let weight = self.arguments.anchor_weight();
         for (member, advantage) in group.members.iter().zip(advantages) {
@@ -164,7 +165,7 @@ impl Advantages {
         }
     }
 
-    /// Counts what the units of a group earned towards the baselines of the next step.
+    /// Adds the credits of a group to the baselines of the next step.
     pub(crate) fn count(&mut self, group: &Group) -> Result<()> {
         let (units, _) = self.compared(group);
         let values = self.values(group, &units)?;

@@ -1,4 +1,4 @@
-//! The stage: gathers groups, and adds `advantage`, `group_mean` and `group_std`.
+//! The stage: collects groups, and adds `advantage`, `group_mean` and `group_std`.
 
 use std::collections::HashMap;
 
@@ -25,38 +25,37 @@ use crate::whiten::{Whiten, Whitening};
 pub(crate) type Group = decorate::Group<Data>;
 pub(crate) type Member = decorate::Member<Data>;
 
-/// What is kept of a sample until its group is complete.
+/// The data of a sample that its group needs.
 #[derive(Debug)]
 pub struct Data {
-    /// `group_size`.
     pub(crate) size: u32,
-    /// Its own reward.
+    /// The sample's reward.
     pub(crate) reward: f64,
-    /// Its agent, under `--credit tree`.
+    /// The agent, kept only for `--credit tree`.
     pub(crate) agent: Option<String>,
     /// The baseline of `remax` and `rae`.
     pub(crate) baseline: f64,
-    /// Where it stands, if it is credited with more than its own reward.
+    /// Its place in its episode, unless its own reward is all that `--credit` needs.
     pub(crate) key: Option<CreditKey>,
-    /// What only some flags ask for.
+    /// Data that only some flags need.
     pub(crate) more: Option<Box<More>>,
 }
 
-/// The stage and what it has seen.
+/// The stage and its counts.
 pub struct Advantages {
     pub(crate) arguments: Arguments,
     pub(crate) method: EstimatorConfig,
     pub(crate) credits: Credits,
-    /// Under `--credit tree`.
+    /// For `--credit tree`.
     pub(crate) tree: JointTree,
-    /// Under `--credit gigpo`.
+    /// For `--credit gigpo`.
     pub(crate) anchors: AnchorReturns,
     pub(crate) gate: Option<Gate>,
     pub(crate) baselines: Option<Baselines>,
     pub(crate) whitening: Option<Whitening>,
-    /// Groups that were scored before the first of them is written, by name.
+    /// Groups scored but not written yet, by name.
     scored: HashMap<String, Scored>,
-    /// Groups with nothing to learn from, and those of them left out; of both, those of the gate.
+    /// Counts of flat groups, of dropped ones among them, and of both the ones that the gate made flat.
     flat: u64,
     dropped: u64,
     gated: u64,
@@ -64,7 +63,6 @@ pub struct Advantages {
 }
 
 impl Advantages {
-    /// A stage that has seen nothing.
     pub fn new(arguments: Arguments, method: EstimatorConfig) -> Self {
         let (credit, gamma, over) = (arguments.credit, arguments.gamma(), arguments.whiten());
         Advantages {
@@ -84,7 +82,7 @@ impl Advantages {
         }
     }
 
-    /// The recorded reward, or with `--team-weight` the weighted sum of its parts.
+    /// The recorded reward, or the weighted sum of its parts with `--team-weight`.
     fn reward(&self, sample: &Sample, line: &Line) -> Result<f64> {
         if sample.reward == Some(None) {
             return Err(sample

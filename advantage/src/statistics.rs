@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// Which standard deviation.
+/// The kind of standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Std {
     /// Divides the squares by n - 1
@@ -13,20 +13,19 @@ pub enum Std {
     None,
 }
 
-/// What a group's values have in common.
+/// Statistics of a group's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// The mean.
     pub mean: f64,
-    /// The standard deviation, 0 for a single value. For [`Std::None`] that of [`Std::Sample`].
+    /// The standard deviation, 0 for a single value. [`Std::None`] gives the sample deviation, too.
     pub deviation: f64,
-    /// Whether all values are equal, or as good as equal, so that there is nothing to compare.
+    /// Returns true if all values are equal up to rounding, so that there is nothing to compare.
     pub flat: bool,
 }
 
 impl Statistics {
-    /// The statistics of `values`, at least one, which are flat where they differ by no more than `flat_below`. The order of
-    /// the values does not matter, to the last bit.
+    /// The statistics of at least one value; flat if the values differ by at most `flat_below`. Bit-identical
+    /// for any order of the values.
     pub fn of(values: &[f64], std: Std, flat_below: f64) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);

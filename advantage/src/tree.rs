@@ -1,9 +1,8 @@
 //! Returns over the tree of joint actions (MAGRPO, arXiv 2508.04652, section 4; CoMLRL's trainer).
 //!
-//! For an agent the return of joint action j is R_j = r_j + gamma^t · mean of the R of the joint actions of
-//! its child node, t turns later; r_j is α·team plus the agent's local reward, or the team's share alone if
-//! the agent does not act. A sample is credited with the mean (or the sum) of the returns of the joint
-//! actions that it is part of.
+//! The return of joint action j for an agent is R_j = r_j + gamma^t · mean of R over the joint actions of its
+//! child node, t turns later. r_j is α·team plus the agent's local reward, or only the team's share if the
+//! agent does not act. A sample's credit is the mean (or sum) of the returns of its joint actions.
 //!
 //! Left out: the choice of joint actions to score and follow (`rollout --joint`, `--expand`).
 
@@ -14,14 +13,14 @@ use record::failure::{Failure, Result};
 use record::line::Joint;
 use record::read::Line;
 
-/// The sum, to the last bit the same in any order.
+/// The sum, bit-identical for any order.
 fn total(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.iter().sum()
 }
 
-/// How the returns of a sample's joint actions make its credit.
+/// How a sample combines the returns of its joint actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Reduction {
     /// Their mean
@@ -30,23 +29,23 @@ pub enum Reduction {
     Sum,
 }
 
-/// A joint action as it was read.
+/// A joint action of the stream.
 #[derive(Debug)]
 struct Action {
     place: String,
     id: String,
-    /// In parallel sampling with its branch.
+    /// The episode, and in parallel sampling its branch.
     episode: (String, Option<u32>),
     parent: Option<String>,
     turn: u32,
     terminated: bool,
-    /// What an agent earns that does not act here.
+    /// The reward of agents that do not act here.
     others: f64,
-    /// What each agent of the stage earns, by agent.
+    /// The reward of each acting agent.
     own: BTreeMap<String, f64>,
 }
 
-/// The joint actions of a stream, and what samples are credited with once all are there.
+/// The joint actions of a stream. Credits need the complete stream.
 #[derive(Debug)]
 pub struct JointTree {
     gamma: f64,
@@ -54,31 +53,31 @@ pub struct JointTree {
     team_weight: Option<f64>,
     actions: Vec<Action>,
     by_id: HashMap<String, usize>,
-    /// Joint actions by the id of a sample that is part of them.
+    /// The joint actions that each sample is part of, by sample id.
     of_sample: HashMap<String, Vec<usize>>,
-    /// For each agent that was asked for, the return of every joint action.
+    /// The return of every joint action, by agent; computed on first use.
     returns: HashMap<String, Vec<f64>>,
-    /// The joint actions in an order in which children come before their parents; empty until it is needed.
+    /// The joint actions with children before parents; computed on first use.
     order: Vec<usize>,
 }
 
 impl JointTree {
-    /// Nothing seen yet; `gamma` is the discount a turn, `team_weight` replaces the recorded one.
+    /// An empty tree; `gamma` is the discount per turn, `team_weight` replaces the recorded one.
     pub fn new(gamma: f64, reduction: Reduction, team_weight: Option<f64>) -> Self {
         let (actions, order) = (Vec::new(), Vec::new());
         let (by_id, of_sample, returns) = (HashMap::new(), HashMap::new(), HashMap::new());
         JointTree { gamma, reduction, team_weight, actions, by_id, of_sample, returns, order }
     }
 
-    /// Joint actions seen.
+    /// Number of joint actions.
     pub fn len(&self) -> usize {
         self.actions.len()
     }
 
-    /// Takes in a joint action.
+    /// Adds a joint action.
     ///
     /// # Errors
-    /// 65: it was not scored, or lacks what its reward is made of.
+    /// 65: it was not scored, or a part of its reward is missing.
     pub fn take(&mut self, joint: Joint, line: &Line) -> Result<()> {
         let refuse = |cause: &str| line.failure(format!("{}: {cause}", joint.id));
         let local = joint.rewards.as_ref().map(|rewards| &rewards.local);
@@ -92,8 +91,8 @@ impl JointTree {
             (None, _, None) => return Err(refuse("reward is null: the joint action was not scored")),
             (None, _, Some(reward)) => reward,
         };
-        // The recorded reward is the mean over the agents; minus the mean of their local rewards it is the
-        // team's share.
+        // The recorded reward is the mean over agents. Subtracting the mean of their local rewards
+        // leaves the team's share.
         let mean = match self.team_weight {
             None if count > 0 => values().sum::<f64>() / count as f64,
             _ => 0.0,
@@ -107,7 +106,7 @@ impl JointTree {
         }
         self.by_id.insert(joint.id.clone(), index);
         self.actions.push(Action {
-            place: line.place(),
+            place: line.location(),
             episode: (joint.episode, joint.branch),
             turn: joint.turn,
             terminated: joint.terminated,
@@ -124,10 +123,10 @@ impl JointTree {
         self.of_sample.contains_key(id)
     }
 
-    /// What the sample `id` of `agent` is credited with, and how many joint actions it is part of.
+    /// The credit of the sample `id` of `agent`, and the number of its joint actions.
     ///
     /// # Errors
-    /// 65: it is part of none, or the tree is not whole.
+    /// 65: it is part of no joint action, or the tree is incomplete.
     pub fn value(&mut self, id: &str, agent: &str) -> Result<(f64, usize)> {
         let Some(actions) = self.of_sample.get(id).cloned() else {
             return Err(Failure::data(format!("{id}: no joint action has this sample"))
@@ -149,7 +148,7 @@ impl JointTree {
             self.order = self.children_first()?;
         }
         let mut returns = vec![0.0; self.actions.len()];
-        // Discounted returns of the children, which are done before.
+        // Discounted returns of the children, which come earlier in the order.
         let mut later = vec![Vec::new(); self.actions.len()];
         for &index in &self.order {
             let action = &self.actions[index];
@@ -168,7 +167,7 @@ impl JointTree {
         self.by_id.get(action.parent.as_ref()?).copied()
     }
 
-    /// Every joint action, children before their parents.
+    /// The indices of all joint actions, children before parents.
     fn children_first(&self) -> Result<Vec<usize>> {
         let mut children = vec![0_usize; self.actions.len()];
         for action in &self.actions {
@@ -206,7 +205,8 @@ impl JointTree {
         }
     }
 
-    /// Refuses a node that went on from some of its joint actions only: their returns say nothing about the others.
+    /// Refuses a node with children for only some of its joint actions, since the returns
+    /// of the others are unknown.
     fn check_siblings(&self, children: &[usize]) -> Result<()> {
         let mut first: HashMap<_, usize> = HashMap::new();
         for (index, action) in self.actions.iter().enumerate().filter(|(_, action)| !action.terminated) {

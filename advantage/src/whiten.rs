@@ -1,9 +1,10 @@
-//! Whitening: all advantages of a policy in a step get the mean 0 and the standard deviation 1.
+//! Whitening: gives all advantages of a policy in a step mean 0 and standard deviation 1.
 //!
-//! A_i becomes (A_i - m) / s. Over samples m and s are mean and standard deviation (n - 1) of the samples, and epsilon is
-//! added to s (GDPO, arXiv 2601.05242, as TRL has it). Over tokens each sample counts as often as it has completion tokens,
-//! and s = sqrt(v + 1e-8) (REINFORCE++, arXiv 2501.03262; verl's `masked_whiten`). Policies are whitened apart: else a
-//! role with many samples would set the scale of the others. Left out: what an advantage is before.
+//! A_i becomes (A_i - m) / s. Over samples, m and s are the samples' mean and standard deviation (n - 1), and
+//! epsilon is added to s (GDPO, arXiv 2601.05242, as implemented in TRL). Over tokens, each sample counts
+//! once per completion token, and s = sqrt(v + 1e-8) (REINFORCE++, arXiv 2501.03262; verl's `masked_whiten`).
+//! Each policy is whitened separately, or a role with many samples would set the scale for the others.
+//! Left out: the advantages themselves.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 /// Added to the variance over tokens.
 const VARIANCE: f64 = 1e-8;
 
-/// What counts once.
+/// The unit that counts once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Whiten {
     /// A sample
@@ -29,13 +30,13 @@ pub enum Whiten {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Moments {
     mean: f64,
-    /// Before anything is added; 0 where all advantages are equal.
+    /// Before epsilon is added; 0 if all advantages are equal.
     deviation: f64,
     scale: f64,
     count: f64,
 }
 
-/// The advantages of a step, and once all are there what they are divided by, by policy.
+/// The advantages of a step; at the end, the moments of each policy.
 #[derive(Clone, Debug)]
 pub struct Whitening {
     over: Whiten,
@@ -45,12 +46,12 @@ pub struct Whitening {
 }
 
 impl Whitening {
-    /// Nothing seen yet; `epsilon` is in units of advantage.
+    /// An empty state; `epsilon` is in units of advantage.
     pub fn new(over: Whiten, epsilon: f64) -> Self {
         Whitening { over, epsilon, seen: BTreeMap::new(), moments: BTreeMap::new() }
     }
 
-    /// Takes in the advantage of a sample of `policy` with `tokens` completion tokens.
+    /// Adds the advantage of a sample of `policy` with `tokens` completion tokens.
     pub fn take(&mut self, policy: &str, advantage: f64, tokens: usize) {
         let weight = if self.over == Whiten::Tokens { tokens as f64 } else { 1.0 };
         if !self.seen.contains_key(policy) {
@@ -61,13 +62,13 @@ impl Whitening {
         }
     }
 
-    /// All advantages are there.
+    /// Computes the moments, once all advantages are added.
     ///
     /// # Errors
-    /// 65: a policy has one sample, or one token, whose deviation is nothing.
+    /// 65: a policy has a single sample or token, which has no standard deviation.
     pub fn finish(&mut self) -> Result<()> {
         for (policy, mut seen) in std::mem::take(&mut self.seen) {
-            // The same bits in any order of the lines.
+            // Sorted, so that the sums have the same bits for any order of the lines.
             seen.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
             let count: f64 = seen.iter().map(|(_, weight)| weight).sum();
             let equal = seen.first().map(|(value, _)| value) == seen.last().map(|(value, _)| value);
@@ -89,7 +90,7 @@ impl Whitening {
         Ok(())
     }
 
-    /// The advantage of a sample of `policy`, whitened.
+    /// The whitened advantage of a sample of `policy`.
     pub fn of(&self, policy: &str, advantage: f64) -> f64 {
         match self.moments.get(policy) {
             Some(moments) if moments.deviation > 0.0 => (advantage - moments.mean) / moments.scale,
@@ -97,7 +98,7 @@ impl Whitening {
         }
     }
 
-    /// What was subtracted and divided by, for `end`.
+    /// The means and deviations, for the `end` line.
     pub fn counts(&self) -> Value {
         let of = |moments: &Moments| json!({"mean": moments.mean, "std": moments.deviation, "count": moments.count});
         self.moments.iter().map(|(policy, moments)| (policy.clone(), of(moments))).collect()

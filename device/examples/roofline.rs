@@ -1,13 +1,16 @@
-//! What this device can do at most, measured: bytes a second of a copy and operations a second of a bf16 product.
+//! Measures this device's limits: bytes per second of a copy, and operations per second
+//! of a bf16 matrix product.
 //!
 //! ```text
 //! cargo run --release -p device --example roofline -- cuda
 //! ```
 //!
-//! Prints one JSON object. Figures of other programs are shares of these, taken on the same card in the same run.
+//! Prints one JSON object. Other benchmarks report a share of these limits, measured on the
+//! same GPU in the same run.
 //!
-//! With `products HIDDEN INNER QUERIES KEYS VOCABULARY ROWS` instead one object for each product of a decoder's training over ROWS
-//! tokens, and with `decode` before these for each of a decode step's: by the algorithm that cuBLASLt proposes first, and by the
+//! With `products HIDDEN INNER QUERIES KEYS VOCABULARY ROWS` it prints one object for each matrix
+//! product of a decoder's training over ROWS tokens, and with `decode` before these numbers, for each
+//! product of a decoding step. Each is timed with cuBLASLt's first proposed algorithm and with the
 //! fastest of the first eight.
 
 #![allow(clippy::print_stdout, reason = "its output is its purpose")]
@@ -36,14 +39,14 @@ fn main() -> std::process::ExitCode {
     })
 }
 
-/// A product as the programs compute it.
+/// A matrix product as the programs compute it.
 struct Product {
     name: String,
     /// Rows and columns of the result, and the inner dimension.
     extent: [usize; 3],
-    /// True if the left and the right operand are stored transposed.
+    /// Whether the left and the right operand are stored transposed.
     transposed: (bool, bool),
-    /// True if it is added to the previous contents, in f32.
+    /// True if it is added to the result's previous contents, in f32.
     adds: bool,
 }
 
@@ -53,7 +56,7 @@ fn shapes(training: bool, sizes: &[String]) -> Result<Vec<Product>> {
     let &[hidden, inner, queries, keys, vocabulary, rows] = &sizes[..] else {
         return Err(Failure::usage("sizes are HIDDEN INNER QUERIES KEYS VOCABULARY ROWS"));
     };
-    // The head computes at most the rows of logits that `update` computes at once.
+    // `update` computes the logits of at most this many rows at once.
     let head_rows = if training { rows.min(1152) } else { rows };
     let mut weights = vec![
         ("query", queries, hidden, rows),
@@ -81,7 +84,7 @@ fn shapes(training: bool, sizes: &[String]) -> Result<Vec<Product>> {
     Ok(products)
 }
 
-/// Measures products, each by the first algorithm and by the fastest of eight.
+/// Times each product with the first algorithm and with the fastest of eight.
 fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
     let repeats = if kind == DeviceKind::Sim { 1 } else { 10 };
     let extents = || products.iter().map(|product| product.extent);
@@ -119,7 +122,7 @@ fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
             match median(&mut device, repeats, |device| device.gemm(&product)) {
                 Ok(seconds) => times.push(seconds),
                 Err(failure) if choice == 0 => return Err(failure),
-                // There are no more.
+                // cuBLASLt proposes no more.
                 Err(_) => break,
             }
         }
@@ -138,7 +141,7 @@ fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
 }
 
 fn measure(kind: DeviceKind) -> Result<String> {
-    // The simulator only shows that the program works.
+    // In the simulator, only check that the program works.
     let (width, words, repeats) =
         if kind == DeviceKind::Sim { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };
     let mut device = Any::open(kind, 2)?;
@@ -167,7 +170,7 @@ fn measure(kind: DeviceKind) -> Result<String> {
     ))
 }
 
-/// The median time of `work`, after one that does not count.
+/// The median time of `work`, after one untimed run.
 fn median(device: &mut Any, repeats: usize, mut work: impl FnMut(&mut Any) -> Result<()>) -> Result<f64> {
     work(device)?;
     device.synchronize()?;

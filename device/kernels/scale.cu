@@ -1,7 +1,7 @@
-// The smallest kernels that use everything a launch has: tests of the devices run them.
+// Small kernels that use every feature of a launch, for the tests of devices.
 #include "device.cuh"
 
-// y[r] = x[r] / sum(x[r]) for each row of `width` values; one block of whole warps a row.
+// y[r] = x[r] / sum(x[r]) for each row of `width` values. One block of whole warps per row.
 extern "C" __global__ void normalize_rows(float* y, const bf16* x, int width) {
   SHARED_ARRAY(float, scratch, 33);
   const bf16* row = x + (u64)blockIdx.x * width;

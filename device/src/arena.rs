@@ -1,8 +1,9 @@
 //! Device memory: one arena, the buffers allocated in it, and typed slices of them.
 //!
-//! First fit over a sorted free list whose neighbors merge. Placement depends on the order of the calls alone, so a plan
-//! that fits once fits always. Buffers are aligned to 256 bytes, for cuBLASLt and vector loads. A buffer is a handle:
-//! reads and writes go through the device in the order of its calls, so shared references suffice for both.
+//! First fit in a sorted free list; adjacent free ranges merge. Placement depends only on the order of
+//! the calls, so a plan that fits once always fits. Buffers are aligned to 256 bytes, for cuBLASLt and
+//! vector loads. A buffer is a handle: reads and writes go through the device in call order, so shared
+//! references suffice for both.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -13,7 +14,7 @@ use record::failure::{Failure, Result};
 
 use crate::element::{Element, Scalar};
 
-/// Alignment of buffers, bytes.
+/// Alignment of buffers, in bytes.
 pub(crate) const ALIGNMENT: u64 = 256;
 
 /// Bytes of an arena that a buffer of `bytes` occupies.
@@ -21,7 +22,7 @@ pub fn footprint(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(ALIGNMENT)
 }
 
-/// A range of device memory in which buffers are allocated. A clone is another handle on the same range.
+/// A range of device memory that holds buffers. Clones share the range.
 #[derive(Clone, Debug)]
 pub struct Arena {
     inner: Arc<Mutex<FreeList>>,
@@ -31,24 +32,25 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct FreeList {
-    /// Offset to length of every free range, none touching another.
+    /// Offset to length of every free range; ranges never touch.
     free: BTreeMap<u64, u64>,
-    /// Bytes for buffers: available, in use, and at peak; margins are not counted.
+    /// Bytes for buffers: total, in use, and peak use, without guard margins.
     total: u64,
     used: u64,
     peak: u64,
 }
 
 impl Arena {
-    /// An arena for `bytes` of buffers in the [`Arena::extent`] at device address `base`. Each buffer is followed by a guard
-    /// of `margin` bytes, which the simulator checks. Base and margin are multiples of 256.
+    /// An arena for `bytes` of buffers at device address `base`; see [`Arena::extent`] for its size.
+    /// Each buffer is followed by `margin` guard bytes, which the simulator checks. `base` and
+    /// `margin` are multiples of 256.
     pub fn new(base: u64, bytes: u64, margin: u64) -> Self {
         let extent = Arena::extent(bytes, margin);
         let list = FreeList { free: BTreeMap::from([(0, extent)]), total: bytes, used: 0, peak: 0 };
         Arena { inner: Arc::new(Mutex::new(list)), base, margin }
     }
 
-    /// Bytes of address space for `bytes` of buffers with their margins.
+    /// Bytes of address space needed for `bytes` of buffers with their margins.
     pub fn extent(bytes: u64, margin: u64) -> u64 {
         bytes + bytes / ALIGNMENT * margin
     }
@@ -56,7 +58,7 @@ impl Arena {
     /// A buffer of `length` values.
     ///
     /// # Errors
-    /// 69 where no free range is large enough.
+    /// 69: no free range is large enough.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<Buffer<T>> {
         let bytes = (length as u64) * size_of::<T>() as u64;
         let counted = footprint(bytes);
@@ -89,7 +91,7 @@ impl Arena {
         (list.used, list.peak)
     }
 
-    /// The device address at which it begins.
+    /// The device address of its first byte.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
@@ -118,7 +120,7 @@ impl Arena {
         list.free.insert(offset, length);
     }
 
-    /// Nothing panics while it holds the lock, so a poisoned one is consistent.
+    /// No code panics while holding the lock, so a poisoned lock still guards consistent data.
     fn list(&self) -> MutexGuard<'_, FreeList> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -134,12 +136,10 @@ pub struct Buffer<T: Element> {
 }
 
 impl<T: Element> Buffer<T> {
-    /// Number of values.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -156,10 +156,10 @@ impl<T: Element> Buffer<T> {
         Slice { arena: Some(&self.arena), address, length, buffer_end, element: PhantomData }
     }
 
-    /// Some of the values.
+    /// A range of the values.
     ///
     /// # Panics
-    /// If the range reaches past the end, as slices do.
+    /// If the range reaches past the end.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Slice<'_, T> {
         self.all().slice(range)
     }
@@ -171,10 +171,10 @@ impl<T: Element> Drop for Buffer<T> {
     }
 }
 
-/// Some values of a buffer, or of memory on the device that a library owns.
+/// A range of a buffer, or of device memory that a library owns.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a, T: Element> {
-    /// None: memory of a library.
+    /// `None` for memory of a library.
     arena: Option<&'a Arena>,
     address: u64,
     length: usize,
@@ -183,22 +183,20 @@ pub struct Slice<'a, T: Element> {
 }
 
 impl<'a, T: Element> Slice<'a, T> {
-    /// Values in memory of a library, which shares the device and its stream.
+    /// A slice of memory that a library owns. The library shares the device and its stream.
     ///
     /// # Safety
-    /// `length` values lie at `address`, aligned to their type, and stay until the work on them is done; nobody else uses them
-    /// meanwhile but in the order of the stream.
+    /// `length` values lie at `address`, aligned to their type, and remain until the work on them is done.
+    /// Until then others use them only in stream order.
     pub unsafe fn foreign(address: u64, length: usize) -> Slice<'a, T> {
         let buffer_end = address + (length * size_of::<T>()) as u64;
         Slice { arena: None, address, length, buffer_end, element: PhantomData }
     }
 
-    /// Number of values.
     pub fn len(self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self.length == 0
     }
@@ -208,10 +206,10 @@ impl<'a, T: Element> Slice<'a, T> {
         self.address
     }
 
-    /// Some of the values.
+    /// A range of the values.
     ///
     /// # Panics
-    /// If the range reaches past the end, as slices do.
+    /// If the range reaches past the end.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Slice<'a, T> {
         let start = match range.start_bound() {
             Bound::Included(&at) => at,
@@ -228,7 +226,7 @@ impl<'a, T: Element> Slice<'a, T> {
         Slice { address, length: end - start, ..self }
     }
 
-    /// The slice with its type as a value.
+    /// The slice with its type as a run-time value.
     pub(crate) fn raw(self) -> Raw<'a> {
         Raw {
             arena: self.arena,
@@ -246,10 +244,10 @@ impl<'a, T: Element> From<&'a Buffer<T>> for Slice<'a, T> {
     }
 }
 
-/// A slice whose type is a value.
+/// A slice with its type as a run-time value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raw<'a> {
-    /// None: memory of a library.
+    /// `None` for memory of a library.
     pub arena: Option<&'a Arena>,
     pub scalar: Scalar,
     pub address: u64,
@@ -259,7 +257,7 @@ pub(crate) struct Raw<'a> {
 }
 
 impl Raw<'_> {
-    /// Fails for a buffer of another arena.
+    /// Fails if the slice belongs to another arena.
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         match self.arena {
             Some(own) if !Arc::ptr_eq(&own.inner, &arena.inner) => {
@@ -269,7 +267,7 @@ impl Raw<'_> {
         }
     }
 
-    /// Whether some byte belongs to both.
+    /// Returns true if the slices share a byte.
     pub(crate) fn overlaps(&self, other: &Raw<'_>) -> bool {
         let end = |raw: &Raw<'_>| raw.address + (raw.length * raw.scalar.bytes()) as u64;
         self.address < end(other) && other.address < end(self)

@@ -1,19 +1,19 @@
-//! The types of values that a device computes with.
+//! The element types of device memory.
 
 use std::fmt;
 
 use bytemuck::Pod;
 use half::bf16;
 
-/// A value that lies in device memory with the same bytes as here.
+/// A value with the same bytes in device and host memory.
 pub trait Element: Pod + Send + Sync {
-    /// Its type.
+    /// Its run-time type.
     const SCALAR: Scalar;
 }
 
 macro_rules! scalars {
     ($($(#[$doc:meta])* $scalar:ident => $type:ident),* $(,)?) => {
-        /// The type of a value or of a buffer's values.
+        /// The type of a value or of a buffer's values, at run time.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Scalar {
             $($(#[$doc])* $scalar),*

@@ -11,12 +11,12 @@ pub struct Operand<'a> {
     pub(crate) values: Raw<'a>,
     /// Values from one row to the next.
     pub stride: usize,
-    /// True if the GEMM takes its transpose.
+    /// True if the GEMM uses its transpose.
     pub transposed: bool,
 }
 
 impl<'a> Operand<'a> {
-    /// The matrix whose rows begin every `stride` values of `values`.
+    /// A matrix with a row every `stride` values.
     pub fn new<T: Element>(values: impl Into<Slice<'a, T>>, stride: usize) -> Self {
         Operand { values: values.into().raw(), stride, transposed: false }
     }
@@ -27,15 +27,15 @@ impl<'a> Operand<'a> {
         Operand { transposed: !self.transposed, ..self }
     }
 
-    /// Rows and columns as stored of a `rows` x `columns` operand.
+    /// The stored rows and columns of a `rows` x `columns` operand.
     pub(crate) fn stored(&self, rows: usize, columns: usize) -> (usize, usize) {
         if self.transposed { (columns, rows) } else { (rows, columns) }
     }
 }
 
-/// `out = left · right`, or `out = addend + …`, with `left` `[rows, depth]` and `right` `[depth, columns]` (after transposition).
-/// Inputs are bf16 or f32, both the same; sums are f32 (f32 inputs are not rounded to TF32); `out` is bf16 (rounded to
-/// nearest even) or f32.
+/// `out = left · right`, or `out = addend + …`, with `left` `[rows, depth]` and `right` `[depth, columns]`
+/// (after transposition). Inputs are both bf16 or both f32, sums are f32 (f32 inputs are not rounded to
+/// TF32), and `out` is bf16 (rounded to nearest even) or f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm<'a> {
     /// First factor.
@@ -50,9 +50,10 @@ pub struct Gemm<'a> {
     pub columns: usize,
     /// Inner dimension.
     pub depth: usize,
-    /// What the product is added to: `out` itself, or a matrix of its type and stride that shares no memory with it.
+    /// Added to the product: `out` itself, or a matrix of the same type and stride that
+    /// shares no memory with it.
     pub addend: Option<Operand<'a>>,
-    /// Index of the algorithm among a library's proposals; `None`: the fastest one, by measurement.
+    /// Index among a library's proposed algorithms; `None` measures and uses the fastest.
     pub choice: Option<usize>,
 }
 
@@ -67,13 +68,13 @@ impl<'a> Gemm<'a> {
         Gemm { left, right, out, rows, columns, depth, addend: None, choice: None }
     }
 
-    /// `out += left · right` where `add`.
+    /// With `add`, computes `out += left · right`.
     #[must_use]
     pub fn adding(self, add: bool) -> Self {
         Gemm { addend: add.then_some(self.out), ..self }
     }
 
-    /// `out = addend + left · right`: reads `addend` instead of a copy of it in `out`.
+    /// Computes `out = addend + left · right` without copying `addend` into `out` first.
     #[must_use]
     pub fn plus(self, addend: Operand<'a>) -> Self {
         Gemm { addend: Some(addend), ..self }

@@ -7,36 +7,35 @@ use record::failure::{Failure, Result};
 use crate::arena::{Arena, Buffer, Raw, Slice};
 use crate::element::{Element, Scalar};
 
-/// One self-contained CUDA C++ source text.
+/// A self-contained CUDA C++ source.
 #[derive(Debug)]
 pub struct Source {
     /// `package/file.cu`, for messages.
     pub name: &'static str,
     /// The text with its includes expanded.
     pub text: &'static str,
-    /// The one architecture that it supports, such as `sm_90a`; `None`: all.
+    /// The only architecture that it supports, such as `sm_90a`; `None` for all.
     pub architecture: Option<&'static str>,
 }
 
 impl Source {
-    /// Bytes of shared memory that a block of its kernels may have: what the GPUs have that they are for.
+    /// Shared memory in bytes that a block may have on all GPUs that the source supports.
     pub fn shared_limit(&self) -> u32 {
         if self.architecture.is_some() { HOPPER_SHARED_LIMIT } else { SHARED_LIMIT }
     }
 }
 
-/// One parameter of a kernel.
+/// A kernel's parameter.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
-    /// Its name in the source.
     pub name: &'static str,
-    /// Its type, or the type of the values it points to.
+    /// Its type, or the type it points to.
     pub scalar: Scalar,
     /// True if it is a pointer to device memory.
     pub pointer: bool,
 }
 
-/// The kernel's entry in the simulator: a `simulator::Call` and the addresses of the arguments.
+/// The kernel's entry in the simulator. Takes a `simulator::Call` and the addresses of the arguments.
 pub type SimulatorEntry = unsafe extern "C" fn(call: *mut c_void, arguments: *const *const c_void);
 
 /// A kernel, declared by a build script (see the crate's header).
@@ -52,8 +51,8 @@ impl Kernel {
     /// A kernel of `source`.
     ///
     /// # Safety
-    /// `entry` must be the simulator's entry of this very kernel, and `parameters` its parameters in order.
-    /// The kernel must keep to its buffers for arguments that keep its documented contract.
+    /// `entry` must be this kernel's entry in the simulator, and `parameters` its parameters in order. The
+    /// kernel must not access memory outside its buffers if its arguments keep its documented contract.
     pub const unsafe fn new(
         name: &'static str,
         source: &'static Source,
@@ -63,22 +62,19 @@ impl Kernel {
         Kernel { name, source, parameters, entry }
     }
 
-    /// Its name in the source.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The text it is compiled from.
     pub fn source(&self) -> &'static Source {
         self.source
     }
 
-    /// Its parameters in order.
     pub fn parameters(&self) -> &'static [Parameter] {
         self.parameters
     }
 
-    /// Checks that the arguments and the shape fit this kernel, and that its buffers lie in this arena.
+    /// Checks that arguments and shape fit this kernel, and that its buffers lie in this arena.
     pub(crate) fn check(&self, arena: &Arena, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
         let wrong = |cause: String| Err(Failure::work(format!("kernel {}: {cause}", self.name)));
         if arguments.len() != self.parameters.len() {
@@ -109,19 +105,20 @@ impl Kernel {
     }
 }
 
-/// Bytes of shared memory that a block has on every GPU since compute capability 8.0: 99 KiB on the consumer cards 8.6, 8.9
-/// and 12.0, more on 8.0, 9.0 and 10.0. The limit of every launch, on any device, but for kernels of one architecture.
+/// Shared memory in bytes that a block has on every GPU since compute capability 8.0: 99 KiB on the
+/// consumer GPUs 8.6, 8.9 and 12.0, more on 8.0, 9.0 and 10.0. Limits every launch on any device, except
+/// kernels for a single architecture.
 pub const SHARED_LIMIT: u32 = 99 * 1024;
 
-/// The limit on compute capability 9.0, which has special kernels.
+/// The limit on compute capability 9.0, which has kernels of its architecture.
 const HOPPER_SHARED_LIMIT: u32 = 227 * 1024;
 
-/// How many blocks of how many threads run a kernel.
+/// The grid of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z; at most 1024 together.
+    /// Threads of a block in x, y, z; at most 1024 in total.
     pub block: [u32; 3],
     /// Bytes of dynamic shared memory of a block.
     pub shared: u32,
@@ -133,7 +130,7 @@ impl Shape {
         Shape { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
     }
 
-    /// Enough blocks of 256 threads for one thread a value, at least one block.
+    /// One thread per value, in blocks of 256 threads; at least one block.
     pub fn values(count: u64) -> Self {
         Self::rows(count.div_ceil(256).clamp(1, i32::MAX as u64) as u32, 256)
     }
@@ -163,7 +160,7 @@ impl Argument<'_> {
         }
     }
 
-    /// The argument's bytes, little-endian, in the low end of eight.
+    /// The argument's bytes, little-endian, in the low end of a 64-bit word.
     pub(crate) fn bits(&self) -> u64 {
         match self.0 {
             Value::Pointer(raw) => raw.address,

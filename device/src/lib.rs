@@ -1,17 +1,18 @@
-//! One device with memory, kernels and GEMMs: an NVIDIA GPU, or its simulator on the CPU.
+//! A device with memory, kernels and GEMMs: an NVIDIA GPU, or its simulator on the CPU.
 //!
-//! [`Device`] is the interface; [`Cuda`] is a GPU, and [`Sim`] runs the same CUDA kernel sources on the CPU, so that
-//! everything but the driver's calls is tested without a GPU. Left out: several devices in one process, several streams
-//! (work runs in the order of the calls), and any operation of a model.
+//! [`Device`] is the interface. [`Cuda`] is a GPU. [`Sim`] runs the same CUDA kernel sources on the CPU, so
+//! that everything but the driver calls is tested without a GPU. Left out: several devices in one process,
+//! several streams (work runs in call order), and operations of a model.
 //!
 //! # How a crate declares its kernels
 //!
-//! 1. `kernels/NAME.cu`: `#include "device.cuh"` (its header lists what a kernel may use; own headers in the same
-//!    folder are included the same way, no others are needed), and kernels as
-//!    `extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int rows)`. Parameters are
-//!    values of or pointers to `bf16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the crate. For
-//!    several head sizes write a `template <int width> __device__ void` and one `extern "C"` kernel for each size. A file
-//!    `NAME_sm90a.cu` is for that architecture alone, with `wgmma.cuh` and more shared memory; see [`Device::runs`].
+//! 1. `kernels/NAME.cu`: `#include "device.cuh"` (its header lists what a kernel may use; headers in the same
+//!    folder are included the same way), and kernels as
+//!    `extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int rows)`. Parameters
+//!    are values of or pointers to `bf16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the crate.
+//!    For several head sizes, write a `template <int width> __device__ void` and one `extern "C"` kernel per
+//!    size. A file `NAME_sm90a.cu` is only for that architecture, with `wgmma.cuh` and more shared memory;
+//!    see [`Device::runs`].
 //! 2. `build.rs`: `fn main() { compile_kernels::declare("kernels"); }` with `compile-kernels` in
 //!    `[build-dependencies]`.
 //! 3. `src/kernels.rs`: `include!(concat!(env!("OUT_DIR"), "/kernels.rs"));`. It holds a `pub static NAME: Kernel` for
@@ -26,14 +27,14 @@
 //!
 //! # Tests
 //!
-//! A test takes its device from [`Any::for_tests`] and runs under the seeds 0 to 3. It then runs in the simulator, and
-//! on a GPU where `TROUPE_TEST_DEVICE=cuda` is set.
+//! Get the device from [`Any::for_tests`] and repeat the test for the seeds 0 to 3. It runs in the simulator,
+//! or on a GPU with `TROUPE_TEST_DEVICE=cuda`.
 //!
 //! # Order and errors
 //!
-//! Work runs asynchronously in the order of the calls; [`Device::download`] and [`Device::synchronize`] wait for it, so a
-//! kernel's error may be reported by a later call. Errors are [`record::failure::Failure`]s: 69 where the device, a
-//! library or memory is not available, 1 where work on it failed.
+//! Work runs asynchronously in call order; [`Device::download`] and [`Device::synchronize`] wait for it. A
+//! kernel's error may therefore be reported by a later call. Errors are [`record::failure::Failure`]s: 69 if
+//! the device, a library or memory is not available, 1 if work on it failed.
 
 extern crate self as device;
 
@@ -60,43 +61,44 @@ pub use sim::Sim;
 /// Memory of a device in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Free.
     pub free: u64,
-    /// Total.
     pub total: u64,
 }
 
-/// Hardware that holds buffers and runs kernels and GEMMs on them, in order.
+/// Hardware that holds buffers, and runs kernels and GEMMs on them in order.
 ///
 /// # Errors
-/// Every method fails with 1 if the device or earlier work failed, for slices of different lengths, or for arguments that
-/// do not match a kernel's declaration or a GEMM's operands; with 69 as said below.
+/// Every method fails with 1 if the device or earlier work failed, if slices differ in length, or
+/// if arguments do not match a kernel's declaration or a GEMM's operands. Methods that may also
+/// fail with 69 document it.
 pub trait Device {
-    /// A CUDA graph, made by [`Device::capture`].
+    /// A CUDA graph; see [`Device::capture`].
     type Graph;
 
-    /// A description for people: `cuda:0 NVIDIA H200, 139.8 GiB`.
+    /// A human-readable description: `cuda:0 NVIDIA H200, 139.8 GiB`.
     fn describe(&self) -> String;
 
-    /// Another handle on this device, without an arena: its work follows what was enqueued here and is followed by what comes.
+    /// Another handle on this device, without an arena. It shares the stream, so work of both
+    /// handles runs in call order.
     fn beside(&self) -> Result<Self>
     where
         Self: Sized;
 
-    /// Memory of the whole device; an arena counts as used.
+    /// Free and total memory of the device; an arena counts as used.
     fn memory(&self) -> Result<Memory>;
 
     /// Allocates the arena: `bytes` of device memory for all buffers.
     ///
     /// # Errors
-    /// 69 where not so much is free, 1 if there is an arena already.
+    /// 69: not enough memory is free; 1: there already is an arena.
     fn reserve(&mut self, bytes: u64) -> Result<()>;
 
-    /// Gives the arena's memory back; its buffers stay, and hold nothing until [`Device::resume`].
+    /// Frees the arena's memory. Its buffers remain, without content, until [`Device::resume`].
     fn suspend(&mut self) -> Result<()>;
 
-    /// Takes the arena's memory again, with any content. False where it is not to be had, or at another address only: then
-    /// everything that knows an address is to be made anew.
+    /// Allocates the arena's memory again, with undefined content. Returns false if memory is
+    /// short, or available only at another address. Then everything that stores addresses, such as
+    /// a graph, must be rebuilt.
     fn resume(&mut self) -> Result<bool>;
 
     /// Bytes of the arena that GEMMs use as workspace.
@@ -105,34 +107,34 @@ pub trait Device {
     /// The arena.
     fn arena(&self) -> Result<&Arena>;
 
-    /// An uninitialized buffer of `length` values.
+    /// Allocates an uninitialized buffer of `length` values.
     ///
     /// # Errors
-    /// 69 where the arena is full, 1 before [`Device::reserve`].
+    /// 69: the arena is full; 1: [`Device::reserve`] was not called.
     fn allocate<T: Element>(&mut self, length: usize) -> Result<Buffer<T>> {
         self.arena()?.allocate(length)
     }
 
-    /// Copies values from the host; `from` may be reused at once.
+    /// Copies values from the host. `from` may be reused as soon as this returns.
     fn upload<T: Element>(&mut self, from: &[T], to: Slice<'_, T>) -> Result<()>;
 
     /// Waits for all work, then copies values to the host.
     fn download<T: Element>(&mut self, from: Slice<'_, T>, to: &mut [T]) -> Result<()>;
 
-    /// Copies values on the device; the ranges do not overlap.
+    /// Copies values on the device; the ranges must not overlap.
     fn copy<T: Element>(&mut self, from: Slice<'_, T>, to: Slice<'_, T>) -> Result<()>;
 
     /// Sets every value to zero.
     fn clear<T: Element>(&mut self, what: Slice<'_, T>) -> Result<()>;
 
-    /// Whether it runs the kernels of a source: those for one architecture run there alone.
+    /// Returns true if it runs the kernels of a source, which may be limited to one architecture.
     fn runs(&self, source: &Source) -> bool {
         source.architecture.is_none()
     }
 
     /// Runs a kernel.
     ///
-    /// The kernel's own contract (lengths its buffers must have for the scalars given) is not checked here.
+    /// Does not check the kernel's contract, such as the buffer lengths that follow from its scalars.
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()>;
 
     /// Computes a GEMM.
@@ -141,8 +143,8 @@ pub trait Device {
     /// Waits for all work.
     fn synchronize(&mut self) -> Result<()>;
 
-    /// Starts capturing: launches, GEMMs, device copies and what libraries put into the stream are added to a graph
-    /// instead of run. False where the device cannot capture.
+    /// Starts capturing: launches, GEMMs, device copies and work that libraries enqueue are recorded in a
+    /// graph instead of run. Returns false if the device cannot capture.
     fn begin_capture(&mut self) -> Result<bool> {
         Ok(false)
     }
@@ -152,13 +154,13 @@ pub trait Device {
         Err(Failure::work("this device has no CUDA graphs"))
     }
 
-    /// Launches a captured graph, over the present content of its buffers.
+    /// Runs a captured graph on the current content of its buffers.
     fn replay(&mut self, _graph: &Self::Graph) -> Result<()> {
         Err(Failure::work("this device has no CUDA graphs"))
     }
 
-    /// Captures `work` without running it; nothing, with `work` not called, where the device cannot capture. Modules and
-    /// memory that the work needs must be loaded: run it once before.
+    /// Captures `work` without running it. Returns `None` without calling `work` if the device cannot
+    /// capture. Modules and memory that the work needs must be loaded already, so run it once before.
     fn capture(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Self::Graph>>
     where
         Self: Sized,

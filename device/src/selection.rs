@@ -1,4 +1,4 @@
-//! `--device`: a device whose kind is known at run time only.
+//! The value of `--device`, and a device whose kind is known only at run time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,13 +15,13 @@ use crate::kernel::{Argument, Kernel, Shape, Source};
 use crate::sim::Sim;
 use crate::{Device, Memory, times};
 
-/// The kind of hardware that computes.
+/// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DeviceKind {
-    /// The CPU, with code of its own.
+    /// The CPU, which has its own implementation.
     #[default]
     Cpu,
-    /// The NVIDIA GPU of this number.
+    /// The NVIDIA GPU with this number.
     Cuda(u32),
     /// The simulator: the CUDA kernels on the CPU.
     Sim,
@@ -32,10 +32,10 @@ impl DeviceKind {
     pub const HELP: &str = "cpu, cuda, cuda:N (the N-th NVIDIA GPU), or sim: the CUDA kernels run on the CPU, far too \
                             slow for work, for tests and debugging";
 
-    /// The kind that a flag's value names.
+    /// Parses a flag's value.
     ///
     /// # Errors
-    /// Usage (exit 2) for anything else.
+    /// Usage (exit 2) for unknown devices.
     pub fn parse(flag: &str, text: &str) -> Result<Self> {
         text.parse().map_err(|()| {
             Failure::usage(format!("{flag} {text}: not a device"))
@@ -70,7 +70,7 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// The variable that names the device of tests; the simulator where it is not set.
+/// The environment variable that selects the device of tests; by default the simulator.
 pub const TEST_DEVICE: &str = "TROUPE_TEST_DEVICE";
 
 /// A GPU or the simulator.
@@ -81,7 +81,7 @@ pub enum Any {
     Sim(Sim),
 }
 
-/// One call, on whichever it is.
+/// Forwards a call to the actual device.
 macro_rules! forward {
     ($self:expr, $device:ident => $call:expr) => {
         match $self {
@@ -92,7 +92,7 @@ macro_rules! forward {
 }
 
 impl Any {
-    /// Opens a device; the simulator uses so many threads.
+    /// Opens a device. The simulator uses `threads` threads.
     ///
     /// # Errors
     /// 69 where it is not available; 1 for the CPU, which does not implement [`Device`].
@@ -104,10 +104,10 @@ impl Any {
         }
     }
 
-    /// The device that tests run on: the simulator with the schedule `seed`, or the device that [`TEST_DEVICE`] names.
+    /// The device for tests: the one that [`TEST_DEVICE`] names, or the simulator with schedule `seed`.
     ///
     /// # Errors
-    /// As [`Any::open`].
+    /// See [`Any::open`].
     pub fn for_tests(seed: u64) -> Result<Self> {
         let kind = std::env::var(TEST_DEVICE)
             .map_or(Ok(DeviceKind::Sim), |name| DeviceKind::parse(TEST_DEVICE, &name))?;
@@ -121,19 +121,20 @@ impl Any {
         Ok(device)
     }
 
-    /// Runs the kernels that every GPU runs in place of the device's own.
-    pub fn without_own_kernels(&mut self) {
-        forward!(self, device => device.without_own_kernels());
+    /// Runs the portable kernels instead of those written for the device's architecture.
+    pub fn without_architecture_kernels(&mut self) {
+        forward!(self, device => device.without_architecture_kernels());
     }
 
-    /// The seeds that tests run under: four schedules of the simulator; on a GPU two, which compares a second run's bits.
+    /// Seeds for tests: four schedules in the simulator; two on a GPU, to compare the bits of two runs.
     pub fn test_seeds() -> std::ops::Range<u64> {
         let kind = std::env::var(TEST_DEVICE).ok().and_then(|name| name.parse().ok());
         if matches!(kind, Some(DeviceKind::Cuda(_))) { 0..2 } else { 0..4 }
     }
 }
 
-/// Keeps the GPU's context until the process ends: creating it for each of a few hundred tests takes minutes.
+/// Keeps the GPU's context until the process ends, since creating one for each of a few
+/// hundred tests takes minutes.
 fn keep_context(number: u32) -> Result<()> {
     static HELD: Once = Once::new();
     let mut outcome = Ok(());
@@ -142,7 +143,7 @@ fn keep_context(number: u32) -> Result<()> {
 }
 
 impl Any {
-    /// Does `work`, and times it if times are asked for.
+    /// Runs `work`, and times it if kernel times were requested.
     fn timed(
         &mut self,
         name: impl FnOnce() -> String,

@@ -1,9 +1,8 @@
-//! Time by kernel, to find slow ones: with `TROUPE_KERNEL_TIMES=FILE` every launch and every GEMM of an
-//! [`Any`](crate::Any) waits for the one before it and is timed until it is done.
+//! Time by kernel, to find slow ones. With `TROUPE_KERNEL_TIMES=FILE` every launch and GEMM of an
+//! [`Any`](crate::Any) first waits for the one before it, and is timed until it is done.
 //!
-//! The waiting costs ten microseconds or so, which are counted: a sum over many small kernels is too large,
-//! and a run is slower. The file is written anew at each synchronization, so that a run that is cut off
-//! leaves its times so far.
+//! Waiting costs about ten microseconds, which are included: sums over many small kernels are too large, and
+//! the run is slower. The file is rewritten at each synchronization, so an interrupted run leaves its times.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,13 +13,13 @@ use record::failure::{Failure, Result};
 
 const VARIABLE: &str = "TROUPE_KERNEL_TIMES";
 
-/// Launches and their time, by kernel.
+/// Number and total time of launches, by kernel.
 pub(crate) struct Times {
     path: PathBuf,
     sums: Mutex<BTreeMap<String, (u64, Duration)>>,
 }
 
-/// The times of this process, if they are asked for.
+/// The times of this process, if requested.
 pub(crate) fn asked() -> Option<&'static Times> {
     static TIMES: OnceLock<Option<Times>> = OnceLock::new();
     let named = || std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
@@ -28,17 +27,17 @@ pub(crate) fn asked() -> Option<&'static Times> {
 }
 
 impl Times {
-    /// Counts a launch.
+    /// Adds a launch.
     pub fn add(&self, kernel: String, time: Duration) {
         let mut sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = sums.entry(kernel).or_default();
         *sum = (sum.0 + 1, sum.1 + time);
     }
 
-    /// Writes the file: a JSON object a line, the longest first.
+    /// Writes the file: one JSON object a line, the longest time first.
     ///
     /// # Errors
-    /// A file that cannot be written (74).
+    /// The file cannot be written (74).
     pub fn write(&self) -> Result<()> {
         let text = lines(&self.sums.lock().unwrap_or_else(PoisonError::into_inner));
         std::fs::write(&self.path, text)

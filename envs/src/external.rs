@@ -1,10 +1,12 @@
 //! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
 //!
 //! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
-//! candidates costs it nothing either. [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it
+//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it
 //! dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
+
+mod state_value;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +15,18 @@ use std::time::Duration;
 use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
-use serde::Deserialize;
+use record::tools;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
+
+use state_value::StateValue;
 
 use environment::workflow::Workflow;
 use environment::{Environment, Outcome, State, apply_in_order};
 use sandbox::supervise::Processes;
 
-/// Turn limit when neither `--turns` nor the program gives one: the paper's T.
+/// Turn limit if neither `--turns` nor the program gives one; the paper's T.
 const TURNS: u32 = 4;
 
 /// The environment behind a command. Clones share its processes.
@@ -29,13 +35,13 @@ pub struct External {
     command: String,
     processes: Arc<Processes>,
     probing: Arc<Probing>,
-    /// True if rewards out of their range are refused.
+    /// True if rewards out of range are refused.
     strict: bool,
 }
 
 impl External {
-    /// The environment that `command` runs, each response within `timeout`. The program is not started before its first
-    /// request.
+    /// The environment that `command` runs, with a time limit per response. The program
+    /// starts with the first request.
     pub fn new(command: &str, timeout: Duration) -> External {
         External {
             command: command.to_owned(),
@@ -68,7 +74,8 @@ impl External {
     /// # Errors
     /// The program does not respond: work. It refuses the task, or violates the protocol: data.
     pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
-        let response: ResetResponse = read(self.processes.ask(External::reset_request(task, workflow))?)?;
+        let (answer, process) = self.processes.ask(External::reset_request(task, workflow))?;
+        let response: ResetResponse = read(answer)?;
         let (least, most) = response.reward_range;
         if !(least.is_finite() && most.is_finite() && least <= most) {
             return Err(Failure::data(format!(
@@ -79,7 +86,7 @@ impl External {
             return Err(Failure::data("`turns` is 0: an episode has one turn at least")
                 .hint("leave `turns` out, and --turns or its default applies"));
         }
-        let state = ExternalState {
+        let mut state = ExternalState {
             reward_range: response.reward_range,
             strict: self.strict,
             processes: self.processes.clone(),
@@ -87,10 +94,11 @@ impl External {
             workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
             turns: response.turns.unwrap_or(TURNS),
             together: response.together,
-            state: response.state,
+            state: StateValue::new(&self.processes, process, response.state, response.handles),
             observations: response.observations,
             solved: false,
         };
+        state.take_turn(response.turn)?;
         state.check_observations()?;
         Ok(state)
     }
@@ -101,7 +109,7 @@ impl External {
         self.probing.lock().0 = true;
     }
 
-    /// Why a `probe` request failed, if one did; reported once.
+    /// The error of the first failed `probe` request; reported once.
     pub fn probe_failure(&self) -> Option<Failure> {
         self.probing.lock().1.take()
     }
@@ -142,7 +150,34 @@ impl Probing {
 }
 
 /// What each agent sees; `None` for one that skips its turn.
-type Observations = BTreeMap<String, Option<Vec<Message>>>;
+type Observations = BTreeMap<String, Option<Observation>>;
+
+/// What an agent sees: messages, or `{"messages": …, "tools": …}`.
+#[derive(Clone)]
+struct Observation {
+    messages: Vec<Message>,
+    tools: Option<Arc<Value>>,
+}
+
+impl<'de> Deserialize<'de> for Observation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct WithTools {
+            messages: Vec<Message>,
+            tools: Option<Value>,
+        }
+        let value = Value::deserialize(deserializer)?;
+        if !value.is_object() {
+            let messages = serde_json::from_value(value).map_err(D::Error::custom)?;
+            return Ok(Observation { messages, tools: None });
+        }
+        let WithTools { messages, tools } = serde_json::from_value(value).map_err(D::Error::custom)?;
+        if let Some(tools) = &tools {
+            tools::check(tools).map_err(D::Error::custom)?;
+        }
+        Ok(Observation { messages, tools: tools.map(Arc::new) })
+    }
+}
 
 /// The response to a request with `task`.
 #[derive(Deserialize)]
@@ -152,9 +187,14 @@ struct ResetResponse {
     agents: Vec<String>,
     order: Value,
     turns: Option<u32>,
+    /// Who acts; the others need no observation.
+    turn: Option<Actors>,
     /// True if it supports `actions`.
     #[serde(default)]
     together: bool,
+    /// True if a `state` is a handle of its process.
+    #[serde(default)]
+    handles: bool,
     #[serde(default = "unit")]
     reward_range: (f64, f64),
 }
@@ -170,6 +210,14 @@ struct StepRewards {
     local: Local,
 }
 
+/// Who acts next: an agent, or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `turn` as an agent, or as an array of agents")]
+enum Actors {
+    One(String),
+    Several(Vec<String>),
+}
+
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
 enum Local {
@@ -180,7 +228,6 @@ enum Local {
 /// The response to a request with `state`, `agent` and `action`.
 #[derive(Deserialize)]
 struct StepResponse {
-    state: Value,
     rewards: StepRewards,
     #[serde(default)]
     reward_components: BTreeMap<String, f64>,
@@ -188,6 +235,7 @@ struct StepResponse {
     success: bool,
     #[serde(default)]
     observations: Observations,
+    turn: Option<Actors>,
 }
 
 /// The response to a request with `state`, `agent` and `probe`.
@@ -198,7 +246,7 @@ pub struct ProbeResponse {
     pub probes: Vec<String>,
     /// An action that no other outscores.
     pub oracle: Option<String>,
-    /// True if the task is solved here, found by other means than the last action's.
+    /// True if the task is solved here, determined independently of the last action's result.
     pub solved: bool,
 }
 
@@ -207,7 +255,7 @@ fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
         .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
 }
 
-/// A situation that the program described.
+/// A state that the program described.
 #[derive(Clone)]
 pub struct ExternalState {
     processes: Arc<Processes>,
@@ -217,12 +265,33 @@ pub struct ExternalState {
     together: bool,
     reward_range: (f64, f64),
     strict: bool,
-    state: Value,
+    state: StateValue,
     observations: Observations,
     solved: bool,
 }
 
 impl ExternalState {
+    /// True if the state is kept by the program's process.
+    pub fn is_handle(&self) -> bool {
+        self.state.is_handle()
+    }
+
+    /// Lets everyone that `turn` leaves out skip its turn.
+    fn take_turn(&mut self, turn: Option<Actors>) -> Result<()> {
+        let named = match turn {
+            None => return Ok(()),
+            Some(Actors::One(agent)) => vec![agent],
+            Some(Actors::Several(agents)) => agents,
+        };
+        if let Some(agent) = named.iter().find(|agent| !self.workflow.agents().contains(agent)) {
+            return Err(Failure::data(format!("`turn` names {agent}, who is none of the agents")));
+        }
+        for agent in self.workflow.agents().iter().filter(|agent| !named.contains(agent)) {
+            self.observations.insert(agent.clone(), None);
+        }
+        Ok(())
+    }
+
     fn check_observations(&self) -> Result<()> {
         const SKIP: &str = "null says that an agent skips its turn";
         for agent in self.workflow.agents() {
@@ -232,7 +301,7 @@ impl ExternalState {
                         Failure::data(format!("`observations` has nothing for the agent {agent}")).hint(SKIP)
                     );
                 }
-                Some(Some(messages)) if messages.is_empty() => {
+                Some(Some(observation)) if observation.messages.is_empty() => {
                     return Err(Failure::data(format!(
                         "`observations` has no message for the agent {agent}, and a prompt is not empty"
                     ))
@@ -250,10 +319,23 @@ impl ExternalState {
         }
     }
 
+    /// The calls in an action of an agent that may call tools.
+    fn calls(&self, agent: &str, text: &str) -> Option<Value> {
+        self.tools(agent).map(|_| tools::parse(text).iter().map(tools::ToolCall::to_json).collect())
+    }
+
+    /// The request that applies an action.
+    fn action(&self, agent: &str, text: &str) -> Value {
+        let mut request = json!({"agent": agent, "action": text});
+        if let Some(calls) = self.calls(agent, text) {
+            request["tool_calls"] = calls;
+        }
+        request
+    }
+
     /// Sends `request`, which is about the actions of `agents`, and about this state.
-    fn step(&mut self, mut request: Value, agents: &[&str]) -> Result<Outcome> {
-        request["state"] = self.state.clone();
-        let response: StepResponse = read(self.processes.ask(request)?)?;
+    fn step(&mut self, request: Value, agents: &[&str]) -> Result<Outcome> {
+        let response: StepResponse = read(self.state.apply(&self.processes, request)?)?;
         let (team, (least, most)) = (response.rewards.team, self.reward_range);
         let (local, locals) = match response.rewards.local {
             Local::Of(local) => (local, BTreeMap::new()),
@@ -278,10 +360,10 @@ impl ExternalState {
                 "`success` is true and `terminated` false: a success ends the episode",
             ));
         }
-        self.state = response.state;
         self.observations = response.observations;
         self.solved = response.success;
         if !response.terminated {
+            self.take_turn(response.turn)?;
             self.check_observations()?;
         }
         Ok(Outcome {
@@ -293,12 +375,12 @@ impl ExternalState {
         })
     }
 
-    /// Test actions and oracle of `agent`, as the program gives them.
+    /// The program's test actions and oracle for `agent`.
     ///
     /// # Errors
     /// It does not respond: work. It does not support `probe`: data.
     pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
-        read(self.processes.ask(json!({"state": self.state, "agent": agent, "probe": true}))?)
+        read(self.state.ask(&self.processes, json!({"agent": agent, "probe": true}))?)
     }
 
     /// [`ExternalState::probe`] once probes are enabled; a failure is kept for [`External::probe_failure`].
@@ -329,11 +411,16 @@ impl State for ExternalState {
     }
 
     fn observe(&self, agent: &str) -> Vec<Message> {
-        self.observations.get(agent).cloned().flatten().unwrap_or_default()
+        let observation = self.observations.get(agent).and_then(Option::as_ref);
+        observation.map(|observation| observation.messages.clone()).unwrap_or_default()
+    }
+
+    fn tools(&self, agent: &str) -> Option<Arc<Value>> {
+        self.observations.get(agent)?.as_ref()?.tools.clone()
     }
 
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.step(json!({"agent": agent, "action": text}), &[agent])
+        self.step(self.action(agent, text), &[agent])
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
@@ -341,7 +428,15 @@ impl State for ExternalState {
             let texts: Map<String, Value> =
                 actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
             let agents: Vec<&str> = actions.iter().map(|(agent, _)| *agent).collect();
-            return self.step(json!({"actions": texts}), &agents);
+            let mut request = json!({"actions": texts});
+            let calls = actions
+                .iter()
+                .filter_map(|(agent, text)| Some(((*agent).to_owned(), self.calls(agent, text)?)));
+            let calls: Map<String, Value> = calls.collect();
+            if !calls.is_empty() {
+                request["tool_calls"] = calls.into();
+            }
+            return self.step(request, &agents);
         }
         apply_in_order(self, actions)
     }
@@ -352,7 +447,9 @@ impl State for ExternalState {
         }
         let others: Map<String, Value> =
             others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
-        self.step(json!({"agent": agent, "action": text, "beside": others}), &[agent]).map(Some)
+        let mut request = self.action(agent, text);
+        request["beside"] = others.into();
+        self.step(request, &[agent]).map(Some)
     }
 
     fn scores_together(&self) -> bool {
@@ -363,8 +460,20 @@ impl State for ExternalState {
         Box::new(self.clone())
     }
 
+    /// The program's state; of a state that it keeps, what the agents see.
     fn to_json(&self) -> Value {
-        self.state.clone()
+        match &self.state {
+            StateValue::Json(state) => state.clone(),
+            StateValue::Handle(_) => {
+                let seen = |observation: &Option<Observation>| {
+                    json!(observation.as_ref().map(|seen| &seen.messages))
+                };
+                self.observations
+                    .iter()
+                    .map(|(agent, observation)| (agent.clone(), seen(observation)))
+                    .collect()
+            }
+        }
     }
 
     fn oracle(&self, agent: &str) -> Option<String> {
@@ -388,14 +497,14 @@ impl State for ExternalState {
     }
 
     fn draw(&self) -> String {
-        self.state.to_string()
+        self.state.value().to_string()
     }
 }
 
-/// What every environment has to have an outcome for.
+/// Texts for which every environment must have an outcome.
 pub const MALFORMED: [&str; 9] =
     ["", " ", "\n", "\u{0}", "[[[", "{\"action\":1}", "\\\"", "🦀 日本", "-1e999"];
-/// Words of an observation that are tried.
+/// How many words of an observation to try.
 const WORDS: usize = 24;
 
 fn words(messages: &[Message]) -> Vec<String> {

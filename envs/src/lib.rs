@@ -26,6 +26,7 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &games::sokoban::SOKOBAN,
     &problems::code::CODE,
     &games::tic_tac_toe::TicTacToe,
+    &games::philosophers::Philosophers,
     &problems::writing::WRITE,
     &problems::writing::TLDR,
     &problems::writing::ARXIV,

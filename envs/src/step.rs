@@ -1,18 +1,19 @@
-//! The step protocol: an environment as lines of JSON, one answer a request, in order.
+//! The step protocol: an environment as lines of JSON, with one answer per request, in order.
 //!
-//! A request with `task` resets: the response holds the first `state`, the observations, the agents and their order
-//! (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and `action` is answered
-//! with the state after it and what the action earned. One with `state` and `actions`, an object of texts by agent,
-//! executes the actions of a stage of several agents together, and `rewards.local` has a number for each of them; the reset
-//! response says `together: true` where that is supported, otherwise they are executed one after another; and `reward_range`
-//! where rewards leave [0, 1]. With `beside`, the actions that the others of the stage chose,
-//! `action` is scored together with them. One with `state`, `agent` and `"probe":true` changes nothing:
-//! it returns `probes` (test actions), `oracle` (one that no other outscores, or null) and `solved`; only
-//! `envs check --env-command` sends it. An observation that is null says that its agent skips its turn.
+//! A request with `task` resets: the response holds the first `state`, the observations, the agents and their
+//! order (`sequential`, `parallel`, or stages as arrays of agents). A request with `state`, `agent` and
+//! `action` is answered with the next state and the action's reward. One with `state` and `actions`, an
+//! object of texts by agent, executes the actions of a stage of several agents together, and `rewards.local`
+//! has a number for each of them. The reset response has `together: true` if that is supported; otherwise
+//! actions are executed one after another. It has `reward_range` if rewards leave [0, 1]. With `beside`, the
+//! chosen actions of the others in the stage, `action` is scored together with them. A request with `state`,
+//! `agent` and `"probe":true` changes nothing: it returns `probes` (test actions), `oracle` (an action that
+//! no other outscores, or null) and `solved`; only `envs check --env-command` sends it. A null observation
+//! means that its agent skips its turn.
 //!
-//! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with `error`, and the next
-//! one is read. The response is a pure function of the line: the same line in gives the same bytes out, in any order and
-//! any process.
+//! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with
+//! `error`, and the next one is read. The response is a pure function of the line: the same line gives the
+//! same bytes, in any order and any process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn together(state: &mut dyn State, request: &Map<String, Value>, actions: &Value
     state.apply_together(&actions)
 }
 
-/// Texts by agent, of the field `name`.
+/// The texts by agent in the field `name`.
 fn texts(state: &dyn State, name: &str, value: &Value) -> Result<BTreeMap<String, String>> {
     let texts: BTreeMap<String, String> = BTreeMap::deserialize(value)
         .map_err(|error| Failure::data(format!("`{name}` are no texts by agent: {error}")))?;
@@ -164,7 +165,7 @@ fn texts(state: &dyn State, name: &str, value: &Value) -> Result<BTreeMap<String
     Ok(texts)
 }
 
-/// What each agent sees; null for one that skips its turn.
+/// Each agent's observation; null for one that skips its turn.
 fn observations(state: &dyn State) -> Value {
     let seen = |agent: &String| state.acts(agent).then(|| state.observe(agent));
     let agents = state.workflow().agents();

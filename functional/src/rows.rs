@@ -28,14 +28,14 @@ vectorized! {
 }
 
 vectorized! {
-    /// [`rotate_head`], kept out of line.
+    /// [`rotate_head`], not inlined.
     pub fn rotate(head: &[f32], norm: &[f32], epsilon: f32, cos: &[f32], sin: &[f32], out: &mut [f32]) {
         rotate_head(head, norm, epsilon, cos, sin, out);
     }
 }
 
-/// Normalizes a head (unless `norm` is empty) and rotates it. Dimension `i` pairs with `i + cos.len()`, as in Hugging Face's
-/// models; those beyond the pairs are not rotated.
+/// Normalizes a head (unless `norm` is empty) and rotates it. Dimension `i` pairs with `i + cos.len()`, as in
+/// Hugging Face's models; dimensions beyond the pairs are not rotated.
 #[inline(always)]
 pub fn rotate_head(head: &[f32], norm: &[f32], epsilon: f32, cos: &[f32], sin: &[f32], out: &mut [f32]) {
     let half = cos.len();

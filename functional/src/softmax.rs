@@ -1,16 +1,17 @@
-//! Sums of exponentials: the softmax of attention, whose keys may lie anywhere, and the log-softmax of logits, of which only
-//! some may be in memory.
+//! Sums of exponentials: the softmax of attention, whose keys may lie anywhere in memory, and the log-softmax
+//! of logits, which may be computed chunk by chunk.
 
 use crate::vector::{exp, maximum};
 use crate::vectorized;
 
-/// Rows whose sums go side by side: one at a time would wait for each addition.
+/// Rows that are summed in parallel, because the additions of a single row would wait for each other.
 const SIDE_BY_SIDE: usize = 8;
 
 vectorized! {
-    /// Turns each row of `width` scores, `stride` apart, into `exp(score - largest)`. Its largest score goes to `largest`, the sum
-    /// of its exponentials to `sums`, which has a value a row. A score of negative infinity weighs nothing: the sum is in
-    /// the order of the keys, so such scores may be anywhere among the others and change no bit.
+    /// Turns each row of `width` scores, `stride` apart, into `exp(score - largest)`. Writes each row's
+    /// largest score to `largest`, and the sum of its exponentials to `sums`. Scores of negative infinity
+    /// add exactly 0, and sums follow the order of the keys, so such scores may stand anywhere among the
+    /// others without changing a bit.
     pub fn softmax(width: usize, stride: usize, scores: &mut [f32], largest: &mut [f32], sums: &mut [f32]) {
         let rows = scores.chunks_mut(SIDE_BY_SIDE * stride);
         let statistics = largest.chunks_mut(SIDE_BY_SIDE).zip(sums.chunks_mut(SIDE_BY_SIDE));
@@ -48,13 +49,14 @@ vectorized! {
 
 /// Logits whose exponentials are summed together in f32.
 pub const TILE: usize = 64;
-/// Logits that are taken relative to the largest of them. A row is summed chunk by chunk, since not all of it may be in memory.
+/// Logits per chunk. Each chunk is summed relative to its largest logit, since a row may not
+/// be in memory as a whole.
 pub const CHUNK: usize = 4096;
 
 /// Sums over a chunk of logits, in tiles of [`TILE`], relative to its largest logit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogitChunk {
-    /// The largest logit. A NaN may be skipped; it shows in the total.
+    /// The largest logit. A NaN may be skipped here, but makes the total NaN.
     pub largest: f32,
     /// `sum exp(scaled)`, where `scaled = (logit - largest) / temperature`.
     pub total: f64,
@@ -63,7 +65,7 @@ pub struct LogitChunk {
 }
 
 impl LogitChunk {
-    /// Sums at most [`CHUNK`] logits; the sum of each tile goes to `tiles`.
+    /// Sums at most [`CHUNK`] logits; writes each tile's sum to `tiles`.
     pub fn new(logits: &[f32], temperature: f32, tiles: &mut [f32; CHUNK / TILE]) -> LogitChunk {
         let mut ends = (0.0, 0.0);
         sum_tiles(logits, 1.0 / temperature, tiles, &mut ends);
@@ -72,13 +74,13 @@ impl LogitChunk {
         LogitChunk { largest: ends.0, total, moment: f64::from(ends.1) }
     }
 
-    /// What its sums are multiplied by to be relative to another logit, the largest of its row.
+    /// The factor that makes the chunk's sums relative to `largest`, the largest logit of the row.
     pub fn factor(&self, largest: f32, temperature: f32) -> f64 {
         f64::from(exp((self.largest - largest) * (1.0 / temperature)))
     }
 }
 
-/// Adds lanes, halves onto halves.
+/// Adds lanes, folding halves.
 #[inline(always)]
 fn fold16(mut lanes: [f32; 16]) -> f32 {
     for width in [8, 4, 2, 1] {
@@ -89,16 +91,16 @@ fn fold16(mut lanes: [f32; 16]) -> f32 {
     lanes[0]
 }
 
-/// `exp(scaled)`, and a moment to which that times `scaled` is added.
+/// `exp(scaled)`, and `moment + exp(scaled) * scaled`.
 #[inline(always)]
-fn weighed(scaled: f32, moment: f32) -> (f32, f32) {
+fn exp_with_moment(scaled: f32, moment: f32) -> (f32, f32) {
     let weight = exp(scaled);
-    // Not infinity times zero where a logit is negative infinity.
+    // Avoids 0 × infinity for a logit of negative infinity.
     (weight, weight.mul_add(if weight == 0.0 { 0.0 } else { scaled }, moment))
 }
 
 vectorized! {
-    /// The sums of tiles; then the largest logit and the moment.
+    /// Writes the sums of tiles, and the largest logit and the moment to `ends`.
     fn sum_tiles(logits: &[f32], scale: f32, tiles: &mut [f32; CHUNK / TILE], ends: &mut (f32, f32)) {
         let largest = maximum(logits);
         let shift = if largest == f32::NEG_INFINITY { 0.0 } else { largest };
@@ -109,12 +111,12 @@ vectorized! {
             let rest = sixteens.remainder();
             for logits in sixteens {
                 for lane in 0..16 {
-                    let (weight, moment) = weighed((logits[lane] - shift) * scale, moments[lane]);
+                    let (weight, moment) = exp_with_moment((logits[lane] - shift) * scale, moments[lane]);
                     (lanes[lane], moments[lane]) = (lanes[lane] + weight, moment);
                 }
             }
             for lane in 0..rest.len() {
-                let (weight, moment) = weighed((rest[lane] - shift) * scale, moments[lane]);
+                let (weight, moment) = exp_with_moment((rest[lane] - shift) * scale, moments[lane]);
                 (lanes[lane], moments[lane]) = (lanes[lane] + weight, moment);
             }
             *sum = fold16(lanes);
@@ -125,7 +127,7 @@ vectorized! {
 
 vectorized! {
     /// exp((logit - shift) / temperature) of each logit: with the largest of its chunk, the same bits that a tile adds.
-    pub fn weights(logits: &[f32], shift: f32, temperature: f32, weights: &mut Vec<f32>) {
+    pub fn exp_scaled(logits: &[f32], shift: f32, temperature: f32, weights: &mut Vec<f32>) {
         let scale = 1.0 / temperature;
         weights.clear();
         weights.resize(logits.len(), 0.0);
@@ -163,7 +165,7 @@ impl LogSumExp {
         all
     }
 
-    /// Returns true if all logits were numbers, and one of them finite.
+    /// Returns true if no logit was NaN and at least one was finite.
     pub fn is_distribution(&self) -> bool {
         self.total.is_finite() && self.total > 0.0
     }
@@ -199,7 +201,7 @@ mod tests {
     #[test]
     fn a_distribution_of_several_chunks_is_that_of_f64() {
         for (length, temperature) in [(1, 1.0), (97, 0.7), (4096, 1.0), (9000, 1.3)] {
-            // The largest is in the second chunk, if any, and some tokens are impossible.
+            // The largest logit is in the second chunk, if there is one, and some tokens are impossible.
             let logit = |i: usize| match i % 50 {
                 7 => f32::NEG_INFINITY,
                 _ => (i as f32 * 0.7).sin() * 12.0 + if i > 4096 { 3.0 } else { 0.0 },

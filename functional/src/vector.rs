@@ -1,7 +1,7 @@
 //! Loops compiled for each instruction set, and the reductions and exponential they use.
 //!
-//! Sums have a fixed number of lanes in a fixed order, and every operation rounds alike on all instruction sets, so results
-//! are bit-identical on each.
+//! Sums have a fixed number of lanes and a fixed order, and every operation rounds the same on all
+//! instruction sets, so results are bit-identical.
 
 /// Compiles a function body for AVX-512, AVX2 and the baseline, and dispatches at run time.
 #[macro_export]
@@ -56,7 +56,7 @@ fn fold(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// `sum_i f(a_i, b_i)`, both of one length.
+/// `sum_i f(a_i, b_i)` over slices of equal length.
 #[inline(always)]
 fn sum2(a: &[f32], b: &[f32], f: impl Fn(f32, f32, f32) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -79,7 +79,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     sum2(a, b, |a, b, sum| a.mul_add(b, sum))
 }
 
-/// The largest value; negative infinity if there is none.
+/// The largest value, or negative infinity for an empty slice.
 #[inline(always)]
 pub fn maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -101,7 +101,8 @@ pub fn maximum(values: &[f32]) -> f32 {
 pub fn exp(x: f32) -> f32 {
     const LOWEST: f32 = -87.0;
     const HIGHEST: f32 = 88.0;
-    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
+    // Adding and then subtracting 1.5 * 2^23 rounds to the nearest integer, which the
+    // low bits of the sum hold.
     const ROUNDER: f32 = 12_582_912.0;
     let clamped = if x < LOWEST { LOWEST } else { x };
     let clamped = if clamped > HIGHEST { HIGHEST } else { clamped };

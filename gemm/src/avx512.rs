@@ -1,5 +1,5 @@
-//! The AVX-512 kernels: tiles of 14 by 32, 28 of the 32 vector registers holding sums. One multiplies f32, one f32 by bf16,
-//! which takes half the memory, one pairs of bf16.
+//! The AVX-512 kernels: tiles of 14 by 32, with sums in 28 of the 32 vector registers. They multiply f32 by
+//! f32; f32 by bf16, which halves the memory; and pairs of bf16.
 
 use crate::micro_kernel::{MicroKernel, PackBlock, Tile, Word};
 use std::arch::x86_64::*;
@@ -7,7 +7,8 @@ use std::mem::transmute;
 
 type Run = unsafe fn(Tile, usize, *const Word, *const Word, *const f32, *mut f32);
 
-/// Kernels by number of rows, for tiles of up to 16 and up to 32 columns; then the same for a left operand in place.
+/// Kernels by number of rows, for tiles of up to 16 and up to 32 columns; then the same for
+/// an unpacked left operand.
 macro_rules! by_rows {
     ($tile:ident: $($rows:literal)*) => {
         [
@@ -58,13 +59,9 @@ macro_rules! kernel {
     };
 }
 
+kernel!(Single, 1, tile, transpose, copy);
 kernel!(
-    /// f32.
-    Single, 1, tile, transpose, copy
-);
-kernel!(
-    /// f32, with the right operand in the upper halves of its values: a word holds two columns that are 16
-    /// apart.
+    /// f32, with the right operand in the upper halves of its values: a word holds two columns, 16 apart.
     Halves, 1, tile_halves, transpose, copy,
     const RIGHT: usize = 16;,
     unsafe fn transpose_right(block: PackBlock) {
@@ -82,7 +79,7 @@ kernel!(
     Pairs, 2, tile_pairs, transpose_pairs, copy_pairs
 );
 
-/// Values of each row that packing asks for before it needs them.
+/// How many values ahead packing prefetches in each row.
 const AHEAD: usize = 64;
 
 /// The lowest `count` of 16 lanes.
@@ -90,9 +87,9 @@ fn lanes(count: usize) -> __mmask16 {
     (((1u32 << count.min(16)) - 1) & 0xffff) as __mmask16
 }
 
-/// Defines a tile function: its instruction set, the words of the right panel per place and how to read them,
-/// and how to add the products of two vectors of words to a sum. One macro, so that the sums never leave
-/// their registers.
+/// Defines a tile function from its instruction set, the words of the right panel per step and how
+/// to read them, and how to multiply and add two vectors of words to a sum. One macro for all, so
+/// that sums stay in registers.
 macro_rules! tile_function {
     ($name:ident, $features:literal, $width:literal, $read:ident,
         |$left:ident, $right:ident, $sum:ident| $product:expr) => {
@@ -167,14 +164,14 @@ tile_function!(tile_halves, "avx512f", 16, read_halves, |left, right, sum| {
     _mm512_fmadd_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right), *sum)
 });
 tile_function!(tile_pairs, "avx512f,avx512bf16", 32, read_words, |left, right, sum| {
-    // The vectors are of the same bits.
+    // Only reinterprets the bits.
     _mm512_dpbf16_ps(*sum, transmute::<__m512i, __m512bh>(left), transmute::<__m512i, __m512bh>(right))
 });
 
-/// Columns `16 * vector` and on of a place of a right panel.
+/// Reads 16 columns of one step of a right panel, from column `16 * vector` on.
 ///
 /// # Safety
-/// They can be read.
+/// `panel` must be valid for these columns.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn read_words(panel: *const Word, vector: usize) -> __m512i {
@@ -185,7 +182,7 @@ unsafe fn read_words(panel: *const Word, vector: usize) -> __m512i {
 /// [`read_words`] for [`Halves`].
 ///
 /// # Safety
-/// See there.
+/// See [`read_words`].
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn read_halves(panel: *const Word, vector: usize) -> __m512i {
@@ -197,7 +194,7 @@ unsafe fn read_halves(panel: *const Word, vector: usize) -> __m512i {
     }
 }
 
-/// The words of [`Halves`] for columns and those 16 after them.
+/// The words of [`Halves`] for 16 columns and the 16 after them.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn halved(low: __m512, high: __m512) -> __m512i {
@@ -229,7 +226,7 @@ unsafe fn transpose_halves(block: PackBlock) {
     }
 }
 
-/// Row by row; columns beyond the last are zero.
+/// Packs row by row; columns beyond the last are zero.
 #[target_feature(enable = "avx512f")]
 unsafe fn copy_halves(block: PackBlock) {
     let PackBlock { rows, columns, source, stride, target, width } = block;
@@ -245,8 +242,8 @@ unsafe fn copy_halves(block: PackBlock) {
     }
 }
 
-/// Defines a transposing function: its instruction set, the values per word, and how to read up to 16 words
-/// of a row from a place and a number of remaining values.
+/// Defines a transposing function from its instruction set, the values per word, and how to read
+/// up to 16 words of a row.
 macro_rules! transpose_function {
     ($name:ident, $features:literal, $in_word:literal, $read:ident) => {
         /// Transposes blocks of 16 by 16 words in registers. Lanes beyond `rows` receive values of row 0, which the
@@ -289,22 +286,22 @@ transpose_function!(transpose_pairs, "avx512f,avx512bf16", 2, read_pairs);
 /// The first 16 of `left` values.
 ///
 /// # Safety
-/// They can be read.
+/// `source` must be valid for them.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn read_single(source: *const f32, left: usize) -> __m512 {
-    // SAFETY: the mask keeps to what the caller grants.
+    // SAFETY: the mask limits the read to valid values.
     unsafe { _mm512_maskz_loadu_ps(lanes(left), source) }
 }
 
 /// The first 32 of `left` values, rounded, in 16 words.
 ///
 /// # Safety
-/// They can be read.
+/// `source` must be valid for them.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 unsafe fn read_pairs(source: *const f32, left: usize) -> __m512 {
-    // SAFETY: the masks keep to what the caller grants; vectors of the same bits.
+    // SAFETY: the masks limit the reads to valid values; the vectors are reinterpreted bit for bit.
     unsafe {
         let low = _mm512_maskz_loadu_ps(lanes(left), source);
         let high = _mm512_maskz_loadu_ps(lanes(left.saturating_sub(16)), source.wrapping_add(16));
@@ -344,7 +341,7 @@ unsafe fn copy(block: PackBlock) {
     }
 }
 
-/// Where the interleaved 16-bit values of two halves come from: 0, 16, 1, 17, …
+/// Indices that interleave the 16-bit values of two halves: 0, 16, 1, 17, …
 const INTERLEAVED: [u16; 32] = {
     let mut places = [0; 32];
     let mut place = 0;
@@ -355,7 +352,7 @@ const INTERLEAVED: [u16; 32] = {
     places
 };
 
-/// Two rows at a time; each row of words keeps to itself.
+/// Packs two rows at a time; each row of words belongs to one pair.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 unsafe fn copy_pairs(block: PackBlock) {
     let PackBlock { rows, columns, source, stride, target, width } = block;

@@ -19,11 +19,11 @@ pub fn round(value: f32) -> f32 {
     f32::from_bits(if value.is_nan() { bits | 0x0040_0000 } else { nearest })
 }
 
-/// Rounds `rows` rows of `width` words that hold one f32 each, and exchanges the two rows of each pair. Subnormal numbers
-/// become zero, as the instruction's conversion has it.
+/// Rounds `rows` rows of `width` words that hold one f32 each, and exchanges the two rows of each pair.
+/// Subnormal numbers become zero, as in the instruction's conversion.
 ///
 /// # Safety
-/// `words` is valid for them.
+/// `words` must be valid for `rows * width` words.
 unsafe fn round_pairs(words: *mut Word, rows: usize, width: usize) {
     // SAFETY: promised by the caller.
     let words = unsafe { std::slice::from_raw_parts_mut(words, rows * width) };

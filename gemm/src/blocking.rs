@@ -1,8 +1,8 @@
-//! The loops around a kernel: which block of which operand is in which cache.
+//! The loops around a micro-kernel, which decide which block of which operand is in which cache.
 
 use crate::micro_kernel::{MARGIN, MicroKernel, Tile, Word};
 use crate::pack::{self, part};
-use crate::{Addend, Onto, Scratch, View, ViewMut};
+use crate::{Accumulate, Addend, Scratch, View, ViewMut};
 use std::ops::Range;
 
 /// MC: rows of A packed at once; the block stays in the L2 cache.
@@ -11,14 +11,13 @@ const MC: usize = 336;
 pub(crate) const KC: usize = 384;
 /// NC: columns of B packed at once.
 const NC: usize = 2048;
-/// Words of a block of A and one of B of the deepest kernel, with what aligns them.
+/// Words of one block of A and one of B for the kernel with the deepest blocks, including alignment.
 pub(crate) const SCRATCH_WORDS: usize = 2 * KC * (MC + NC) + 2 * (MARGIN + 16);
 
-/// The right operand: strided, to be packed block by block, or packed already.
+/// The right operand: strided and packed block by block, or already packed.
 #[derive(Clone, Copy)]
 pub(crate) enum Right<'a> {
     Strided(View<'a>),
-    /// Packed by [`pack_band`].
     Packed(&'a [Word]),
 }
 
@@ -42,7 +41,6 @@ fn depths<K: MicroKernel>(inner: usize) -> impl Iterator<Item = Range<usize>> + 
     })
 }
 
-/// The blocks of columns.
 fn widths(columns: usize) -> impl Iterator<Item = Range<usize>> {
     (0..columns).step_by(NC).map(move |first| band(first, columns))
 }
@@ -66,12 +64,12 @@ pub(crate) fn band(first: usize, columns: usize) -> Range<usize> {
     first..columns.min(first + NC)
 }
 
-/// Packs one band of columns `b` `[inner, width]` at offset `offset`, in the order in which [`multiply`] reads it. Returns
-/// the next band's offset.
+/// Packs a band of columns, `b` `[inner, width]`, at `offset`, in the order in which [`multiply`] reads it.
+/// Returns the next band's offset.
 ///
 /// # Panics
-/// If the CPU lacks the kernel's instructions the behavior is undefined: the caller dispatches. `b` must
-/// have been checked, and `words` come from [`packed_buffer`].
+/// The caller must have checked `b`, and `words` must come from [`packed_buffer`]. If the CPU lacks the
+/// kernel's instructions the behavior is undefined, so the caller dispatches.
 pub(crate) fn pack_band<K: MicroKernel>(
     [inner, width]: [usize; 2],
     b: View,
@@ -88,7 +86,7 @@ pub(crate) fn pack_band<K: MicroKernel>(
     offset
 }
 
-/// `c = onto + a · b`, the extents checked.
+/// `c = onto + a · b`, with checked extents.
 pub(crate) fn multiply<K: MicroKernel>(
     scratch: &mut Scratch,
     [rows, columns, inner]: [usize; 3],
@@ -107,7 +105,7 @@ pub(crate) fn multiply<K: MicroKernel>(
     let depth_words = (KC * K::UNIT).min(inner).div_ceil(K::VALUES_PER_WORD);
     let packed_a = aligned(&mut scratch.a, MC * depth_words).as_mut_ptr();
     let panels = NC.min(columns).div_ceil(K::NR);
-    // Rows that only one panel multiplies are not worth packing.
+    // Packing rows of A is not worth it if only one panel uses them.
     let in_place = (K::READS_IN_PLACE && panels == 1).then_some([a.row_stride, a.column_stride]);
     let mut packed_b = match b {
         Right::Strided(_) => aligned(&mut scratch.b, panels * K::NR * depth_words).as_ptr(),
@@ -117,8 +115,8 @@ pub(crate) fn multiply<K: MicroKernel>(
         for depth in depths::<K>(inner) {
             let words = depth.len().div_ceil(K::VALUES_PER_WORD);
             if let Right::Strided(b) = b {
-                // SAFETY: the buffer holds every panel of this block, and the caller has found `b` long enough
-                // and the instructions.
+                // SAFETY: the buffer holds every panel of this block; the caller has checked the length of
+                // `b` and the instructions.
                 unsafe { pack::columns::<K>(b, depth.clone(), band_b.clone(), packed_b.cast_mut()) };
             }
             for row_part in 0..row_parts {
@@ -134,15 +132,15 @@ pub(crate) fn multiply<K: MicroKernel>(
                     for index in 0..tiles {
                         let span = part(band.len(), tiles, index);
                         let offset = (band.start + span.start) * stride + column;
-                        // SAFETY: the tile lies in `c` (and in `other`), the panels hold what the kernel
-                        // reads, and the dispatch has found the instructions.
+                        // SAFETY: the tile lies in `c` (and in `other`), the panels hold all that the kernel
+                        // reads, and the dispatch has checked the instructions.
                         unsafe {
                             let target = c.add(offset);
                             let base = match onto {
                                 _ if depth.start > 0 => target.cast_const(),
-                                Onto::Zero => std::ptr::null(),
-                                Onto::Result => target.cast_const(),
-                                Onto::Other(other) => other.as_ptr().add(offset),
+                                Accumulate::Zero => std::ptr::null(),
+                                Accumulate::Result => target.cast_const(),
+                                Accumulate::Other(other) => other.as_ptr().add(offset),
                             };
                             let tile = Tile { rows: span.len(), columns: wide, stride, in_place, chained };
                             let left = match in_place {
@@ -167,14 +165,14 @@ pub(crate) fn multiply<K: MicroKernel>(
 }
 
 /// The result for an inner dimension of 0.
-fn addend_only(rows: usize, columns: usize, onto: Onto, c: *mut f32, stride: usize) {
+fn addend_only(rows: usize, columns: usize, onto: Accumulate, c: *mut f32, stride: usize) {
     for row in 0..rows {
         // SAFETY: the extents are checked, and the elements of a row are the product's alone.
         let target = unsafe { std::slice::from_raw_parts_mut(c.add(row * stride), columns) };
         match onto {
-            Onto::Zero => target.fill(0.0),
-            Onto::Result => {}
-            Onto::Other(other) => target.copy_from_slice(&other[row * stride..][..columns]),
+            Accumulate::Zero => target.fill(0.0),
+            Accumulate::Result => {}
+            Accumulate::Other(other) => target.copy_from_slice(&other[row * stride..][..columns]),
         }
     }
 }

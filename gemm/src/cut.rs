@@ -1,28 +1,29 @@
-//! Splits one product among threads.
+//! Splits one product into several, for threads.
 //!
 //! The result is cut into a grid that minimizes repeated packing: rows of A are packed once per column of the
-//! grid, columns of B once per row. The sum of an element does not depend on the grid.
+//! grid, and columns of B once per row. The sum of an element does not depend on the grid.
 
 use crate::blocking::KC;
-use crate::{Onto, Precision, Scratch, View, ViewMut, multiply};
+use crate::{Accumulate, Precision, Scratch, View, ViewMut, multiply};
 use std::marker::PhantomData;
 
-/// Columns that a block's width is a multiple of: the widest tile of all kernels.
+/// Block widths are multiples of this: the widest tile of all kernels.
 const TILE: usize = 32;
-/// Values of a product that is summed apart at once: 1 MiB.
+/// Values that [`Product::add`] sums in scratch memory at once: 1 MiB.
 pub(crate) const APART: usize = 1 << 18;
 
-/// A product that has its operands and the place of its result: `c = onto + a · b`, or a block of one.
+/// A product `c = onto + a · b` with its operands and result, or a block of one.
 #[derive(Debug)]
 pub struct Product<'a> {
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
 }
 
-/// Cuts `c = onto + a · b` into at most `parts` products of other elements each; `extent` is [rows, columns, inner].
+/// Cuts `c = onto + a · b` into at most `parts` products with disjoint results; `extent`
+/// is [rows, columns, inner].
 ///
 /// # Panics
 /// If a slice is shorter than its extent.
@@ -30,7 +31,7 @@ pub fn cut<'a>(
     extent: [usize; 3],
     a: View<'a>,
     b: View<'a>,
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     c: ViewMut<'a>,
     parts: usize,
 ) -> Vec<Product<'a>> {
@@ -50,7 +51,7 @@ pub fn cut<'a>(
             }
             let offset = top * c.stride + left;
             let onto = match onto {
-                Onto::Other(other) => Onto::Other(&other[offset..]),
+                Accumulate::Other(other) => Accumulate::Other(&other[offset..]),
                 onto => onto,
             };
             // SAFETY: the first element of the block, which lies in the result.
@@ -67,11 +68,11 @@ pub fn cut<'a>(
     products
 }
 
-/// Rows and columns of blocks that pack the least: each column of blocks packs all of A, each row all of B.
+/// The grid with the least packing: each column of blocks packs all of A, each row all of B.
 fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
     let panels = columns.div_ceil(TILE);
     let choices = (1..=parts).map(|down| (down.min(rows.max(1)), (parts / down).clamp(1, panels.max(1))));
-    // The slowest block counts first, then the packing.
+    // Minimize the largest block first, then the packing.
     let cost = |&(down, across): &(usize, usize)| {
         let block = rows.div_ceil(down) * panels.div_ceil(across) * TILE;
         (block, across * rows + down * columns)
@@ -80,18 +81,17 @@ fn grid(rows: usize, columns: usize, parts: usize) -> (usize, usize) {
 }
 
 impl Product<'_> {
-    /// Computes it.
     pub fn run(self, scratch: &mut Scratch, precision: Precision) {
         multiply(scratch, precision, self.extent, self.a, self.b, self.onto, self.c);
     }
 
-    /// Adds `a · b` to `c`. Each element is summed from zero and then added, whatever the inner dimension, so
-    /// the result equals a product into zeros plus `c`.
+    /// Adds `a · b` to `c`. Each element is summed from zero and then added, for any inner dimension, so the
+    /// result equals a product into zeros, plus `c`.
     pub fn add(mut self, scratch: &mut Scratch, precision: Precision) {
         let [rows, columns, inner] = self.extent;
-        // A single block of the inner dimension is that already.
+        // With a single block, `multiply` already does that.
         if inner <= KC || rows == 0 || columns == 0 {
-            self.onto = Onto::Result;
+            self.onto = Accumulate::Result;
             return self.run(scratch, precision);
         }
         let mut sums = std::mem::take(&mut scratch.sums);
@@ -101,9 +101,9 @@ impl Product<'_> {
             let height = height.min(rows - top);
             let (a, sums) = (self.a.from(top, 0), &mut sums[..height * columns]);
             let target = ViewMut::new(sums, columns);
-            multiply(scratch, precision, [height, columns, inner], a, self.b, Onto::Zero, target);
+            multiply(scratch, precision, [height, columns, inner], a, self.b, Accumulate::Zero, target);
             for (row, sums) in (top..).zip(sums.chunks_exact(columns)) {
-                // SAFETY: a row of the result, whose elements are this product's alone.
+                // SAFETY: a row of the result; this product alone uses its elements.
                 let row =
                     unsafe { std::slice::from_raw_parts_mut(self.c.data.add(row * self.c.stride), columns) };
                 row.iter_mut().zip(sums).for_each(|(element, sum)| *element += sum);

@@ -5,7 +5,7 @@ use crate::blocking::{self, Right};
 use crate::micro_kernel::{MicroKernel, Word};
 #[cfg(target_arch = "aarch64")]
 use crate::neon;
-use crate::{Addend, Onto, Scratch, View, ViewMut, portable};
+use crate::{Accumulate, Addend, Scratch, View, ViewMut, portable};
 #[cfg(target_arch = "x86_64")]
 use crate::{avx2, avx512};
 use std::fmt;
@@ -29,14 +29,13 @@ pub enum Isa {
     Portable,
 }
 
-/// What this process was told to compute with.
+/// The instruction set that [`Isa::select`] chose.
 static SELECTED: OnceLock<Isa> = OnceLock::new();
 
 impl Isa {
-    /// The names, as [`FromStr`] takes them.
+    /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 5] = ["avx512-bf16", "avx512", "avx2", "neon", "portable"];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Isa::NAMES[self as usize]
     }
@@ -65,7 +64,7 @@ impl Isa {
         found
     }
 
-    /// Makes it the one that this process computes with. Call it before anything is computed.
+    /// Makes this process compute with this instruction set. Must be called before the first computation.
     ///
     /// # Errors
     /// This CPU does not have it, or another one was selected before.
@@ -79,7 +78,7 @@ impl Isa {
         if selected == self { Ok(()) } else { Err(format!("this process computes with {selected} already")) }
     }
 
-    /// The one that was [selected](Isa::select), else the fastest that this CPU has.
+    /// The [selected](Isa::select) instruction set, or else the fastest of this CPU.
     pub fn best() -> Isa {
         static FASTEST: OnceLock<Isa> = OnceLock::new();
         SELECTED.get().copied().unwrap_or_else(|| *FASTEST.get_or_init(|| Isa::available()[0]))
@@ -102,22 +101,21 @@ impl fmt::Display for Isa {
     }
 }
 
-/// The precision that operands are rounded to before they are multiplied, named as in PyTorch and Hugging Face
-/// configurations. Sums and results are always f32.
+/// The precision to which operands are rounded before they are multiplied, named as in PyTorch and Hugging
+/// Face configurations. Sums and results are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
     /// No rounding.
     #[default]
     Float32,
-    /// 8 bits of significand, to nearest even. Twice as fast on CPUs that are good at bf16 dot products.
+    /// 8 bits of significand, rounded to nearest even. Twice as fast on CPUs with fast bf16 dot products.
     BFloat16,
 }
 
 impl Precision {
-    /// The names, as [`FromStr`] takes them.
+    /// The names that [`FromStr`] accepts.
     pub const NAMES: [&str; 2] = ["float32", "bfloat16"];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Precision::NAMES[self as usize]
     }
@@ -141,11 +139,9 @@ impl fmt::Display for Precision {
 /// The entry points for one micro-kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Dispatch {
-    /// [`blocking::multiply`].
     pub multiply: fn(&mut Scratch, [usize; 3], View, Right, Addend, ViewMut),
     /// [`blocking::packed_buffer`].
     pub buffer: fn([usize; 2]) -> (Vec<Word>, usize),
-    /// [`blocking::pack_band`].
     pub pack_band: fn([usize; 2], View, &mut [Word], usize) -> usize,
 }
 
@@ -174,8 +170,7 @@ impl Dispatch {
         }
     }
 
-    /// Kernel for a right operand whose values are stored in their upper 16 bits; `None` if no kernel accepts
-    /// that.
+    /// The kernel for a right operand stored in upper halves; `None` if no kernel supports that.
     pub(crate) fn of_halves(isa: Isa, precision: Precision) -> Option<Dispatch> {
         match (isa, precision) {
             #[cfg(target_arch = "x86_64")]
@@ -195,9 +190,9 @@ impl Dispatch {
     }
 }
 
-/// Returns true if bf16 dot products beat f32 arithmetic on rounded values on this core; both give the same
-/// bits. Some cores issue one bf16 dot product where they issue two or four f32 instructions. Measured once,
-/// in a millisecond.
+/// Returns true if bf16 dot products are faster than f32 arithmetic on rounded values; both give the
+/// same bits. Some cores issue one bf16 dot product in the time of two or four f32 instructions.
+/// Measured once, in a millisecond.
 #[cfg(target_arch = "x86_64")]
 fn pairs_are_faster() -> bool {
     static FASTER: OnceLock<bool> = OnceLock::new();
@@ -214,7 +209,7 @@ fn pairs_are_faster() -> bool {
                     extent,
                     a,
                     b,
-                    Onto::Zero.after(),
+                    Accumulate::Zero.after(),
                     ViewMut::new(&mut c, columns),
                 );
                 started.elapsed()
@@ -250,7 +245,7 @@ mod tests {
                     extent,
                     a,
                     b,
-                    Onto::Zero.after(),
+                    Accumulate::Zero.after(),
                     ViewMut::new(&mut c, columns),
                 );
                 c.into_iter().map(f32::to_bits).collect::<Vec<_>>()

@@ -1,13 +1,12 @@
-//! Dense GEMM on one thread, near the core's peak, after BLIS (Van Zee and van de Geijn, 2015): operands are packed into
-//! panels that fit the caches, and a micro-kernel multiplies panel by panel. Packing absorbs transpositions and the
-//! rounding to bf16. The micro-kernel is chosen at run time. A right operand used many times can be [`Packed`] once.
+//! Dense single-threaded GEMM near the core's peak, after BLIS (Van Zee and van de Geijn, 2015). Operands are
+//! packed into panels that fit the caches, and a micro-kernel multiplies panel by panel. Packing handles
+//! transposition and rounding to bf16. The micro-kernel is chosen at run time. A right operand used many
+//! times can be [`Packed`] once.
 //!
-//! Each element is one sum over the inner dimension in ascending order, in blocks that depend on the inner dimension
-//! alone, so a row's result does not depend on the other rows: a product can be [`mod@cut`] into smaller ones, for several
-//! threads, without changing a bit. Left out: the threads themselves, and operands in memory of other types than f32, but for
-//! [`Packing::of_halves`].
-
-#![warn(missing_docs)]
+//! Each element is one sum over the inner dimension in ascending order, in blocks that depend only on the
+//! inner dimension. A row's result therefore does not depend on the other rows, and a product can be
+//! [`mod@cut`] into smaller ones, for several threads, without changing a bit. Left out: the threads, and
+//! operands in types other than f32, except [`Packing::of_halves`].
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -82,7 +81,7 @@ pub struct ViewMut<'a> {
 unsafe impl Send for ViewMut<'_> {}
 
 impl<'a> ViewMut<'a> {
-    /// Row-major, as [`View::new`].
+    /// Row-major, like [`View::new`].
     pub fn new(data: &'a mut [f32], stride: usize) -> ViewMut<'a> {
         ViewMut { data: data.as_mut_ptr(), length: data.len(), stride, borrowed: PhantomData }
     }
@@ -101,7 +100,7 @@ fn reaches(length: usize, rows: usize, columns: usize, stride: usize) -> bool {
 
 /// The addend of a product.
 #[derive(Clone, Copy, Debug)]
-pub enum Onto<'a> {
+pub enum Accumulate<'a> {
     /// None: the result is the product.
     Zero,
     /// The previous content of the result.
@@ -113,40 +112,40 @@ pub enum Onto<'a> {
 /// An addend, and how it enters a sum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addend<'a> {
-    onto: Onto<'a>,
+    onto: Accumulate<'a>,
     /// True if an element's sum goes on from the addend, and from one block of the inner dimension to the next, in one chain.
     chained: bool,
 }
 
-impl<'a> Onto<'a> {
+impl<'a> Accumulate<'a> {
     /// Added after the sum of each block.
     pub(crate) fn after(self) -> Addend<'a> {
         Addend { onto: self, chained: false }
     }
 }
 
-/// An instruction set, and packing buffers that are kept between products.
+/// An instruction set, and packing buffers that products reuse.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     isa: Isa,
     a: Vec<Word>,
     b: Vec<Word>,
-    /// Sums of a product that is added to the result later.
+    /// Buffer for sums that are added to the result at the end.
     sums: Vec<f32>,
 }
 
-/// Bytes that a [`Scratch`] grows to at most.
+/// The size that a [`Scratch`] grows to at most, in bytes.
 pub const SCRATCH_BYTES: usize = size_of::<f32>() * (blocking::SCRATCH_WORDS + cut::APART);
 
 impl Scratch {
-    /// Empty buffers for an instruction set, which must be [available](Isa::available).
+    /// Empty buffers for an [available](Isa::available) instruction set.
     pub fn new(isa: Isa) -> Scratch {
         Scratch { isa, a: Vec::new(), b: Vec::new(), sums: Vec::new() }
     }
 }
 
 impl Default for Scratch {
-    /// For the fastest instruction set of this CPU.
+    /// Empty buffers for the fastest instruction set of this CPU.
     fn default() -> Scratch {
         Scratch::new(Isa::best())
     }
@@ -162,7 +161,7 @@ pub fn multiply(
     extent: [usize; 3],
     a: View,
     b: View,
-    onto: Onto,
+    onto: Accumulate,
     c: ViewMut,
 ) {
     b.check(extent[2], extent[1], "the right operand");
@@ -170,22 +169,29 @@ pub fn multiply(
     run(dispatch, scratch, extent, a, Right::Strided(b), onto.after(), c);
 }
 
-/// `c = a · b` in f32, each element as one chain of fused multiply-adds in ascending order of the inner dimension, without
-/// blocks: terms that are zero, wherever they are, change nothing.
+/// `c = a · b` in f32, each element as one chain of fused multiply-adds in ascending order of the inner
+/// dimension, without blocks. Zero terms therefore change nothing, wherever they stand.
 ///
 /// # Panics
-/// As [`multiply`].
+/// If a slice is shorter than its extent.
 pub fn multiply_chained(scratch: &mut Scratch, extent: [usize; 3], a: View, b: View, c: ViewMut) {
     b.check(extent[2], extent[1], "the right operand");
     let dispatch = Dispatch::of(scratch.isa, Precision::Float32);
-    run(dispatch, scratch, extent, a, Right::Strided(b), Addend { onto: Onto::Zero, chained: true }, c);
+    run(dispatch, scratch, extent, a, Right::Strided(b), Addend { onto: Accumulate::Zero, chained: true }, c);
 }
 
 /// `c = onto + a · b` for `rows` rows of `a`: the values of [`multiply`] with the instruction set of `b`.
 ///
 /// # Panics
 /// As [`multiply`].
-pub fn multiply_packed(scratch: &mut Scratch, rows: usize, a: View, b: &Packed, onto: Onto, c: ViewMut) {
+pub fn multiply_packed(
+    scratch: &mut Scratch,
+    rows: usize,
+    a: View,
+    b: &Packed,
+    onto: Accumulate,
+    c: ViewMut,
+) {
     let extent = [rows, b.columns(), b.inner()];
     run(b.dispatch(), scratch, extent, a, Right::Packed(b.words()), onto.after(), c);
 }
@@ -202,7 +208,7 @@ fn run(
     let [rows, columns, inner] = extent;
     a.check(rows, inner, "the left operand");
     c.check(rows, columns);
-    if let Onto::Other(other) = addend.onto {
+    if let Accumulate::Other(other) = addend.onto {
         assert!(reaches(other.len(), rows, columns, c.stride), "GEMM: the addend is too short");
     }
     (dispatch.multiply)(scratch, extent, a, b, addend, c);

@@ -4,12 +4,12 @@ use crate::View;
 use crate::micro_kernel::{MicroKernel, PackBlock, Word};
 use std::ops::Range;
 
-/// Splits `length` into `parts` parts, as even as can be: part `index` of them.
+/// Part `index` of a range of `length`, split into `parts` parts as evenly as possible.
 pub(crate) fn part(length: usize, parts: usize, index: usize) -> Range<usize> {
     length * index / parts..length * (index + 1) / parts
 }
 
-/// Rows of the source copied to all panels before the next, so that memory is read in order.
+/// Rows of the source to copy to all panels before the next rows, so that memory is read in order.
 const ROWS_AT_ONCE: usize = 32;
 
 /// Packs rows of A into panels of even height, `[panel][word of the inner dimension][row]`.
@@ -52,11 +52,11 @@ pub(crate) unsafe fn rows<K: MicroKernel>(
     }
 }
 
-/// Packs columns of B into panels of the kernel's width, `[panel][word of the inner dimension][column]`, the last
-/// padded with whatever was there: a tile stores no column of the padding.
+/// Packs columns of B into panels of the kernel's width, `[panel][word of the inner dimension][column]`.
+/// Padding in the last panel is unspecified, because tiles do not store its columns.
 ///
 /// # Safety
-/// As for [`rows`].
+/// See [`rows`].
 pub(crate) unsafe fn columns<K: MicroKernel>(
     b: View,
     depth: Range<usize>,

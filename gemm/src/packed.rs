@@ -7,8 +7,8 @@ use crate::dispatch::Dispatch;
 use crate::micro_kernel::Word;
 use crate::{Isa, Precision, View};
 
-/// A packed right operand: one 32-bit word per f32 value or per two bf16 values, with columns padded to whole
-/// panels.
+/// A packed right operand: one 32-bit word per f32 value, or per two bf16 values, with
+/// columns padded to whole panels.
 #[derive(Debug)]
 pub struct Packed {
     isa: Isa,
@@ -23,12 +23,12 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Its rows: the length of the sums.
+    /// Its number of rows, the length of the sums.
     pub fn inner(&self) -> usize {
         self.inner
     }
 
-    /// Its columns: the width of the result.
+    /// Its number of columns, the width of the result.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -47,8 +47,8 @@ impl Packed {
     }
 }
 
-/// A right operand packed while it is read, a band of columns at a time, so that weights on disk need no second copy in
-/// memory.
+/// Packs a right operand while it is read, one band of columns at a time, so that weights on disk need
+/// no second copy in memory.
 #[derive(Debug)]
 pub struct Packing {
     packed: Packed,
@@ -82,7 +82,7 @@ impl Packing {
         (self.column < columns).then(|| blocking::band(self.column, columns))
     }
 
-    /// Packs the columns that [`Packing::wanted`] named, `b` `[inner, how many]`.
+    /// Packs the columns that [`Packing::wanted`] named: `b` is `[inner, columns]`.
     ///
     /// # Panics
     /// If `b` is shorter than its extent, or no columns are wanted.
@@ -94,7 +94,7 @@ impl Packing {
         self.column = band.end;
     }
 
-    /// The whole operand.
+    /// The complete operand.
     ///
     /// # Panics
     /// If columns are missing.

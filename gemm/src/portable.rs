@@ -31,7 +31,7 @@ impl MicroKernel for Portable {
     }
 }
 
-/// What the sums of a tile begin with: `onto` where they are chained, else zero.
+/// The initial sums of a tile: `onto` if they are chained, else zero.
 ///
 /// # Safety
 /// `onto` is null or valid for the tile's extent.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn first_sums<const WIDE: usize, const HIGH: usize>(
     sums
 }
 
-/// Writes the part of `sums` that lies in the tile, added to `onto` unless that is null or they began with it.
+/// Writes the part of `sums` inside the tile. Adds `onto`, unless it is null or the sums began with it.
 ///
 /// # Safety
 /// `c` and `onto` are valid for the tile's extent.

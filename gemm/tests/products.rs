@@ -1,7 +1,7 @@
 //! Matrix products of every instruction set and precision against f64.
 
 use gemm::{
-    Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_chained,
+    Accumulate, Isa, Packed, Packing, Precision, Scratch, View, ViewMut, cut, multiply, multiply_chained,
     multiply_packed, round,
 };
 
@@ -19,14 +19,14 @@ impl Random {
     }
 }
 
-/// Every kernel that can run here.
+/// All kernels that this CPU supports.
 fn kernels() -> impl Iterator<Item = (Isa, Precision)> {
     let precisions = [Precision::Float32, Precision::BFloat16];
     let all = Isa::available();
     all.into_iter().flat_map(move |instructions| precisions.map(|precision| (instructions, precision)))
 }
 
-/// A matrix that is stored by rows or by columns, with room at the end of each.
+/// A matrix stored by rows or by columns, with padding at the end of each.
 struct Matrix {
     values: Vec<f32>,
     rows: usize,
@@ -71,7 +71,7 @@ impl Matrix {
     }
 }
 
-/// `a · b`, operands rounded and sums in f64, each with the sum of the magnitudes of its products.
+/// `a · b` with rounded operands and f64 sums, and for each element the sum of its products' magnitudes.
 fn product(precision: Precision, a: &Matrix, b: &Matrix) -> Vec<(f64, f64)> {
     let rounded = |value: f32| match precision {
         Precision::Float32 => f64::from(value),
@@ -119,9 +119,9 @@ fn every_layout_and_odd_size_is_right() {
                 let mut scratch = Scratch::new(instructions);
                 for mode in 0..3 {
                     let (mut c, onto) = match mode {
-                        0 => (vec![f32::NAN; rows * stride], Onto::Zero),
-                        1 => (base.clone(), Onto::Result),
-                        _ => (vec![f32::NAN; rows * stride], Onto::Other(&base)),
+                        0 => (vec![f32::NAN; rows * stride], Accumulate::Zero),
+                        1 => (base.clone(), Accumulate::Result),
+                        _ => (vec![f32::NAN; rows * stride], Accumulate::Other(&base)),
                     };
                     let mut again = c.clone();
                     let extent = [rows, columns, inner];
@@ -133,7 +133,7 @@ fn every_layout_and_odd_size_is_right() {
                         let (row, column) = (index / stride, index % stride);
                         assert_eq!(found.to_bits(), again[index].to_bits(), "{place}: packed before");
                         if column >= columns {
-                            // Values between the rows are unchanged.
+                            // Padding between the rows is unchanged.
                             assert!(if mode == 1 { found == base[index] } else { found.is_nan() }, "{place}");
                             continue;
                         }
@@ -150,7 +150,8 @@ fn every_layout_and_odd_size_is_right() {
     println!("largest error {worst:.1e} of the sum of magnitudes");
 }
 
-/// What bf16 gives does not depend on the processor: every instruction set adds the same products in the same order.
+/// bf16 results do not depend on the processor: every instruction set adds the same
+/// products in the same order.
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
     let mut random = Random(3);
@@ -160,7 +161,7 @@ fn every_instruction_set_gives_the_same_bits() {
         for layout in 0..4 {
             let mut a = Matrix::new(&mut random, rows, inner, layout & 1 == 0);
             let b = Matrix::new(&mut random, inner, columns, layout & 2 == 0);
-            // Subnormal, and a tie.
+            // A subnormal number, and a tie.
             (a.values[0], a.values[1]) = (1e-40, f32::from_bits(0x3f80_8000));
             for precision in [Precision::Float32, Precision::BFloat16] {
                 let product = |isa: Isa| {
@@ -172,13 +173,13 @@ fn every_instruction_set_gives_the_same_bits() {
                         extent,
                         a.view(),
                         b.view(),
-                        Onto::Zero,
+                        Accumulate::Zero,
                         c_rows,
                     );
                     c.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let all = Isa::available();
-                // Plain Rust has no fused multiply-add everywhere: an f32 product is rounded before it is added.
+                // Portable code has no fused multiply-add, and rounds an f32 product before adding it.
                 let exact = |isa: &&Isa| precision == Precision::BFloat16 || **isa != Isa::Portable;
                 for isa in all.iter().filter(exact) {
                     assert!(
@@ -191,7 +192,8 @@ fn every_instruction_set_gives_the_same_bits() {
     }
 }
 
-/// Other processors give the same bits: these sums were taken with AVX2 and equal AVX-512 and NEON.
+/// Golden checksums, taken with AVX2 and equal to AVX-512 and NEON, so that other
+/// processors are compared too.
 #[test]
 fn processors_that_fuse_give_these_bits() {
     const SINGLE: u64 = 0xeb9a_5a51_0fbe_5113;
@@ -206,13 +208,21 @@ fn processors_that_fuse_give_these_bits() {
             let mut c = vec![0.0; rows * columns];
             let (a, b, c_rows) =
                 (View::new(&a, inner), View::new(&b, columns), ViewMut::new(&mut c, columns));
-            multiply(&mut Scratch::new(isa), precision, [rows, columns, inner], a, b, Onto::Zero, c_rows);
+            multiply(
+                &mut Scratch::new(isa),
+                precision,
+                [rows, columns, inner],
+                a,
+                b,
+                Accumulate::Zero,
+                c_rows,
+            );
             // FNV-1a, 32 bits at a time.
             c.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, value| {
                 (sum ^ u64::from(value.to_bits())).wrapping_mul(0x0000_0100_0000_01b3)
             })
         };
-        // Plain Rust rounds an f32 product before it adds it.
+        // Portable code rounds an f32 product before adding it.
         let [single, half] = [sum(Precision::Float32), sum(Precision::BFloat16)];
         let fuses = isa != Isa::Portable;
         assert_eq!((single == SINGLE, half), (fuses, HALF), "{isa}: {single:#018x} {half:#018x}");
@@ -230,7 +240,7 @@ fn a_row_does_not_depend_on_its_neighbors() {
             let mut c = vec![0.0; rows * columns];
             let (a, b) = (View::new(&a[first * inner..], inner), View::new(&b, columns));
             let extent = [rows, columns, inner];
-            multiply(&mut scratch, precision, extent, a, b, Onto::Zero, ViewMut::new(&mut c, columns));
+            multiply(&mut scratch, precision, extent, a, b, Accumulate::Zero, ViewMut::new(&mut c, columns));
             c
         };
         let all = product(0, 400);
@@ -257,7 +267,7 @@ fn what_is_not_finite_stays_so() {
             a.values[place] = bad;
             let mut c = vec![0.0; 7 * 33];
             let (a, b, c_rows) = (a.view(), b.view(), ViewMut::new(&mut c, 33));
-            multiply(&mut scratch, precision, [7, 33, 17], a, b, Onto::Zero, c_rows);
+            multiply(&mut scratch, precision, [7, 33, 17], a, b, Accumulate::Zero, c_rows);
             for (index, &value) in c.iter().enumerate() {
                 let right = if index / 33 == 3 { !value.is_finite() } else { value == 17.0 };
                 assert!(right, "{instructions:?} {precision:?} {bad} at {index}: {value}");
@@ -298,7 +308,7 @@ fn a_product_that_is_cut_has_the_same_bits() {
             (Matrix::new(&mut random, rows, inner, false), Matrix::new(&mut random, inner, columns, true));
         let (before, other) = (random.values(rows * stride), random.values(rows * stride));
         let mut scratch = Scratch::default();
-        for onto in [Onto::Zero, Onto::Result, Onto::Other(&other)] {
+        for onto in [Accumulate::Zero, Accumulate::Result, Accumulate::Other(&other)] {
             let mut whole = before.clone();
             let c = ViewMut::new(&mut whole, stride);
             multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), onto, c);
@@ -311,14 +321,14 @@ fn a_product_that_is_cut_has_the_same_bits() {
                 assert!(whole.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits()), "{parts} parts");
             }
         }
-        // Summed apart from zero, then added.
+        // Summed from zero, then added.
         let mut sums = vec![0.0; rows * stride];
         let c = ViewMut::new(&mut sums, stride);
-        multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Onto::Zero, c);
+        multiply(&mut scratch, precision, [rows, columns, inner], a.view(), b.view(), Accumulate::Zero, c);
         for parts in [1, 3, 16] {
             let mut found = before.clone();
             let c = ViewMut::new(&mut found, stride);
-            let products = cut([rows, columns, inner], a.view(), b.view(), Onto::Result, c, parts);
+            let products = cut([rows, columns, inner], a.view(), b.view(), Accumulate::Result, c, parts);
             products.into_iter().for_each(|product| product.add(&mut scratch, precision));
             for (index, (found, before)) in found.iter().zip(&before).enumerate() {
                 assert_eq!(
@@ -331,7 +341,7 @@ fn a_product_that_is_cut_has_the_same_bits() {
     }
 }
 
-/// Storing bf16 values in half the memory must not show, whatever the shape of the last panel and of the last block.
+/// Storing bf16 values in half the memory must not change results, for any shape of the last panel and block.
 #[test]
 fn values_stored_in_halves_give_the_same_bits() {
     let mut random = Random(17);
@@ -358,7 +368,7 @@ fn values_stored_in_halves_give_the_same_bits() {
                     let mut product = |packed: &Packed| {
                         let mut c = vec![0.0; rows * columns];
                         let result = ViewMut::new(&mut c, columns);
-                        multiply_packed(&mut scratch, rows, a.view(), packed, Onto::Zero, result);
+                        multiply_packed(&mut scratch, rows, a.view(), packed, Accumulate::Zero, result);
                         c.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
                     };
                     let (stored, whole) = (product(&halves.finish()), product(&b.packed(isa, precision)));
@@ -374,13 +384,13 @@ fn a_chain_goes_through_all_terms_in_order() {
     let mut random = Random(11);
     for isa in Isa::available() {
         let mut scratch = Scratch::new(isa);
-        // Fused where the instruction set is.
+        // Fused, if the instruction set is.
         let add =
             |a: f32, b: f32, sum: f32| if isa == Isa::Portable { sum + a * b } else { a.mul_add(b, sum) };
         for [rows, columns, inner] in [[1, 1, 1], [5, 16, 385], [15, 33, 1000], [29, 64, 2000]] {
             let mut a = random.values(rows * inner);
             let b = random.values(inner * columns);
-            // Terms that are zero, here and there.
+            // Some zero terms.
             a.iter_mut().enumerate().filter(|(index, _)| index % 3 == 1).for_each(|(_, value)| *value = 0.0);
             let mut c = vec![f32::NAN; rows * columns];
             let (left, right) = (View::new(&a, inner), View::new(&b, columns));

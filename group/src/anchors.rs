@@ -1,7 +1,8 @@
-//! Anchors: samples of one agent in one task with one prompt, in whatever episode and turn (GiGPO, arXiv 2505.10978, section
-//! 4.2, where the anchor is the state of the environment; here it is the prompt, token for token).
+//! Anchors: sets of samples of one agent in one task with equal prompts, in any episode and turn (GiGPO,
+//! arXiv 2505.10978, section 4.2). The paper compares states of the environment; here prompts are
+//! compared token by token.
 //!
-//! An anchor is named after its first sample. Left out: prompts that are only alike.
+//! An anchor is named after its first sample. Left out: prompts that are merely similar.
 
 use std::collections::HashMap;
 
@@ -15,12 +16,12 @@ type Key = (String, String, Vec<u32>);
 #[derive(Debug, Default)]
 pub struct Anchors {
     by_prompt: HashMap<Key, usize>,
-    /// The name of each, and how many samples have joined.
+    /// Each anchor's name and number of samples.
     anchors: Vec<(String, u64)>,
 }
 
 impl Anchors {
-    /// The anchor of `sample`, which has `id`, `task`, `agent` and `prompt_ids`, as a number.
+    /// The index of the anchor of `sample`, which must have `id`, `task`, `agent` and `prompt_ids`.
     pub fn of(&mut self, sample: &Sample) -> usize {
         let text = |field: &Option<Text>| field.as_deref().unwrap_or_default().to_owned();
         let prompt = sample.prompt_ids.clone().unwrap_or_default();
@@ -32,18 +33,18 @@ impl Anchors {
         index
     }
 
-    /// Counts a sample that is written.
+    /// Counts a sample that will be written.
     pub fn join(&mut self, index: usize) {
         self.anchors[index].1 += 1;
     }
 
-    /// Its name, and its samples.
+    /// An anchor's name and number of samples.
     pub fn anchor(&self, index: usize) -> (&str, u64) {
         let (name, size) = &self.anchors[index];
         (name, *size)
     }
 
-    /// Anchors with samples.
+    /// Number of anchors.
     pub fn len(&self) -> usize {
         self.anchors.iter().filter(|(_, size)| *size > 0).count()
     }

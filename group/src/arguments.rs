@@ -48,14 +48,14 @@ pub struct Arguments {
     pub flags: Flags,
 }
 
-/// What the samples of an anchor have in common.
+/// What the samples of an anchor share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Anchor {
     /// All tokens of the prompt
     Prompt,
 }
 
-/// What to do with a group without all its branches.
+/// Handling of groups that lack branches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Incomplete {
     /// Exit 65
@@ -64,7 +64,7 @@ pub enum Incomplete {
     Drop,
 }
 
-/// What to do with a sample that was not scored.
+/// Handling of samples without a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unscored {
     /// Exit 65

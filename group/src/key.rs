@@ -1,4 +1,4 @@
-//! The group key: what the members of a group share. A new grouping is one variant and its arms.
+//! The group key: the fields that the members of a group share. A new grouping is one variant and its arms.
 
 use std::borrow::Cow;
 

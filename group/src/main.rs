@@ -1,8 +1,8 @@
 //! `group`: decides which samples are compared.
 //!
-//! Grouped by agent and turn, all members of a group share one prompt, which is checked, and every branch is there
-//! (AT-GRPO, arXiv 2510.11062, section 3). A group is written once it and all before it are complete; interleaved groups
-//! only cost memory. Left out: what a reward means, see `advantage`.
+//! Grouped by agent and turn, the members of a group have one prompt, which is checked, and every branch is
+//! present (AT-GRPO, arXiv 2510.11062, section 3). A group is written once it and all earlier groups are
+//! complete; interleaved groups only cost memory. Left out: the meaning of rewards (`advantage`).
 
 mod anchors;
 mod arguments;

@@ -4,25 +4,26 @@ use std::collections::HashSet;
 
 use record::failure::Result;
 use record::read::Line;
-use record::sample::Sample;
+use record::sample::{Sample, Sampling};
 
-/// The most missing branches that a message names.
+/// How many missing branches a message names at most.
 const NAMED: usize = 8;
 
-/// What siblings share.
+/// The fields that siblings share.
 #[derive(Debug)]
 pub struct Common {
     prompt_ids: Vec<u32>,
-    /// How many siblings there are.
+    /// Number of siblings.
     pub branches: u32,
     /// True if they come from parallel episodes, which may end at different turns.
     pub parallel: bool,
     task: Option<String>,
     policy_version: Option<String>,
+    sampling: Option<Sampling>,
 }
 
 impl Common {
-    /// What `sample` shares with its siblings.
+    /// The fields of `sample` that siblings share.
     pub fn of(sample: &Sample) -> Self {
         Common {
             prompt_ids: sample.prompt_ids.clone().unwrap_or_default(),
@@ -30,13 +31,14 @@ impl Common {
             parallel: sample.is_parallel(),
             task: sample.task.as_deref().map(str::to_owned),
             policy_version: sample.policy_version.as_deref().map(str::to_owned),
+            sampling: sample.sampling.clone(),
         }
     }
 
-    /// Checks that `sample` is a sibling of the group's first member, which messages name as `first` says.
+    /// Checks that `sample` is a sibling of the group's first member; `first` names that member in messages.
     ///
     /// # Errors
-    /// 65 naming the line and both members.
+    /// 65, naming the line and both members.
     pub fn check(&self, sample: &Sample, line: &Line, first: impl Fn() -> String) -> Result<()> {
         let refuse = |cause: String, hint: &str| {
             Err(sample.failure(line, format!("{cause} {}, which is in the same group", first())).hint(hint))
@@ -65,6 +67,16 @@ impl Common {
                 );
             }
         }
+        let agree = match (&sample.sampling, &self.sampling) {
+            (Some(own), Some(common)) => own.agrees(common),
+            (own, common) => own.is_none() == common.is_none(),
+        };
+        if !agree {
+            return refuse(
+                "sampling differs from that of".to_owned(),
+                "siblings are drawn from one distribution and end by the same rules; were two runs joined?",
+            );
+        }
         let prompt_ids = sample.prompt_ids.as_deref().unwrap_or_default();
         if !self.parallel && prompt_ids != self.prompt_ids {
             let place = difference(prompt_ids, &self.prompt_ids);
@@ -76,7 +88,7 @@ impl Common {
         Ok(())
     }
 
-    /// `3 of 4 branches, 2 is missing`; of many missing ones only the first are named.
+    /// `3 of 4 branches, 2 is missing`; names only the first few.
     pub fn missing(&self, present: &HashSet<u32>) -> String {
         let (here, wanted) = (present.len(), self.branches);
         let missing = (0..wanted).filter(|branch| !present.contains(branch));
@@ -87,7 +99,7 @@ impl Common {
     }
 }
 
-/// Where two different prompts first differ.
+/// Describes the first difference between two prompts.
 fn difference(own: &[u32], common: &[u32]) -> String {
     match own.iter().zip(common).position(|(a, b)| a != b) {
         Some(position) => format!("at token {position} ({} against {})", own[position], common[position]),

@@ -22,30 +22,30 @@ const NEEDED: &[Field] =
 
 type Group = decorate::Group<Data>;
 
-/// What is kept of a sample until its group is complete.
+/// The data of a sample that its group needs.
 #[derive(Debug)]
 pub struct Data {
     branch: u32,
-    /// `reward`, or the sum of `rewards` if only those are given; none if the sample was not scored.
+    /// `reward`, or the sum of `rewards` if only those are given; `None` if the sample was not scored.
     reward: Option<f64>,
     scored: bool,
-    /// Of the first member: the parts of the group key, and what its siblings share.
+    /// Only in the first member: the parts of the group key, and the fields that its siblings share.
     first: Option<(Vec<String>, Common)>,
-    /// With `--anchor`, which one.
+    /// The anchor's index, with `--anchor`.
     anchor: Option<usize>,
 }
 
-/// The stage and what it has counted beyond samples and groups.
+/// The stage and its counts beyond samples and groups.
 pub struct Grouping {
     arguments: Arguments,
     anchors: Anchors,
-    /// Samples whose reward was null.
+    /// Samples with a null reward.
     unscored: u64,
     /// Groups whose members all have the same reward.
     flat: u64,
     /// Groups of parallel sampling, whose members have different prompts.
     parallel: u64,
-    /// Of them, groups with fewer members than episodes, because some episodes ended earlier.
+    /// Groups among them with fewer members than episodes, because some episodes ended earlier.
     short: u64,
     /// Groups dropped because branches were missing, and because members were not scored.
     dropped_incomplete: u64,
@@ -53,7 +53,6 @@ pub struct Grouping {
 }
 
 impl Grouping {
-    /// A stage that has seen nothing.
     pub fn new(arguments: Arguments) -> Self {
         Grouping {
             arguments,
@@ -67,8 +66,8 @@ impl Grouping {
         }
     }
 
-    /// The groups that earlier stages should have made, dropped ones included; none where they do not say, or count in
-    /// other units than this grouping.
+    /// The number of groups that earlier stages report, including dropped ones. `None` if they do not report
+    /// it, or count other units than this grouping.
     fn expected(&self, ends: &[End]) -> Option<u64> {
         if !self.arguments.by.siblings() || self.parallel > 0 || ends.is_empty() {
             return None;
@@ -78,7 +77,7 @@ impl Grouping {
         ends.iter().map(|end| of(end, "groups_expected").or_else(|| told(end))).sum()
     }
 
-    /// The groups that the stages before dropped, and said so.
+    /// The number of groups that earlier stages report as dropped.
     fn dropped_before(ends: &[End]) -> u64 {
         let of = |end: &End| end.dropped_groups().into_iter().map(|(_, count)| count).sum::<u64>();
         ends.iter().map(|end| of(end) + Self::dropped_before(&end.after)).sum()
@@ -88,12 +87,12 @@ impl Grouping {
         self.arguments.by.siblings() && common(group).is_some_and(|common| common.parallel)
     }
 
-    /// Whether siblings are missing, which in parallel sampling they may.
+    /// Returns true if siblings are missing; parallel sampling allows that.
     fn is_cut(&self, group: &Group) -> bool {
         self.arguments.by.siblings() && !group.complete && !self.is_parallel(group)
     }
 
-    /// Whether it is left out because of members that were not scored.
+    /// Returns true if it is left out because some members were not scored.
     fn is_unscored(&self, group: &Group) -> bool {
         let scored = group.members.iter().filter(|member| member.data.scored).count();
         scored < group.members.len() && self.arguments.unscored == Unscored::DropGroup || scored == 0
@@ -144,7 +143,7 @@ impl Decorate for Grouping {
         let first = match group.members.first() {
             None => Some((parts.into_iter().map(Cow::into_owned).collect(), Common::of(&sample))),
             Some(first) => {
-                let name = || format!("{} on {}", first.id, first.line.place());
+                let name = || format!("{} on {}", first.id, first.line.location());
                 if let Some((names, common)) = &first.data.first {
                     if parts != *names {
                         let cause =
@@ -174,7 +173,7 @@ impl Decorate for Grouping {
         self.arguments.anchor.is_some()
     }
 
-    /// Counts the samples that will be written.
+    /// Adds the samples that will be written to their anchors.
     fn whole(&mut self, groups: &[&Group]) -> Result<()> {
         let written = groups.iter().filter(|group| !self.is_cut(group) && !self.is_unscored(group));
         let scored = written.flat_map(|group| &group.members).filter(|member| member.data.scored);
@@ -187,7 +186,7 @@ impl Decorate for Grouping {
         *self = Grouping::new(self.arguments);
     }
 
-    /// Only siblings say how many they are. The stream has already refused duplicate branches.
+    /// Only siblings record how many they are. Duplicate branches were refused earlier.
     fn is_complete(&self, group: &Group) -> bool {
         let siblings = common(group).filter(|_| self.arguments.by.siblings());
         siblings.is_some_and(|common| group.members.len() == common.branches as usize)
@@ -271,14 +270,14 @@ impl Decorate for Grouping {
     }
 }
 
-/// What the siblings of a group share.
+/// The fields that the siblings of a group share.
 fn common(group: &Group) -> Option<&Common> {
     let (_, common) = group.members.first()?.data.first.as_ref()?;
     Some(common)
 }
 
 fn incomplete(group: &Group) -> Failure {
-    let place = group.members.first().map_or_else(|| "stdin".to_owned(), |member| member.line.place());
+    let place = group.members.first().map_or_else(|| "stdin".to_owned(), |member| member.line.location());
     let present = group.members.iter().map(|member| member.data.branch).collect();
     let missing = common(group).map_or(String::new(), |common| common.missing(&present));
     Failure::data(format!("{place}: group {}: the stream ended with {missing}", group.key))

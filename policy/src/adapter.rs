@@ -15,7 +15,6 @@ use crate::config::Config;
 pub use crate::decoder::Target;
 use crate::decoder::{Init, Tensor};
 use crate::json::{flag, in_file, positive, present, read_json, size};
-use crate::lora::VARIED;
 use crate::weights::Weights;
 
 /// A directory with this file holds an adapter.
@@ -27,6 +26,16 @@ pub(crate) const HINT: &str =
     "only plain LoRA as saved by PEFT is implemented; ignoring a setting would give wrong numbers";
 /// Hint for one that [`crate::lora`] takes away.
 const PLAIN: &str = "policy init DIR --from this directory makes a plain LoRA of it, which computes the same";
+/// Settings that a plain adapter does not have, and is written without.
+pub(crate) const VARIED: [&str; 7] = [
+    "rank_pattern",
+    "alpha_pattern",
+    "layers_to_transform",
+    "layers_pattern",
+    "exclude_modules",
+    "lora_dropout",
+    "target_modules",
+];
 /// A larger rank means a damaged file.
 const LARGEST_RANK: usize = 1024;
 

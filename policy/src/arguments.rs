@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use policy::adapter::{Adapter, Target};
+use policy::weights::ElementType;
 use serde_json::Value;
 
 /// Policies on disk: make them, check them, encode text for them, export them, write their decoder graph
@@ -28,6 +29,7 @@ pub struct Arguments {
 #[derive(Subcommand)]
 pub enum Command {
     Init(Init),
+    Fetch(Fetch),
     Encode(Encode),
     Check(Check),
     Export(Export),
@@ -56,7 +58,7 @@ pub struct Init {
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
     /// A copy of a Hugging Face directory, a hub's model or a GGUF file; omissions are named
-    #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[@REVISION]|GGUF")]
+    #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[/FILE.gguf][@REVISION]|GGUF")]
     pub from: Option<PathBuf>,
     /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)
     #[arg(long, value_name = "TYPE", hide_possible_values = true, conflicts_with_all = ["config", "adapter"])]
@@ -73,6 +75,34 @@ pub struct Init {
     pub seed: Option<u64>,
 }
 
+/// Bring a model to this machine, and print its directory
+///
+/// Examples:
+///   policy check $(policy fetch smollm2)
+///   policy fetch hf:Qwen/Qwen3-0.6B
+///   policy fetch hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
+///
+/// A GGUF file is converted once, into the user's cache; policies made from it link its weights.
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Fetch {
+    /// smollm2, a hub's model or one GGUF file of it, a GGUF file, or a directory
+    #[arg(value_name = "smollm2|hf:ORG/NAME[/FILE.gguf][@REVISION]|GGUF|DIR")]
+    pub model: PathBuf,
+    /// Type of the weights of a GGUF file
+    #[arg(long, value_name = "TYPE", hide_possible_values = true, default_value = "bfloat16")]
+    pub dtype: Dtype,
+    /// text: the directory; json: also the number of its parameters
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, default_value = "text")]
+    pub format: FetchFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum FetchFormat {
+    Text,
+    Json,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Preset {
     Tiny,
@@ -85,6 +115,16 @@ pub enum Dtype {
     Float32,
     Bfloat16,
     Float16,
+}
+
+impl From<Dtype> for ElementType {
+    fn from(dtype: Dtype) -> ElementType {
+        match dtype {
+            Dtype::Float32 => ElementType::F32,
+            Dtype::Float16 => ElementType::F16,
+            Dtype::Bfloat16 => ElementType::BF16,
+        }
+    }
 }
 
 /// Give text-only samples their token ids (a filter)

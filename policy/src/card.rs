@@ -16,8 +16,9 @@ use serde_json::{Map, Value};
 
 use crate::chat;
 use crate::directory::Policy;
+use crate::files::{io_failure, show};
 use crate::hub::HubModel;
-use crate::json::{io_failure, read_json_if_present, show};
+use crate::json::read_json_if_present;
 use crate::training_state::TRAINER_STATE;
 
 /// Metrics of the last update that say how training stood.
@@ -60,7 +61,7 @@ pub(crate) fn text(
         "# {name}\n\nTrained with Troupe: version `{version}`, after {} updates.",
         step_of(policy)?
     );
-    if let Some(HubModel { name, revision }) = base {
+    if let Some(HubModel { name, revision, .. }) = base {
         let revision =
             revision.as_ref().map_or(String::new(), |revision| format!(" at revision `{revision}`"));
         let _ = write!(card, " The model before training was `{name}`{revision}.");
@@ -90,7 +91,7 @@ pub(crate) fn text(
     Ok(card)
 }
 
-/// How it is loaded and asked, with what it was asked in the last evaluation.
+/// The code that loads and prompts the model, with a prompt of the last evaluation.
 fn usage(
     card: &mut String,
     name: &str,
@@ -138,7 +139,7 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// What this policy was asked first in the last evaluation up to this step, and what it said.
+/// This policy's first prompt in the last evaluation up to this step, and its answer.
 fn example(policy: &Policy, folder: &Path, last: u64) -> Result<Option<(Vec<Message>, String)>> {
     let Some((_, path)) = streams(folder, last).pop() else { return Ok(None) };
     let name = policy.root.file_name().and_then(|name| name.to_str());
@@ -193,7 +194,7 @@ fn step_of(policy: &Policy) -> Result<u64> {
     Ok(folder.and_then(|step| step.parse().ok()).unwrap_or(policy.version.step))
 }
 
-/// Settings or metrics; what is empty is left out.
+/// A table of settings or metrics, without empty values.
 fn table(card: &mut String, title: &str, [key, value]: [&str; 2], entries: &Map<String, Value>) {
     let shown = |value: &Value| match value {
         Value::Null => None,

@@ -2,8 +2,8 @@
 //!
 //! A template is a Jinja program that ships with a checkpoint and expects the environment of `transformers`: trimmed blocks,
 //! Python's string methods, `raise_exception`, `strftime_now`. This file and [`crate::jinja`] provide that environment and know no
-//! model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy ([`ARGUMENTS`]). Tools and documents, which
-//! no record carries, are none.
+//! model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy ([`ARGUMENTS`]). Documents, which no
+//! record carries, are none.
 
 use std::path::Path;
 
@@ -11,11 +11,13 @@ use minijinja::value::{Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
 use record::failure::{Failure, Result};
 use record::sample::Message;
+use record::tools;
 use serde_json::{Map, Value};
 
 use crate::clock;
+use crate::files::{read_text, show};
 use crate::jinja;
-use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::json::{LARGEST_JSON, read_json_if_present};
 
 /// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
@@ -23,7 +25,7 @@ const FUEL: u64 = 10_000_000;
 pub(crate) const FILE: &str = "chat_template.jinja";
 pub(crate) const NAME: &str = "chat_template";
 const HINT: &str =
-    "templates are Jinja as transformers renders it; one of your own goes into chat_template.jinja";
+    "templates are Jinja as transformers renders it; put a custom template into chat_template.jinja";
 /// Further template variables, a JSON object such as `{"enable_thinking": false}` for Qwen3. Stored with the policy, so that
 /// every program renders the same prompt. `transformers` takes them as arguments of `apply_chat_template` instead.
 pub(crate) const ARGUMENTS: &str = "chat_template_kwargs.json";
@@ -88,15 +90,24 @@ impl ChatTemplate {
         Ok(ChatTemplate { environment, special_tokens, arguments, place })
     }
 
-    /// The conversation's text, with the opening of the assistant's next message.
-    pub(crate) fn render(&self, messages: &[Message]) -> Result<String> {
+    /// The conversation's text, with the opening of the assistant's next message, which may call `tools`.
+    pub(crate) fn render(&self, messages: &[Message], tools: Option<&Value>) -> Result<String> {
         let failure = |error: Error| {
             Failure::data(format!("{}: chat template: {}", self.place, describe(&error))).hint(HINT)
         };
         let message =
             |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
-        let messages: Vec<Jinja> = messages.iter().map(message).collect();
-        let own = context! { messages => messages, add_generation_prompt => true };
+        let own = match tools {
+            None => {
+                let messages: Vec<Jinja> = messages.iter().map(message).collect();
+                context! { messages => messages, add_generation_prompt => true }
+            }
+            Some(offered) => {
+                let messages = tools::structured(messages, false);
+                let (messages, offered) = (Jinja::from(Serde(&messages)), Jinja::from(Serde(offered)));
+                context! { messages => messages, tools => offered, add_generation_prompt => true }
+            }
+        };
         let template = self.environment.get_template(NAME).map_err(failure)?;
         let none = context! { tools => (), documents => () };
         let given = context! { ..self.arguments.clone(), ..self.special_tokens.clone() };
@@ -159,7 +170,7 @@ mod tests {
             .iter()
             .map(|(role, content)| Message { role: (*role).to_owned(), content: (*content).to_owned() })
             .collect();
-        compile(source)?.render(&messages)
+        compile(source)?.render(&messages, None)
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
+use crate::files::show;
 use crate::header::{self, Entry, PREFIX};
-use crate::json::show;
 use crate::weights::{ElementType, Weights};
 use crate::write_behind::WriteBehind;
 
@@ -27,7 +27,6 @@ pub enum Data<'a> {
     LowerHalves(&'a Read<'a, u16>),
 }
 
-/// A tensor to write.
 #[derive(Clone, Copy)]
 pub struct NewTensor<'a> {
     /// Hugging Face's name.
@@ -65,7 +64,6 @@ impl<'a> Writer<'a> {
         Ok(writer)
     }
 
-    /// Writes a tensor in a type.
     pub(crate) fn tensor(&mut self, tensor: &NewTensor, dtype: ElementType) -> Result<()> {
         let length = tensor.len();
         for from in (0..length).step_by(PIECE) {

@@ -8,7 +8,6 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::decoder::{Decoder, Target, Tensor};
 use crate::experts::Experts;
 use crate::family::Family;
 use crate::header::ElementType;
@@ -53,9 +52,7 @@ pub struct Config {
     pub hidden_size: usize,
     /// Width of the feed-forward layer (one of its two halves).
     pub intermediate_size: usize,
-    /// Decoder layers.
     pub num_layers: usize,
-    /// Query heads.
     pub num_heads: usize,
     /// Key and value heads; divides `num_heads`.
     pub num_kv_heads: usize,
@@ -236,52 +233,6 @@ impl Config {
         self.variant.attention_scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
     }
 
-    /// What the kernels for devices do not compute, if the decoder has it.
-    pub fn unsupported_on_devices(&self) -> Option<&'static str> {
-        let variant = &self.variant;
-        let parts = [
-            (variant.gelu || variant.post_norms || variant.norms_minus_one, "Gemma's norms and activation"),
-            (variant.experts.is_some(), "experts"),
-            (variant.embedding_scale.is_some(), "scaled embeddings"),
-            (variant.attention_scale.is_some(), "query_pre_attn_scalar"),
-            (variant.local_rope_theta.is_some(), "layers with different rotary positions"),
-            (variant.rotary_dim.is_some(), "partial rotary positions"),
-            (variant.output_bias, "a bias of the output projection"),
-            (variant.mlp_bias, "biases in the MLP"),
-            (
-                self.rope_scaling.attention_factor() != 1.0 && self.rope_layers.contains(&false),
-                "yarn beside layers without rotary positions",
-            ),
-        ];
-        parts.into_iter().find(|(has, _)| *has).map(|(_, what)| what)
-    }
-
-    /// This decoder for a device. The device kernels have no windows, so positions end at the shortest
-    /// window.
-    ///
-    /// # Errors
-    /// 2: it has parts that the kernels do not compute.
-    pub fn for_device(self) -> Result<Config> {
-        if let Some(what) = self.unsupported_on_devices() {
-            return Err(Failure::usage(format!(
-                "this policy cannot run on a device: {} has {what}, which the kernels do not compute",
-                self.family
-            ))
-            .hint("use --device cpu"));
-        }
-        Ok(Config { max_positions: self.shortest_window().unwrap_or(self.max_positions), ..self })
-    }
-
-    /// The modules that an adapter may target, in the order of the computation.
-    pub fn targets(&self) -> &'static [Target] {
-        match &self.variant {
-            Variant { fused_projections: true, .. } => &Target::FUSED,
-            // PEFT adapts experts in another way.
-            Variant { experts: Some(_), .. } => &Target::ATTENTION,
-            _ => &Target::ALL,
-        }
-    }
-
     /// Width of all query heads.
     pub fn query_width(&self) -> usize {
         self.num_heads * self.head_dim
@@ -290,16 +241,6 @@ impl Config {
     /// Width of all key (or value) heads.
     pub fn key_width(&self) -> usize {
         self.num_kv_heads * self.head_dim
-    }
-
-    /// The decoder as a table of layers and tensors.
-    pub fn decoder(&self) -> Decoder {
-        Decoder::new(self)
-    }
-
-    /// Every tensor of the model, in the order of the computation.
-    pub fn tensors(&self) -> Vec<Tensor> {
-        self.decoder().tensors().cloned().collect()
     }
 
     /// Name of the matrix that turns hidden states into logits.

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::config::Config;
+use crate::config::{Config, Variant};
 
 /// Standard deviation of new embeddings. With the usual 0.02 the residual stream of a narrow model hardly tells tokens
 /// apart, and training starts slowly.
@@ -27,7 +27,6 @@ pub enum Init {
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// Its name in the checkpoint.
     pub name: String,
     /// Extents, outermost first; `[outputs, inputs]` for a projection.
     pub shape: Vec<usize>,
@@ -45,13 +44,9 @@ impl Tensor {
 /// A linear layer inside a decoder layer, which a LoRA adapter may target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
-    /// Queries.
     Query,
-    /// Keys.
     Key,
-    /// Values.
     Value,
-    /// Attention's output.
     Output,
     /// The gate of the SwiGLU.
     Gate,
@@ -90,7 +85,6 @@ impl Target {
         }
     }
 
-    /// The module of this name.
     pub fn named(name: &str) -> Option<Target> {
         Target::ALL.into_iter().chain(Target::FUSED).find(|target| target.name() == name)
     }
@@ -126,7 +120,6 @@ impl Target {
 pub enum Site {
     /// Queries, keys and values.
     QueryKeyValue,
-    /// Attention's output.
     Output,
     /// Both halves of the SwiGLU.
     GateUp,
@@ -189,7 +182,6 @@ pub struct Experts {
     pub experts: Vec<[Tensor; 3]>,
 }
 
-/// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// RMS norm before attention.
@@ -340,9 +332,7 @@ pub struct Decoder {
 /// A tensor as a checkpoint has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored<'a> {
-    /// Its name in the checkpoint.
     pub name: String,
-    /// Its extents.
     pub shape: Vec<usize>,
     /// The decoder's tensors that it consists of, one under the other; mostly one, of the same name.
     pub parts: Vec<&'a Tensor>,
@@ -354,8 +344,29 @@ impl<'a> From<&'a Tensor> for Stored<'a> {
     }
 }
 
+impl Config {
+    /// The modules that an adapter may target, in the order of the computation.
+    pub fn targets(&self) -> &'static [Target] {
+        match &self.variant {
+            Variant { fused_projections: true, .. } => &Target::FUSED,
+            // PEFT adapts experts in another way.
+            Variant { experts: Some(_), .. } => &Target::ATTENTION,
+            _ => &Target::ALL,
+        }
+    }
+
+    /// The decoder as a table of layers and tensors.
+    pub fn decoder(&self) -> Decoder {
+        Decoder::new(self)
+    }
+
+    /// Every tensor of the model, in the order of the computation.
+    pub fn tensors(&self) -> Vec<Tensor> {
+        self.decoder().tensors().cloned().collect()
+    }
+}
+
 impl Decoder {
-    /// The decoder of a configuration.
     pub fn new(config: &Config) -> Decoder {
         let table = |name: &str, deviation: f64| Tensor {
             name: name.to_owned(),

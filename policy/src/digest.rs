@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use record::failure::Result;
 
-use crate::json::io_failure;
+use crate::files::io_failure;
 use crate::weights::Weights;
 
 /// Weights up to this size, in bytes, are hashed again instead: it takes a few hundredths of a second.

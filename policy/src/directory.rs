@@ -1,91 +1,92 @@
-//! Finds a policy on disk and the version it is.
+//! A version of a policy, found on disk and opened once.
 //!
 //! Two layouts are read. A *policy directory* holds a complete Hugging Face directory per version (`step-000012/`) and
 //! `current`, a relative link to the newest. If its versions are adapters (PEFT directories), `base` links to the Hugging Face
 //! directory of their base, whose digest each version records. A plain Hugging Face directory is version 0 of itself.
 //! Left out: writing ([`crate::publish`]).
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
 use record::failure::{Failure, Result};
-use serde_json::Value;
 
 use crate::adapter::{self, Adapter};
 use crate::config::Config;
 use crate::digest;
+use crate::files::{exists, io_failure, show};
 use crate::hub;
-use crate::json::{io_failure, read_json_if_present, show};
+pub use crate::layout::Version;
+use crate::layout::{BASE, CURRENT, is_policy_directory, recorded, step_name, step_of, steps};
 use crate::weights::Weights;
 
-/// The link to the newest version.
-pub(crate) const CURRENT: &str = "current";
-/// The link from a policy directory of adapters to their frozen base.
-pub(crate) const BASE: &str = "base";
-/// A published version's account of itself.
-pub(crate) const VERSION_FILE: &str = "version.json";
-/// Hexadecimal digits of the digest in a version's name.
-const SHOWN: usize = 8;
-
-/// A version: its training step and its weights. Displayed as `11:9f2c41d0`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
-    /// Training step.
-    pub step: u64,
-    /// The first eight hexadecimal digits of the BLAKE3 hash of the weights.
-    pub digest: String,
-}
-
-impl Version {
-    pub(crate) fn new(step: u64, full_digest: &str) -> Version {
-        Version { step, digest: full_digest.chars().take(SHOWN).collect() }
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}:{}", self.step, self.digest)
-    }
-}
-
-impl FromStr for Version {
-    type Err = Failure;
-
-    fn from_str(text: &str) -> Result<Version> {
-        let parsed = text.split_once(':').and_then(|(step, digest)| {
-            let hexadecimal = digest.len() == SHOWN && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-            hexadecimal.then_some(())?;
-            Some(Version { step: step.parse().ok()?, digest: digest.to_ascii_lowercase() })
-        });
-        parsed.ok_or_else(|| {
-            Failure::data(format!("{text:?} is not a policy version")).hint("versions look like 11:9f2c41d0")
-        })
-    }
-}
-
-/// One version of a policy, found on disk.
+/// The frozen base of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrozenBase {
+    /// Its canonical Hugging Face directory.
+    pub files: PathBuf,
+    /// The digest of its weights, recorded or computed.
+    pub(crate) digest: String,
+}
+
+impl FrozenBase {
+    /// The model in a canonical directory.
+    pub(crate) fn open(files: PathBuf) -> Result<FrozenBase> {
+        let digest = match recorded(&files, "digest")? {
+            Some(digest) => digest,
+            None => digest::cached(&Weights::open(&files)?)?,
+        };
+        Ok(FrozenBase { files, digest })
+    }
+}
+
+/// One version of a policy. Opening it reads its configuration; its weights are mapped when they are first asked for, and
+/// clones share the mapping.
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// The directory the user named (for a version inside a policy directory: that policy directory).
     pub root: PathBuf,
     /// A complete Hugging Face directory: the version itself, not `current`, so that publishing does not change it under a
     /// reader.
     pub files: PathBuf,
-    /// The canonical Hugging Face directory of the frozen base, if `files` holds an adapter.
-    pub base: Option<PathBuf>,
+    /// The base, if `files` holds an adapter.
+    pub base: Option<FrozenBase>,
     /// The version in `files`.
     pub version: Version,
+    /// The configuration of the whole model.
+    pub config: Config,
+    /// The digest of this version, recorded or computed.
+    pub(crate) digest: String,
+    adapter: Option<Adapter>,
+    model_weights: Mapped,
+    adapter_weights: Mapped,
+}
+
+/// Weights that are mapped at their first use.
+type Mapped = Arc<OnceLock<Arc<Weights>>>;
+
+fn mapped(cell: &Mapped, open: impl FnOnce() -> Result<Weights>) -> Result<Arc<Weights>> {
+    if let Some(weights) = cell.get() {
+        return Ok(weights.clone());
+    }
+    let weights = Arc::new(open()?);
+    // Another thread may have been faster.
+    Ok(cell.get_or_init(|| weights).clone())
+}
+
+impl PartialEq for Policy {
+    fn eq(&self, other: &Policy) -> bool {
+        (&self.root, &self.files, &self.base, &self.version)
+            == (&other.root, &other.files, &other.base, &other.version)
+    }
 }
 
 impl Policy {
     /// The newest version of a policy directory, or a plain Hugging Face directory as version 0.
     ///
     /// # Errors
-    /// Nothing of either kind there; a broken `current`; weights that cannot be read.
+    /// Nothing of either kind there; a broken `current`; a configuration or weights that cannot be read.
     pub fn open(path: &Path) -> Result<Policy> {
         if is_policy_directory(path)? {
             let link = path.join(CURRENT);
@@ -96,8 +97,8 @@ impl Policy {
             })?;
             return Policy::open_step(path, step);
         }
-        let is_adapter = is_there(&path.join(adapter::CONFIG))?;
-        if !is_adapter && !is_there(&path.join("config.json"))? {
+        let is_adapter = exists(&path.join(adapter::CONFIG))?;
+        if !is_adapter && !exists(&path.join("config.json"))? {
             return Err(no_policy(path));
         }
         // A version that was named itself, such as run/tool/step-000012.
@@ -108,29 +109,11 @@ impl Policy {
         {
             return Policy::open_step(root, step);
         }
-        let base = if is_adapter { Some(named_base(path, &Adapter::load(path)?.base)?) } else { None };
-        let digest = digest_of(path, base.as_deref())?;
-        Ok(Policy { root: path.to_owned(), files: path.to_owned(), base, version: Version::new(0, &digest) })
-    }
-
-    /// The Hugging Face directory of the whole model (configuration, tokenizer, weights): the base of an adapter, else the
-    /// version itself.
-    pub fn model(&self) -> &Path {
-        self.base.as_deref().unwrap_or(&self.files)
-    }
-
-    /// This version's adapter and its weights; `None` for a whole model.
-    ///
-    /// # Errors
-    /// An adapter that is not implemented, or that does not fit the base's configuration.
-    pub fn adapter(&self, config: &Config) -> Result<Option<(Adapter, Weights)>> {
-        if self.base.is_none() {
-            return Ok(None);
-        }
-        let adapter = Adapter::load(&self.files)?;
-        let weights = Weights::open_file(&self.files.join(adapter::WEIGHTS))?;
-        adapter.check(&weights, config)?;
-        Ok(Some((adapter, weights)))
+        let (base, digest) = match is_adapter {
+            true => (Some(FrozenBase::open(named_base(path, &Adapter::load(path)?.base)?)?), None),
+            false => (None, recorded(path, "digest")?),
+        };
+        Policy::read(path, path.to_owned(), base, 0, digest)
     }
 
     /// The version that `version` names, whatever `current` points to.
@@ -162,34 +145,97 @@ impl Policy {
 
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
-        let is_adapter = is_there(&files.join(adapter::CONFIG))?;
-        if !is_adapter && !is_there(&files.join("config.json"))? {
+        let is_adapter = exists(&files.join(adapter::CONFIG))?;
+        if !is_adapter && !exists(&files.join("config.json"))? {
             let failure = Failure::data(format!("{}: not a complete version", show(&files)));
             return Err(failure.hint(versions_there(root)));
         }
-        let base = if is_adapter { Some(linked_base(root)?) } else { None };
-        let digest = match recorded(&files, "digest")? {
-            Some(digest) => digest,
-            None => digest_of(&files, base.as_deref())?,
-        };
-        if let Some(base) = &base
-            && let Some(wanted) = recorded(&files, "base")?
-            && wanted != digest_of(base, None)?
+        let base = if is_adapter { Some(FrozenBase::open(linked_base(root)?)?) } else { None };
+        let digest = recorded(&files, "digest")?;
+        let policy = Policy::read(root, files, base, step, digest)?;
+        if let Some(base) = &policy.base
+            && let Some(wanted) = recorded(&policy.files, "base")?
+            && wanted != base.digest
         {
             return Err(Failure::data(format!(
                 "{}: the base {} has other weights than this adapter was made for",
-                show(&files),
-                show(base)
+                show(&policy.files),
+                show(&base.files)
             ))
             .hint("an adapter only fits the base it was trained on: restore that, or make a new adapter"));
         }
-        Ok(Policy { root: root.to_owned(), files, base, version: Version::new(step, &digest) })
+        Ok(policy)
+    }
+
+    /// Opens the version in `files`; computes its digest if it is not given.
+    pub(crate) fn read(
+        root: &Path,
+        files: PathBuf,
+        base: Option<FrozenBase>,
+        step: u64,
+        digest: Option<String>,
+    ) -> Result<Policy> {
+        let config = Config::load(base.as_ref().map_or(&files, |base| &base.files))?;
+        let adapter = base.is_some().then(|| Adapter::load(&files)).transpose()?;
+        let mut policy = Policy {
+            root: root.to_owned(),
+            files,
+            base,
+            version: Version::new(step, ""),
+            config,
+            digest: String::new(),
+            adapter,
+            model_weights: Mapped::default(),
+            adapter_weights: Mapped::default(),
+        };
+        policy.digest = match digest {
+            Some(digest) => digest,
+            None if policy.base.is_none() => digest::cached(&*policy.weights()?)?,
+            None => policy.compute_digest()?,
+        };
+        policy.version = Version::new(step, &policy.digest);
+        Ok(policy)
+    }
+
+    /// The Hugging Face directory of the whole model (configuration, tokenizer, weights): the base of an adapter, else the
+    /// version itself.
+    pub fn model(&self) -> &Path {
+        self.base.as_ref().map_or(&self.files, |base| &base.files)
+    }
+
+    /// The weights of the whole model ([`Weights::of_model`]); an adapter gives its base's.
+    ///
+    /// # Errors
+    /// Files that are missing or damaged, or that do not fit the configuration.
+    pub fn weights(&self) -> Result<Arc<Weights>> {
+        mapped(&self.model_weights, || Weights::of_model(self.model(), &self.config))
+    }
+
+    /// This version's adapter and its weights; `None` for a whole model.
+    ///
+    /// # Errors
+    /// Weights that are missing or damaged, or that do not fit the adapter and its base.
+    pub fn adapter(&self) -> Result<Option<(&Adapter, Arc<Weights>)>> {
+        let Some(adapter) = &self.adapter else { return Ok(None) };
+        let weights = mapped(&self.adapter_weights, || {
+            let weights = Weights::open_file(&self.files.join(adapter::WEIGHTS))?;
+            adapter.check(&weights, &self.config)?;
+            Ok(weights)
+        })?;
+        Ok(Some((adapter, weights)))
+    }
+
+    /// The digest of the weights as they are.
+    fn compute_digest(&self) -> Result<String> {
+        match (self.adapter()?, &self.base) {
+            (Some((adapter, weights)), Some(base)) => {
+                Ok(digest::of_adapter(&digest::of(&weights), adapter.scale(), &base.digest))
+            }
+            _ => Ok(digest::of(&*self.weights()?)),
+        }
     }
 
     /// [`verify`] for one policy.
-    ///
-    /// # Errors
-    /// See [`verify`].
     pub fn verify(&self) -> Result<()> {
         verify(std::slice::from_ref(self))
     }
@@ -214,20 +260,20 @@ pub fn verify(policies: &[Policy]) -> Result<()> {
                     of them with policy init --from";
         Err(Failure::data(cause).hint(hint))
     };
+    let mut bases: Vec<&FrozenBase> = Vec::new();
     for policy in policies {
         // Names the damage more closely, where it can.
-        let config = Config::load(policy.model())?;
-        Weights::open(policy.model())?.check(&config)?;
-        policy.adapter(&config)?;
-    }
-    let bases: BTreeSet<&Path> = policies.iter().filter_map(|policy| policy.base.as_deref()).collect();
-    for base in bases {
-        if digest::of(&Weights::open(base)?) != digest_of(base, None)? {
-            return fault(format!("{}: the weights are not those of its digest", show(base)));
+        let weights = policy.weights()?;
+        policy.adapter()?;
+        let Some(base) = policy.base.as_ref().filter(|base| !bases.contains(base)) else { continue };
+        if digest::of(&weights) != base.digest {
+            return fault(format!("{}: the weights are not those of its digest", show(&base.files)));
         }
+        bases.push(base);
     }
-    for Policy { files, base, version, .. } in policies {
-        let actual = Version::new(version.step, &compute_digest(files, base.as_deref())?);
+    for policy in policies {
+        let Policy { files, version, .. } = policy;
+        let actual = Version::new(version.step, &policy.compute_digest()?);
         if actual != *version {
             return fault(format!("{}: the weights are those of {actual}, not of {version}", show(files)));
         }
@@ -235,84 +281,11 @@ pub fn verify(policies: &[Policy]) -> Result<()> {
     Ok(())
 }
 
-/// Returns true if the name exists, even as a dangling link; opening it then gives the precise error.
-///
-/// # Errors
-/// 74 if the disk cannot tell. An unreadable name is never treated as missing.
-pub(crate) fn is_there(path: &Path) -> Result<bool> {
-    Ok(metadata_of(path)?.is_some())
-}
-
-/// Returns true if the directory holds versions rather than a model.
-///
-/// # Errors
-/// As [`is_there`].
-pub(crate) fn is_policy_directory(path: &Path) -> Result<bool> {
-    Ok(metadata_of(&path.join(CURRENT))?.is_some_and(|metadata| metadata.is_symlink()))
-}
-
-fn metadata_of(path: &Path) -> Result<Option<fs::Metadata>> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(error) => Err(io_failure(path, &error)),
-    }
-}
-
-/// `step-000012`.
-pub(crate) fn step_name(step: u64) -> String {
-    format!("step-{step:06}")
-}
-
-/// 12, of `step-000012`.
-pub(crate) fn step_of(name: &str) -> Option<u64> {
-    let digits = name.strip_prefix("step-")?;
-    let step = digits.parse().ok()?;
-    (step_name(step) == name).then_some(step)
-}
-
-/// The steps of a policy directory, ascending.
-pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
-    let mut steps = Vec::new();
-    for entry in fs::read_dir(root).map_err(|error| io_failure(root, &error))? {
-        let entry = entry.map_err(|error| io_failure(root, &error))?;
-        steps.extend(entry.file_name().to_str().and_then(step_of));
-    }
-    steps.sort_unstable();
-    Ok(steps)
-}
-
-/// A digest that a version recorded: `digest` for itself, or `base` for its base.
-pub(crate) fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
-    let path = files.join(VERSION_FILE);
-    let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
-    match value.get(key).and_then(Value::as_str) {
-        Some(digest) if digest.len() == 64 => Ok(Some(digest.to_owned())),
-        _ => Err(Failure::data(format!("{}: no {key} of 64 hexadecimal digits", show(&path)))),
-    }
-}
-
-/// The digest of a version, recorded or computed.
-pub(crate) fn digest_of(files: &Path, base: Option<&Path>) -> Result<String> {
-    if base.is_some() {
-        return compute_digest(files, base);
-    }
-    match recorded(files, "digest")? {
-        Some(digest) => Ok(digest),
-        None => digest::cached(&Weights::open(files)?),
-    }
-}
-
-/// The digest of a version's weights as they are.
-pub(crate) fn compute_digest(files: &Path, base: Option<&Path>) -> Result<String> {
-    match base {
-        None => Ok(digest::of(&Weights::open(files)?)),
-        Some(base) => {
-            let weights = Weights::open_file(&files.join(adapter::WEIGHTS))?;
-            let own = digest::of(&weights);
-            Ok(digest::of_adapter(&own, Adapter::load(files)?.scale(), &digest_of(base, None)?))
-        }
-    }
+/// The digest of the weights that a new version holds.
+pub(crate) fn digest_of_new(files: &Path, base: Option<&FrozenBase>) -> Result<String> {
+    let Some(base) = base else { return Ok(digest::of(&Weights::open(files)?)) };
+    let weights = Weights::open_file(&files.join(adapter::WEIGHTS))?;
+    Ok(digest::of_adapter(&digest::of(&weights), Adapter::load(files)?.scale(), &base.digest))
 }
 
 /// The base that a policy directory links to.

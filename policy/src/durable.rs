@@ -14,7 +14,7 @@ use std::thread::Builder;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::json::show;
+use crate::files::show;
 
 /// Files that are synced at the same time.
 const AT_ONCE: usize = 8;
@@ -24,7 +24,7 @@ pub(crate) fn failure(path: &Path, error: &std::io::Error) -> Failure {
     let failure = Failure::io(format!("{}: {error}", show(path)));
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            failure.hint("free some space and run the same command again: it repeats what is not published")
+            failure.hint("free some space and run the same command again: it repeats unpublished work")
         }
         _ => failure,
     }

@@ -12,11 +12,11 @@ use record::failure::{Failure, Result};
 use crate::adapter::{self, Adapter};
 use crate::card;
 use crate::checkpoint::{self, Data, NewTensor};
-use crate::config::Config;
 use crate::directory::Policy;
 use crate::durable;
+use crate::files::show;
 use crate::hub::HubModel;
-use crate::json::{read_json, show};
+use crate::json::read_json;
 use crate::side_files;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
@@ -42,20 +42,19 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
     let building = durable::place_of_new(to)?;
     policy.verify()?;
     let source = HubModel::of(policy.model())?;
-    let named = settings.base.map(|name| HubModel { name: name.to_owned(), revision: None });
+    let named = settings.base.map(|name| HubModel { name: name.to_owned(), revision: None, file: None });
     let base = named.or(source);
-    let config = Config::load(policy.model())?;
     Tokenizer::load(policy.model())?;
-    let found = policy.adapter(&config)?;
+    let found = policy.adapter()?;
     let name = to.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_adapter = found.is_some() && !settings.merge;
     let card = card::text(name, policy, base.as_ref(), is_adapter, settings.run)?;
     durable::build(&building, to, |files| {
         match found {
-            None => copy(policy.model(), files)?,
+            None => copy(policy, files)?,
             Some((adapter, weights)) if settings.merge => {
                 side_files::copy(policy.model(), files)?;
-                merge(&Weights::open(policy.model())?, &adapter, &weights, files)?;
+                merge(&*policy.weights()?, adapter, &weights, files)?;
             }
             Some(_) => {
                 let Some(base) = &base else { return Err(nameless(policy)) };
@@ -78,7 +77,7 @@ pub fn export(policy: &Policy, to: &Path, settings: Settings) -> Result<()> {
 }
 
 fn nameless(policy: &Policy) -> Failure {
-    let base = policy.base.as_deref().map(show).unwrap_or_default();
+    let base = policy.base.as_ref().map(|base| show(&base.files)).unwrap_or_default();
     Failure::usage(format!(
         "{}: its base is known only as {base}, which means nothing elsewhere",
         show(&policy.root)
@@ -86,9 +85,9 @@ fn nameless(policy: &Policy) -> Failure {
     .hint("--base ORG/NAME says what others call it; --merge writes a whole model, which needs no base")
 }
 
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    side_files::copy(from, to)?;
-    for (path, _) in Weights::open(from)?.files() {
+fn copy(from: &Policy, to: &Path) -> Result<()> {
+    side_files::copy(&from.files, to)?;
+    for (path, _) in from.weights()?.files() {
         durable::copy(path, &to.join(path.file_name().unwrap_or_default()))?;
     }
     Ok(())

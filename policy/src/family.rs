@@ -12,7 +12,6 @@ use crate::json::{flag, present, size};
 /// Layers that have a sliding window, and the keys that enable it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Windowed {
-    /// None.
     Never,
     /// Every layer, where `sliding_window` is set.
     Always,
@@ -181,7 +180,6 @@ const WINDOWS: &str =
     "sliding_window, use_sliding_window and layer_types have to agree, as transformers saves them";
 
 impl Family {
-    /// The family of a `config.json`.
     pub(crate) fn of(json: &Value) -> Result<&'static Family> {
         let model_type = present(json, "model_type").and_then(Value::as_str).unwrap_or_default();
         let found = FAMILIES.iter().find(|family| family.model_type == model_type);

@@ -12,7 +12,7 @@ use record::failure::{Failure, Result};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::json::show;
+use crate::files::show;
 
 /// The limit of the reference implementation: a larger header is an attack or a mistake.
 const LARGEST_HEADER: u64 = 100_000_000;
@@ -29,7 +29,6 @@ pub(crate) const FLOATS: &str = "weights are f32, bf16 or f16; quantized checkpo
 pub enum ElementType {
     /// IEEE single.
     F32,
-    /// bfloat16.
     BF16,
     /// IEEE half.
     F16,

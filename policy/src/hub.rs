@@ -1,4 +1,4 @@
-//! Models by name: `policy init --from hf:ORG/NAME`, through the hub's Python client.
+//! Models by name: `policy init --from hf:ORG/NAME`, or `hf:ORG/NAME/FILE.gguf`, through the hub's Python client.
 //!
 //! `huggingface_hub` knows the hub's address and login, shares its cache with `transformers`, resumes
 //! interrupted downloads, and reads HF_HOME, HF_ENDPOINT, HF_TOKEN and proxies. The crate `hf-hub` would link
@@ -13,8 +13,8 @@ use record::failure::{Failure, Result};
 use record::stage;
 use serde_json::{Value, json};
 
-use crate::directory::is_there;
-use crate::json::{read_json_if_present, show};
+use crate::files::{exists, show};
+use crate::json::read_json_if_present;
 
 /// Prefix of a model's name on the command line.
 const PREFIX: &str = "hf:";
@@ -24,18 +24,24 @@ const SOURCE: &str = "source.json";
 
 /// Downloads a snapshot and prints its path, or what went wrong, as JSON.
 const SCRIPT: &str = r#"
-import json, sys
+import json, os, sys
 try:
     from huggingface_hub import snapshot_download
 except ImportError:
     print(json.dumps({"kinds": ["ImportError"]}))
     sys.exit()
 try:
+    name, revision, file = sys.argv[1], sys.argv[2] or None, sys.argv[3]
+    parts = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"]
     path = snapshot_download(
-        sys.argv[1], revision=sys.argv[2] or None, ignore_patterns=["*/*", "consolidated*"],
-        allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"],
+        name, revision=revision, ignore_patterns=[] if file else ["*/*", "consolidated*"],
+        allow_patterns=[file] if file else parts,
     )
-    print(json.dumps({"path": path}))
+    path = os.path.join(path, file) if file else path
+    if os.path.exists(path):
+        print(json.dumps({"path": path}))
+    else:
+        print(json.dumps({"kinds": ["NoSuchFile"]}))
 except KeyboardInterrupt:
     sys.exit(130)
 except Exception as error:
@@ -43,17 +49,18 @@ except Exception as error:
     print(json.dumps({"kinds": kinds, "text": " ".join(str(error).split())}))
 "#;
 
-/// A model on a hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubModel {
     /// `ORG/NAME`.
     pub name: String,
     /// A branch, tag or commit; the newest if `None`.
     pub revision: Option<String>,
+    /// One GGUF file of it; all files of a Hugging Face directory if `None`.
+    pub file: Option<String>,
 }
 
 impl HubModel {
-    /// What `hf:ORG/NAME[@REVISION]` names; `None` for anything else.
+    /// What `hf:ORG/NAME[/FILE.gguf][@REVISION]` names; `None` for anything else.
     ///
     /// # Errors
     /// Something else after `hf:`: exit 2.
@@ -63,14 +70,18 @@ impl HubModel {
             Some((name, revision)) => (name, Some(revision)),
             None => (text, None),
         };
+        let (name, file) = split_file(name);
         if !is_name(name) || revision.is_some_and(str::is_empty) {
-            return Err(Failure::usage(format!("{}: no model's name on a hub", show(source)))
-                .hint("names look like hf:Qwen/Qwen3-0.6B, or hf:Qwen/Qwen3-0.6B@main for a revision"));
+            return Err(Failure::usage(format!("{}: no model's name on a hub", show(source))).hint(
+                "names look like hf:Qwen/Qwen3-0.6B, hf:Qwen/Qwen3-0.6B@main for a revision, or \
+                 hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf for a GGUF file",
+            ));
         }
-        Ok(Some(HubModel { name: name.to_owned(), revision: revision.map(str::to_owned) }))
+        let revision = revision.map(str::to_owned);
+        Ok(Some(HubModel { name: name.to_owned(), revision, file: file.map(str::to_owned) }))
     }
 
-    /// The directory of its snapshot in the hub's cache, downloaded if it is not there yet.
+    /// The directory of its snapshot in the hub's cache, or its GGUF file there, downloaded if it is not there yet.
     ///
     /// # Errors
     /// There is no such model, or it needs a login: 65. No Python, package, or network: 69.
@@ -80,7 +91,9 @@ impl HubModel {
             stage::note("policy", format_args!("fetching {name} with huggingface_hub"));
         }
         let mut command = stage::python();
-        command.args(["-c", SCRIPT, name, self.revision.as_deref().unwrap_or_default()]).stdin(Stdio::null());
+        let (revision, file) = (self.revision.as_deref(), self.file.as_deref());
+        command.args(["-c", SCRIPT, name, revision.unwrap_or_default(), file.unwrap_or_default()]);
+        command.stdin(Stdio::null());
         if quiet || !io::stderr().is_terminal() {
             command.env("HF_HUB_DISABLE_PROGRESS_BARS", "1");
         }
@@ -124,6 +137,11 @@ impl HubModel {
             return Failure::data(failed("the hub has no such model, or it is private"))
                 .hint("check the name; of a private model set HF_TOKEN or type hf auth login");
         }
+        if is("NoSuchFile") {
+            let file = self.file.as_deref().unwrap_or_default();
+            return Failure::data(failed(&format!("the model has no file {file}")))
+                .hint("the model's page lists its files; names are case-sensitive");
+        }
         if is("RevisionNotFoundError") {
             let revision = self.revision.as_deref().unwrap_or("main");
             return Failure::data(failed(&format!("there is no revision {revision:?}")))
@@ -151,9 +169,13 @@ impl HubModel {
         let folder = name.rsplit('/').next().unwrap_or(name);
         let revision =
             self.revision.as_ref().map_or(String::new(), |revision| format!(" --revision {revision}"));
+        let (file, path) = match &self.file {
+            Some(file) => (format!(" {file}"), format!("{folder}/{file}")),
+            None => (String::new(), folder.to_owned()),
+        };
         format!(
-            "{first}; or on a machine with a network: hf download {name}{revision} --local-dir {folder}; copy {folder} here, \
-             then --from {folder}"
+            "{first}; or on a machine with a network: hf download {name}{file}{revision} --local-dir {folder}; copy {folder} \
+             here, then --from {path}"
         )
     }
 
@@ -164,9 +186,11 @@ impl HubModel {
     pub fn of(directory: &Path) -> Result<Option<HubModel>> {
         if let Some(source) = read_json_if_present(&directory.join(SOURCE))? {
             let text = |key: &str| source[key].as_str().map(str::to_owned);
-            return Ok(text("hub")
-                .filter(|name| is_name(name))
-                .map(|name| HubModel { name, revision: text("revision") }));
+            return Ok(text("hub").filter(|name| is_name(name)).map(|name| HubModel {
+                name,
+                revision: text("revision"),
+                file: None,
+            }));
         }
         Ok(HubModel::of_snapshot(directory))
     }
@@ -177,7 +201,7 @@ impl HubModel {
         let mut parts = canonical.iter().rev().map(|part| part.to_str());
         let (revision, folder, repository) = (parts.next()??, parts.next()??, parts.next()??);
         let name = repository.strip_prefix("models--").filter(|_| folder == "snapshots")?.replace("--", "/");
-        is_name(&name).then(|| HubModel { name, revision: Some(revision.to_owned()) })
+        is_name(&name).then(|| HubModel { name, revision: Some(revision.to_owned()), file: None })
     }
 
     /// What a copy in `files` of a snapshot at `from` says of itself; `None` if it is of no hub or says it already.
@@ -186,8 +210,16 @@ impl HubModel {
     /// The disk's.
     pub(crate) fn note(from: &Path, files: &Path) -> Result<Option<(PathBuf, Value)>> {
         let path = files.join(SOURCE);
-        let model = if is_there(&path)? { None } else { HubModel::of_snapshot(from) };
-        Ok(model.map(|HubModel { name, revision }| (path, json!({ "hub": name, "revision": revision }))))
+        let model = if exists(&path)? { None } else { HubModel::of_snapshot(from) };
+        Ok(model.map(|HubModel { name, revision, .. }| (path, json!({ "hub": name, "revision": revision }))))
+    }
+}
+
+/// Splits `ORG/NAME/FILE.gguf`; the file may be in a folder.
+fn split_file(text: &str) -> (&str, Option<&str>) {
+    match text.match_indices('/').nth(1) {
+        Some((at, _)) if text.ends_with(".gguf") => (&text[..at], Some(&text[at + 1..])),
+        _ => (text, None),
     }
 }
 

@@ -13,10 +13,11 @@ use crate::chat;
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::Config;
 use crate::decoder::{Init, Stored, Target, Tensor};
-use crate::directory::Policy;
+use crate::directory::{FrozenBase, Policy};
 use crate::durable;
+use crate::files::{io_failure, show};
 use crate::hub::HubModel;
-use crate::json::{io_failure, read_json, show};
+use crate::json::read_json;
 use crate::publish;
 use crate::side_files;
 use crate::tokenizer::Tokenizer;
@@ -93,20 +94,19 @@ pub fn from_config(root: &Path, config: &Path, seed: u64) -> Result<Policy> {
 pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> Result<Policy> {
     check_variables(template)?;
     let source = Policy::open(source)?;
-    let config = Config::load(source.model())?;
-    let weights = Weights::of_model(source.model(), &config)?;
+    let weights = source.weights()?;
     Tokenizer::load(source.model())?;
-    if let Some((adapter, weights)) = source.adapter(&config)? {
-        check_finite(&weights, &adapter.tensors(&config))?;
+    if let Some((adapter, weights)) = source.adapter()? {
+        check_finite(&weights, &adapter.tensors(&source.config))?;
         if template.is_some() {
             return Err(Failure::usage("--chat-template-kwargs: an adapter uses its base's chat template"));
         }
-        return publish::create(root, source.base.as_deref(), |files| {
+        return publish::create(root, source.base.as_ref(), |files| {
             side_files::copy(&source.files, files)?;
             durable::copy(&source.files.join(adapter::WEIGHTS), &files.join(adapter::WEIGHTS))
         });
     }
-    check_finite(&weights, &config.tensors())?;
+    check_finite(&weights, &source.config.tensors())?;
     publish::create(root, None, |files| {
         side_files::copy(&source.files, files)?;
         if let Some((path, note)) = HubModel::note(&source.files, files)? {
@@ -128,7 +128,7 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
     })
 }
 
-/// Whether a file of weights is never written to again: that of a version, or of a hub's cache, where it is named by its content.
+/// Returns true if a weight file never changes: a published version's, or a file of a hub's cache, named by its content.
 fn is_kept(source: &Policy, path: &Path) -> Result<bool> {
     let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
     let is_blob = canonical.parent().and_then(Path::file_name).is_some_and(|folder| folder == "blobs");
@@ -159,19 +159,20 @@ pub fn from_base(root: &Path, base: &Path, adapter: &Adapter, seed: u64) -> Resu
         return Err(Failure::usage(format!("{}: is an adapter itself", show(&base.root)))
             .hint("the base of an adapter is a whole model: name the base of this one"));
     }
-    let config = Config::load(&base.files)?;
-    Weights::open(&base.files)?.check(&config)?;
+    base.weights()?;
+    let config = &base.config;
     Tokenizer::load(&base.files)?;
     let mut adapter = Adapter { base: show(&base.files), ..adapter.clone() };
     // All modules, whatever they are called in this family.
     if adapter.targets == Target::ALL {
         adapter.targets = config.targets().to_vec();
     }
-    adapter.check_targets(&config)?;
+    adapter.check_targets(config)?;
     let canonical = base.files.canonicalize().map_err(|error| io_failure(&base.files, &error))?;
-    publish::create(root, Some(&canonical), |files| {
+    let frozen = FrozenBase { files: canonical, digest: base.digest.clone() };
+    publish::create(root, Some(&frozen), |files| {
         durable::write_json(&files.join(adapter::CONFIG), &adapter.to_json())?;
-        let tensors = adapter.tensors(&config);
+        let tensors = adapter.tensors(config);
         let whole = |tensor| Stored::from(tensor);
         write(
             &files.join(adapter::WEIGHTS),

@@ -1,56 +1,14 @@
 //! Reads a policy's small JSON files and their settings, with messages that name both.
 
-use std::fs;
-use std::io;
 use std::path::Path;
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::directory::is_there;
+use crate::files::{COPY, exists, read_text, show};
 
 /// Larger than any configuration, in bytes; as values in memory it takes up to sixteen times that.
 pub(crate) const LARGEST_JSON: u64 = 16 << 20;
-
-/// Linux's errno for a loop of symbolic links; the standard library's name for it is unstable.
-const ELOOP: i32 = 40;
-
-/// Hint for a file that is not what its name says.
-pub(crate) const COPY: &str = "the file is damaged: copy or download it again";
-
-/// A path as messages show it, without control characters.
-pub(crate) fn show(path: &Path) -> String {
-    path.to_string_lossy().replace(char::is_control, "\u{fffd}")
-}
-
-/// An I/O error on a path that was to be read: 65 if it is missing, else 74.
-pub(crate) fn io_failure(path: &Path, error: &io::Error) -> Failure {
-    if error.kind() == io::ErrorKind::NotFound {
-        Failure::data(format!("{}: no such file or directory", show(path)))
-            .hint("part of the policy is missing, or a link dangles: copy or download all of it")
-    } else if error.raw_os_error() == Some(ELOOP) {
-        Failure::data(format!("{}: symbolic links form a loop", show(path)))
-            .hint("put the file itself there, or a link to it")
-    } else {
-        Failure::io(format!("{}: {error}", show(path)))
-    }
-}
-
-/// The text of a file of at most `largest` bytes.
-pub(crate) fn read_text(path: &Path, largest: u64) -> Result<String> {
-    let metadata = fs::metadata(path).map_err(|error| io_failure(path, &error))?;
-    // Opening a pipe would block.
-    if !metadata.is_file() {
-        return Err(Failure::data(format!("{}: not a file", show(path))).hint(COPY));
-    }
-    if metadata.len() > largest {
-        return Err(
-            Failure::data(format!("{}: {} bytes is too large", show(path), metadata.len())).hint(COPY)
-        );
-    }
-    let bytes = fs::read(path).map_err(|error| io_failure(path, &error))?;
-    String::from_utf8(bytes).map_err(|_| Failure::data(format!("{}: not UTF-8", show(path))).hint(COPY))
-}
 
 /// The file as one JSON object.
 pub(crate) fn read_json(path: &Path) -> Result<Value> {
@@ -66,7 +24,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Value> {
 
 /// Reads JSON, or returns `None` if the file does not exist. A dangling link is an error.
 pub(crate) fn read_json_if_present(path: &Path) -> Result<Option<Value>> {
-    if is_there(path)? { read_json(path).map(Some) } else { Ok(None) }
+    if exists(path)? { read_json(path).map(Some) } else { Ok(None) }
 }
 
 /// Larger sizes mean a damaged or hostile file; the bound keeps products within 64 bits.

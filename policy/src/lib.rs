@@ -3,8 +3,6 @@
 //!
 //! Left out: pipes and training. Stages read and write policies through this crate.
 
-#![warn(missing_docs)]
-
 pub mod adapter;
 mod card;
 mod chat;
@@ -19,6 +17,7 @@ mod durable;
 pub mod experts;
 pub mod export;
 mod family;
+mod files;
 pub mod gguf;
 pub mod graph;
 mod header;
@@ -26,10 +25,12 @@ pub mod hub;
 pub mod initial;
 mod jinja;
 mod json;
+mod layout;
 pub mod local;
 mod lock;
 pub mod lora;
 mod mapping;
+pub mod models;
 mod onnx;
 pub mod ownership;
 pub mod pretrained;
@@ -38,6 +39,7 @@ pub mod retention;
 pub mod rope;
 pub mod side_files;
 mod special_tokens;
+pub mod token_bytes;
 pub mod tokenizer;
 pub mod training_state;
 mod vocabulary;

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use record::failure::Result;
 
 use crate::adapter;
-use crate::directory::{Policy, VERSION_FILE, Version, digest_of, is_there};
+use crate::directory::{FrozenBase, Policy};
 use crate::durable;
-use crate::json::io_failure;
+use crate::files::{exists, io_failure};
+use crate::layout::VERSION_FILE;
 use crate::lock::lock_folder;
 use crate::side_files;
-use crate::weights::Weights;
 
 /// In a copy: locked by those who use it.
 const IN_USE: &str = ".in-use";
@@ -47,8 +47,8 @@ pub fn copy(policy: &Policy, folder: &Path) -> Result<LocalCopy> {
     let mut copies = Copies { folder: &folder, copied: false, in_use: Vec::new() };
     let base = match &policy.base {
         Some(base) => {
-            let (files, version) = (base.clone(), Version::new(0, &digest_of(base, None)?));
-            Some(copies.of(&Policy { root: files.clone(), files, base: None, version }, None)?.files)
+            let whole = Policy::read(&base.files, base.files.clone(), None, 0, Some(base.digest.clone()))?;
+            Some(FrozenBase { files: copies.of(&whole, None)?.files, digest: base.digest.clone() })
         }
         None => None,
     };
@@ -65,14 +65,17 @@ struct Copies<'a> {
 
 impl Copies<'_> {
     /// The copy of a version, over the copy of its base if it is an adapter, locked against removal.
-    fn of(&mut self, policy: &Policy, base: Option<PathBuf>) -> Result<Policy> {
+    fn of(&mut self, policy: &Policy, base: Option<FrozenBase>) -> Result<Policy> {
         let from = &policy.files;
-        let files = files_of(from, policy.base.as_deref())?;
-        let (root, version) = name(from, policy.base.as_deref(), &files)?;
+        let files = files_of(policy)?;
+        let (root, version) = name(policy, &files)?;
         let target = self.folder.join(format!("{root}-{version}"));
-        let local = |files: &Path| Policy { files: files.to_owned(), base: base.clone(), ..policy.clone() };
+        let local = |files: &Path| {
+            let digest = Some(policy.digest.clone());
+            Policy::read(&policy.root, files.to_owned(), base.clone(), policy.version.step, digest)
+        };
         self.prune(&root, &target)?;
-        if !is_there(&target)? {
+        if !exists(&target)? {
             durable::build(&self.folder.join(format!("{UNFINISHED}{root}")), &target, |building| {
                 for file in &files {
                     let to = building.join(file);
@@ -81,7 +84,7 @@ impl Copies<'_> {
                     durable::copy(&from.join(file), &to)?;
                 }
                 durable::write(&building.join(IN_USE), &[])?;
-                local(building).verify()?;
+                local(building)?.verify()?;
                 durable::synchronize(building)
             })?;
             self.copied = true;
@@ -89,7 +92,7 @@ impl Copies<'_> {
         let path = target.join(IN_USE);
         let in_use = File::open(&path).and_then(|file| file.lock_shared().map(|()| file));
         self.in_use.push(in_use.map_err(|error| io_failure(&path, &error))?);
-        Ok(local(&target))
+        local(&target)
     }
 
     /// Removes the other copies of a policy that nobody uses.
@@ -109,34 +112,35 @@ impl Copies<'_> {
 }
 
 /// The files to copy from a version's directory: weights, side files, and its record of itself.
-fn files_of(from: &Path, base: Option<&Path>) -> Result<BTreeSet<PathBuf>> {
+fn files_of(policy: &Policy) -> Result<BTreeSet<PathBuf>> {
+    let from = &policy.files;
     let mut files: BTreeSet<PathBuf> = side_files::names(from)?.into_iter().map(PathBuf::from).collect();
-    match base {
+    match policy.base {
         Some(_) => drop(files.insert(adapter::WEIGHTS.into())),
         None => files
-            .extend(Weights::open(from)?.files().filter_map(|(path, _)| path.file_name()).map(PathBuf::from)),
+            .extend(policy.weights()?.files().filter_map(|(path, _)| path.file_name()).map(PathBuf::from)),
     }
-    if is_there(&from.join(VERSION_FILE))? {
+    if exists(&from.join(VERSION_FILE))? {
         files.insert(VERSION_FILE.into());
     }
     Ok(files)
 }
 
 /// The names of a policy, by where it is, and of its version, by all that is copied.
-fn name(from: &Path, base: Option<&Path>, files: &BTreeSet<PathBuf>) -> Result<(String, String)> {
-    let from = from.canonicalize().map_err(|error| io_failure(from, &error))?;
+fn name(policy: &Policy, files: &BTreeSet<PathBuf>) -> Result<(String, String)> {
+    let from = policy.files.canonicalize().map_err(|error| io_failure(&policy.files, &error))?;
     let step = from.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("step-"));
     let root = if step.is_some() { from.parent().unwrap_or(&from) } else { &from };
     let label: String = root.file_name().unwrap_or_default().to_string_lossy().chars().take(64).collect();
     let short = |hash: blake3::Hash| hash.to_hex().as_str()[..16].to_owned();
-    let policy = format!("{label}-{}", short(blake3::hash(root.as_os_str().as_encoded_bytes())));
+    let name = format!("{label}-{}", short(blake3::hash(root.as_os_str().as_encoded_bytes())));
     let mut hasher = blake3::Hasher::new();
     // The weights are represented by their digest; the other files are small.
-    hasher.update(digest_of(&from, base)?.as_bytes());
+    hasher.update(policy.digest.as_bytes());
     for file in files.iter().filter(|file| file.extension().is_none_or(|kind| kind != "safetensors")) {
         let path = from.join(file);
         hasher.update(file.as_os_str().as_encoded_bytes());
         hasher.update(blake3::hash(&fs::read(&path).map_err(|error| io_failure(&path, &error))?).as_bytes());
     }
-    Ok((policy, format!("{}-{}", step.unwrap_or("model"), short(hasher.finalize()))))
+    Ok((name, format!("{}-{}", step.unwrap_or("model"), short(hasher.finalize()))))
 }

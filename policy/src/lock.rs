@@ -9,7 +9,7 @@ use record::stage::interrupted;
 
 use crate::directory::Policy;
 use crate::durable;
-use crate::json::{io_failure, show};
+use crate::files::{io_failure, show};
 
 /// Held while a policy directory changes.
 const LOCK: &str = ".lock";

@@ -1,8 +1,8 @@
 //! PEFT's adapters whose modules differ, rewritten as plain ones: of one rank and one scale, on the same modules in every layer.
 //!
-//! What stands in the weights decides which modules are adapted, so a pattern of targets needs no reading. A smaller rank is filled
-//! up with zeros in both factors, which no step of training changes. B takes what its module's scale (`alpha_pattern`) has beside
-//! the scale of the rest. Left out: DoRA, and what [`crate::adapter`] refuses.
+//! The names of the weights show which modules are adapted, so patterns of targets are not read. A smaller rank is padded with
+//! zeros in both factors, and training keeps them at zero. B absorbs the ratio of its module's scale (`alpha_pattern`) to the
+//! common scale. Left out: DoRA, and what [`crate::adapter`] refuses.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,32 +11,21 @@ use record::failure::{Failure, Result};
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use crate::adapter::{self, Adapter, Target};
+use crate::adapter::{self, Adapter, Target, VARIED};
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::config::Config;
-use crate::directory::{Policy, named_base};
+use crate::directory::{FrozenBase, Policy, named_base};
 use crate::durable;
 use crate::json::{in_file, positive, present, read_json, size};
 use crate::publish;
 use crate::side_files;
 use crate::weights::{ElementType, Weights};
 
-/// Settings that a plain adapter does not have, and is written without.
-pub(crate) const VARIED: [&str; 7] = [
-    "rank_pattern",
-    "alpha_pattern",
-    "layers_to_transform",
-    "layers_pattern",
-    "exclude_modules",
-    "lora_dropout",
-    "target_modules",
-];
-
 /// An adapter whose modules differ.
 pub struct VariedAdapter {
     directory: PathBuf,
     settings: Value,
-    /// Those of its settings that a plain one does not have.
+    /// Its settings that a plain adapter does not have.
     pub varied: Vec<&'static str>,
 }
 
@@ -77,7 +66,7 @@ impl VariedAdapter {
         let weights = Weights::open_file(&self.directory.join(adapter::WEIGHTS))?;
         let (plain, tensors) =
             self.plain(&weights, &config).map_err(|failure| in_file(failure, &place, adapter::HINT))?;
-        publish::create(root, Some(&base), |files| {
+        publish::create(root, Some(&FrozenBase::open(base)?), |files| {
             side_files::copy(&self.directory, files)?;
             let written = files.join(adapter::CONFIG);
             durable::remove(&written)?;
@@ -92,7 +81,6 @@ impl VariedAdapter {
         })
     }
 
-    /// The plain adapter and its tensors.
     fn plain(&self, weights: &Weights, config: &Config) -> Result<(Adapter, Vec<AdapterTensor>)> {
         let modules = config
             .targets()
@@ -174,7 +162,7 @@ impl VariedAdapter {
         let Some(patterns) = present(&self.settings, key) else { return Ok(None) };
         let patterns = patterns.as_object().ok_or_else(|| Failure::data(format!("{key} is no object")))?;
         for (pattern, value) in patterns {
-            // As PEFT has it.
+            // PEFT's rule.
             let expression = Regex::new(&format!(r"^(?:.*\.)?(?:{pattern})$"));
             let expression = expression
                 .map_err(|_| Failure::data(format!("{key}: {pattern:?} is no pattern that can be read")))?;
@@ -195,14 +183,13 @@ struct AdaptedModule {
     b: Vec<f32>,
 }
 
-/// A tensor to write.
 struct AdapterTensor {
     name: String,
     shape: [usize; 2],
     values: Vec<f32>,
 }
 
-/// The factors A and B of a module in this rank and with this scale; zeros where there is no such module.
+/// The factors A and B of a module at this rank and scale; zeros if the module is not adapted.
 fn filled(
     module: Option<&AdaptedModule>,
     config: &Config,

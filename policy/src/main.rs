@@ -13,6 +13,7 @@ fn main() -> ExitCode {
         record::stage::end_if_dry_run();
         match command {
             Command::Init(arguments) => command::init::run(&arguments, quiet),
+            Command::Fetch(arguments) => command::fetch::run(&arguments, quiet),
             Command::Encode(arguments) => command::encode::run(&arguments, quiet),
             Command::Check(arguments) => command::check::run(&arguments),
             Command::Export(arguments) => command::export::run(&arguments),

@@ -1,8 +1,8 @@
 //! Memory-mapped files, and the error message if one is truncated while it is read.
 //!
-//! A page beyond the end of a mapped file is a SIGBUS, which would end the program without a word. A handler names the file and ends
-//! the program as an error of reading does, whoever has mapped it: ONNX Runtime maps weights, too. Left out: going on without the
-//! file, and its name where there is no /proc.
+//! Reading a page beyond the end of a mapped file raises SIGBUS, which would end the program without a message. A handler names
+//! the file and ends the program like a read error, also for files that ONNX Runtime has mapped. Left out: going on without the
+//! file, and its name on systems without /proc.
 
 use std::fs::File;
 use std::io;
@@ -98,10 +98,9 @@ static NAME: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; 
 enum Place {
     Start,
     End,
-    /// Of the mapping that is looked for.
+    /// The wanted mapping.
     Before,
     Name,
-    /// Of another one.
     Other,
 }
 

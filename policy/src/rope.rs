@@ -172,7 +172,7 @@ fn rope_settings<'a>(
         |key| present(json, key).filter(|found| found.as_object().is_none_or(|found| !found.is_empty()));
     let (new, old) = (settings("rope_parameters"), settings("rope_scaling"));
     if new.is_some() && old.is_some() && new != old {
-        return Err(Failure::data("rope_scaling stands beside other rope_parameters").hint(
+        return Err(Failure::data("rope_scaling conflicts with rope_parameters").hint(
             "programs differ in which of the two they read: put all settings into rope_parameters, rope_theta too, and remove rope_scaling",
         ));
     }

@@ -14,11 +14,12 @@ use record::failure::{Failure, Result};
 
 use crate::adapter;
 use crate::chat;
-use crate::directory::{Policy, VERSION_FILE};
+use crate::directory::Policy;
 use crate::durable;
-use crate::json::{io_failure, show};
+use crate::files::{io_failure, show};
+use crate::layout::VERSION_FILE;
 use crate::training_state::{OPTIMIZER, TRAINER_STATE};
-use crate::weights::{INDEX, SINGLE, Weights};
+use crate::weights::{INDEX, SINGLE};
 
 /// Extensions of weights and optimizer states in formats that are not read.
 const FOREIGN: &str = "bin ckpt engine ggml gguf h5 mlmodel msgpack nemo npz onnx ot pdparams pickle pkl pt pth \
@@ -57,7 +58,7 @@ pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
     if policy.base.is_some() {
         own.insert(adapter::WEIGHTS.to_owned());
     } else {
-        let weights = Weights::open(&policy.files)?;
+        let weights = policy.weights()?;
         let names = weights.files().filter_map(|(path, _)| path.file_name()?.to_str());
         own.extend(names.map(str::to_owned));
     }
@@ -119,7 +120,7 @@ fn survey(root: &Path) -> Result<Survey> {
 impl Survey {
     /// Walks a folder; `prefix` is its path from the directory, with a slash at the end.
     fn walk(&mut self, folder: &Path, prefix: &str) -> Result<()> {
-        // Beside a single file the index is not read, and would send other programs to shards that are not there.
+        // An index next to a single file is not read, and would send other programs to missing shards.
         let single = prefix.is_empty() && fs::symlink_metadata(folder.join(SINGLE)).is_ok();
         for entry in fs::read_dir(folder).map_err(|error| io_failure(folder, &error))? {
             let entry = entry.map_err(|error| io_failure(folder, &error))?;
@@ -129,7 +130,7 @@ impl Survey {
                 .into_string()
                 .map_err(|_| Failure::data(format!("{}: the file's name is not UTF-8", show(&path))))?;
             let by_name = match single && name == INDEX {
-                true => Some("an index of shards beside model.safetensors, which is what is read"),
+                true => Some("an index of shards next to model.safetensors, which is read instead"),
                 false => by_name(&name, prefix.is_empty()),
             };
             // A name that decides is not looked behind: an interrupted download leaves dangling links.
@@ -197,7 +198,7 @@ fn by_folder(name: &str) -> Option<&'static str> {
     if FOREIGN_FOLDERS.contains(&name) || name.ends_with(".mlpackage") {
         Some(OTHER_FORMAT)
     } else if numbered("checkpoint-") {
-        Some("a checkpoint of its own")
+        Some("a separate checkpoint")
     } else if numbered("global_step") {
         Some(STATE)
     } else {

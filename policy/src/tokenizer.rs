@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
@@ -11,8 +12,10 @@ use serde_json::Value;
 
 use crate::chat::{self, ChatTemplate};
 use crate::confined::{Confined, Death};
-use crate::json::{LARGEST_JSON, read_json_if_present, read_text, show};
+use crate::files::{read_text, show};
+use crate::json::{LARGEST_JSON, read_json_if_present};
 use crate::special_tokens::special_tokens;
+use crate::token_bytes::TokenBytes;
 use crate::vocabulary;
 
 const FILE: &str = "tokenizer.json";
@@ -30,6 +33,8 @@ const HOSTILE: &str =
     "tokenizer.json or the chat template is damaged or malicious: take both from the model's publisher";
 /// Longest rendered prompt, in bytes: the limit of a line of the record.
 const LONGEST_PROMPT: usize = 16 << 20;
+/// Stands for a message whose tokens are known: characters that no template looks for.
+const SPOKEN: &str = "\u{e000}spoken\u{e001}";
 /// More stop tokens mean a damaged file.
 const MOST_STOPS: usize = 1000;
 /// What loading may take, in seconds; tokenizers of 30 MB take some in a build without optimization.
@@ -47,6 +52,7 @@ pub struct Tokenizer {
     directory: PathBuf,
     stop_ids: Vec<u32>,
     vocabulary_size: usize,
+    token_bytes: OnceLock<Arc<TokenBytes>>,
 }
 
 #[derive(Debug)]
@@ -59,13 +65,32 @@ enum Host {
 #[derive(Debug, Serialize, Deserialize)]
 enum Request<'a> {
     Load,
+    Bytes,
     Encode(Cow<'a, str>),
     Decode(Cow<'a, [u32]>),
-    Render(Cow<'a, [Message]>),
-    Chat(Cow<'a, [Message]>),
+    Render(Conversation<'a>),
+    Chat(Conversation<'a>),
+    /// Asks for the tokens after the message of this index, which ended with this token.
+    Continue(Conversation<'a>, usize, u32),
 }
 
-/// Its result: token ids (of `Load` the stop tokens) or text.
+/// A conversation to be continued.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Conversation<'a> {
+    /// Its messages.
+    pub messages: Cow<'a, [Message]>,
+    /// Tools that the next message may call: a JSON array, as OpenAI's API lists them.
+    pub tools: Option<Cow<'a, Value>>,
+}
+
+impl<'a> Conversation<'a> {
+    /// Messages, and tools if there are any.
+    pub fn new(messages: &'a [Message], tools: Option<&'a Value>) -> Conversation<'a> {
+        Conversation { messages: messages.into(), tools: tools.map(Cow::Borrowed) }
+    }
+}
+
+/// Its result: token ids (of `Load` the stop tokens, of `Bytes` where each token ends) or text.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Reply {
     ids: Vec<u32>,
@@ -88,11 +113,16 @@ impl Tokenizer {
         } else {
             let start = Confined::start(serve(directory));
             Host::Child(start.map_err(|error| {
-                Failure::unavailable(format!("the tokenizer needs a process of its own: {error}"))
+                Failure::unavailable(format!("the tokenizer's process cannot be started: {error}"))
             })?)
         };
-        let mut tokenizer =
-            Tokenizer { host, directory: directory.to_owned(), stop_ids: Vec::new(), vocabulary_size: 0 };
+        let mut tokenizer = Tokenizer {
+            host,
+            directory: directory.to_owned(),
+            stop_ids: Vec::new(),
+            vocabulary_size: 0,
+            token_bytes: OnceLock::new(),
+        };
         let Reply { ids, vocabulary_size, .. } = tokenizer.ask(Request::Load)?;
         (tokenizer.stop_ids, tokenizer.vocabulary_size) = (ids, vocabulary_size);
         Ok(tokenizer)
@@ -105,9 +135,12 @@ impl Tokenizer {
         };
         let (what, seconds) = match request {
             Request::Load => ("reading the tokenizer and the chat template", LOADING),
+            Request::Bytes => ("spelling all tokens", LOADING),
             Request::Encode(_) => ("encoding a text", ANSWERING),
             Request::Decode(_) => ("decoding a text", ANSWERING),
-            Request::Render(_) | Request::Chat(_) => ("rendering and encoding a conversation", ANSWERING),
+            Request::Render(_) | Request::Chat(_) | Request::Continue(..) => {
+                ("rendering and encoding a conversation", ANSWERING)
+            }
         };
         let place = show(&self.directory);
         let broken = |error: serde_json::Error| Failure::work(format!("{place}: {what}: {error}"));
@@ -142,9 +175,41 @@ impl Tokenizer {
         self.ask(Request::Decode(ids.into())).map(|reply| reply.text)
     }
 
+    /// The bytes of each token, which make up the text of [`Tokenizer::decode`]; computed once.
+    ///
+    /// # Errors
+    /// A decoder of a kind whose tokens are not bytes.
+    pub fn token_bytes(&self) -> Result<Arc<TokenBytes>> {
+        if let Some(known) = self.token_bytes.get() {
+            return Ok(known.clone());
+        }
+        let Reply { ids, text, .. } = self.ask(Request::Bytes)?;
+        let bytes = TokenBytes::from_parts(ids, &text).map(Arc::new);
+        let bytes =
+            bytes.ok_or_else(|| Failure::work(format!("{}: broken tokens", show(&self.directory))))?;
+        Ok(self.token_bytes.get_or_init(|| bytes).clone())
+    }
+
     /// Token ids of a conversation, up to the opening of the assistant's next message.
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        self.ask(Request::Chat(messages.into())).map(|reply| reply.ids)
+        self.encode_conversation(Conversation::new(messages, None))
+    }
+
+    /// [`Tokenizer::chat`] of a conversation that may have tools.
+    ///
+    /// # Errors
+    /// There is no chat template, or it refuses the conversation.
+    pub fn encode_conversation(&self, conversation: Conversation) -> Result<Vec<u32>> {
+        self.ask(Request::Chat(conversation)).map(|reply| reply.ids)
+    }
+
+    /// Token ids of what the template writes after the assistant's message number `spoken`, whose tokens are known and
+    /// ended with `last`. No tokens if the template does not write that message as it is.
+    ///
+    /// # Errors
+    /// There is no chat template, or it refuses the conversation.
+    pub fn continuation(&self, conversation: Conversation, spoken: usize, last: u32) -> Result<Vec<u32>> {
+        self.ask(Request::Continue(conversation, spoken, last)).map(|reply| reply.ids)
     }
 
     /// The text that [`Tokenizer::chat`] encodes.
@@ -152,7 +217,15 @@ impl Tokenizer {
     /// # Errors
     /// There is no chat template, or it refuses the conversation.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
-        self.ask(Request::Render(messages.into())).map(|reply| reply.text)
+        self.render_conversation(Conversation::new(messages, None))
+    }
+
+    /// The text that [`Tokenizer::encode_conversation`] encodes.
+    ///
+    /// # Errors
+    /// There is no chat template, or it refuses the conversation.
+    pub fn render_conversation(&self, conversation: Conversation) -> Result<String> {
+        self.ask(Request::Render(conversation)).map(|reply| reply.text)
     }
 
     /// Tokens that end a completion: first the tokenizer's `eos_token`, which closes an assistant's message
@@ -234,11 +307,24 @@ impl Text {
                 let vocabulary_size = largest.map_or(0, |largest| largest as usize + 1);
                 Reply { ids: self.stop_ids.clone(), vocabulary_size, ..Reply::default() }
             }
-            Request::Encode(text) => Reply { ids: self.encode(&text)?, ..Reply::default() },
-            Request::Chat(messages) => {
-                Reply { ids: self.encode(&self.render(&messages)?)?, ..Reply::default() }
+            Request::Bytes => {
+                let bytes = TokenBytes::of_tokenizer(&self.inner).map_err(|cause| {
+                    Failure::data(format!("{}: {cause}", show(&self.directory.join(FILE))))
+                        .hint("stop strings need tokens that are bytes: leave out --stop for this policy")
+                })?;
+                let (ids, text) = bytes.into_parts();
+                Reply { ids, text, ..Reply::default() }
             }
-            Request::Render(messages) => Reply { text: self.render(&messages)?, ..Reply::default() },
+            Request::Encode(text) => Reply { ids: self.encode(&text)?, ..Reply::default() },
+            Request::Chat(Conversation { messages, tools }) => {
+                Reply { ids: self.encode(&self.render(&messages, tools.as_deref())?)?, ..Reply::default() }
+            }
+            Request::Continue(conversation, spoken, last) => {
+                Reply { ids: self.continuation(conversation, spoken, last)?, ..Reply::default() }
+            }
+            Request::Render(Conversation { messages, tools }) => {
+                Reply { text: self.render(&messages, tools.as_deref())?, ..Reply::default() }
+            }
             Request::Decode(ids) => {
                 let text =
                     self.inner.decode(&ids, true).map_err(|error| self.fault("cannot decode", &error))?;
@@ -252,12 +338,36 @@ impl Text {
         Ok(encoding.map_err(|error| self.fault("cannot encode", &error))?.get_ids().to_vec())
     }
 
-    fn render(&self, messages: &[Message]) -> Result<String> {
+    fn continuation(&self, conversation: Conversation, spoken: usize, last: u32) -> Result<Vec<u32>> {
+        let Conversation { messages, tools } = conversation;
+        let mut messages = messages.into_owned();
+        let Some(message) = messages.get_mut(spoken) else { return Ok(Vec::new()) };
+        message.content = SPOKEN.to_owned();
+        let text = self.render(&messages, tools.as_deref())?;
+        let parts: Vec<&str> = text.split(SPOKEN).collect();
+        let [_, mut rest] = parts[..] else { return Ok(Vec::new()) };
+        // The stop token may be there already. Another one keeps the rest from being the beginning of a text, which
+        // some tokenizers treat in a special way.
+        let anchor = if self.stop_ids.contains(&last) { last } else { self.stop_ids[0] };
+        let anchor_text = self.inner.id_to_token(anchor).unwrap_or_default();
+        if anchor == last
+            && let Some(after) = rest.trim_start().strip_prefix(&anchor_text)
+        {
+            rest = after;
+        }
+        let ids = self.encode(&format!("{anchor_text}{rest}"))?;
+        match ids.split_first() {
+            Some((first, ids)) if *first == anchor => Ok(ids.to_vec()),
+            _ => self.encode(rest),
+        }
+    }
+
+    fn render(&self, messages: &[Message], tools: Option<&Value>) -> Result<String> {
         let Some(template) = &self.template else {
             return Err(Failure::data(format!("{}: no chat template", show(&self.directory)))
-                .hint("base models have none: put a chat_template.jinja beside tokenizer.json"));
+                .hint("base models have none: put a chat_template.jinja next to tokenizer.json"));
         };
-        let text = template.render(messages)?;
+        let text = template.render(messages, tools)?;
         if text.len() <= LONGEST_PROMPT {
             return Ok(text);
         }

@@ -10,9 +10,11 @@ use serde_json::{Map, Value, json};
 
 use crate::checkpoint::{self, Data, NewTensor};
 use crate::digest;
-use crate::directory::{self, Policy, Version};
+use crate::directory::Policy;
 use crate::durable;
-use crate::json::{read_json_if_present, show};
+use crate::files::show;
+use crate::json::read_json_if_present;
+use crate::layout::Version;
 use crate::lock::{BUILDING, lock};
 use crate::weights::{ElementType, Weights};
 
@@ -35,7 +37,7 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
     let optimizer = policy.files.join(OPTIMIZER);
     let Some(Value::Object(mut notes)) = read_json_if_present(&path)? else {
         if optimizer.exists() {
-            return Err(Failure::data(format!("{}: not beside {}", show(&path), show(&optimizer)))
+            return Err(Failure::data(format!("{}: missing for {}", show(&path), show(&optimizer)))
                 .hint("remove the optimizer's state to start with a fresh one"));
         }
         return Ok(None);
@@ -48,7 +50,7 @@ pub fn training_state(policy: &Policy) -> Result<Option<TrainingState>> {
             show(&path),
             policy.version
         ))
-        .hint("remove it and the optimizer state beside it to start with a fresh optimizer"));
+        .hint("remove it and the optimizer state to start with a fresh optimizer"));
     }
     let recorded = notes.remove(OPTIMIZER_DIGEST);
     let state = if optimizer.exists() { Some(Weights::open_file(&optimizer)?) } else { None };
@@ -103,8 +105,7 @@ pub fn save_state(
     let lock = lock(policy)?;
     let building = policy.root.join(format!("{BUILDING}state"));
     durable::create_directory(&building)?;
-    let digest = directory::recorded(&policy.files, "digest")?.unwrap_or_default();
-    write_state(&building, (&policy.version, &digest), optimizer, None, trainer_state)
+    write_state(&building, (&policy.version, &policy.digest), optimizer, None, trainer_state)
         .and_then(|()| durable::synchronize(&building))
         .inspect_err(|_| {
             // See `publish`.

@@ -111,7 +111,6 @@ fn spelling(bytes: &[u8]) -> String {
     bytes.iter().map(|&byte| if printable(byte) { char::from(byte) } else { stand_in(byte) }).collect()
 }
 
-/// `tokenizer.json`.
 pub(crate) fn tokenizer() -> Value {
     let tokens = tokens();
     let special = |id: &usize| *id < SPECIAL.len() || tokens[*id].starts_with("<|reserved_");
@@ -169,7 +168,6 @@ pub(crate) fn tokenizer_config(max_positions: usize) -> Value {
     })
 }
 
-/// `generation_config.json`.
 pub(crate) fn generation_config() -> Value {
     json!({ "do_sample": true, "temperature": 1.0, "pad_token_id": PAD, "eos_token_id": [END] })
 }

@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::config::Config;
 use crate::decoder::Tensor;
-use crate::directory::is_there;
+use crate::files::{COPY, exists, io_failure, show};
 pub use crate::header::ElementType;
 use crate::header::{self, Entry};
-use crate::json::{COPY, io_failure, read_json, show};
+use crate::json::read_json;
 use crate::mapping::Mapping;
 
 /// The single-file name, and the index that takes its place when there are shards.
@@ -34,7 +34,6 @@ const SHARDS: &str =
 /// One tensor of a mapped checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
-    /// Element type on disk.
     pub dtype: ElementType,
     /// Extents, outermost first; elements are row-major and little-endian.
     pub shape: &'a [usize],
@@ -115,9 +114,9 @@ impl Weights {
     pub fn open(directory: &Path) -> Result<Weights> {
         let index = directory.join(INDEX);
         let single = directory.join(SINGLE);
-        if is_there(&single)? {
+        if exists(&single)? {
             Weights::open_file(&single)
-        } else if is_there(&index)? {
+        } else if exists(&index)? {
             Weights::open_shards(directory, &index)
         } else {
             Err(Failure::data(format!("{}: no {SINGLE} and no {INDEX}", show(directory)))
@@ -126,9 +125,6 @@ impl Weights {
     }
 
     /// The weights of a decoder, checked against its configuration: fused tensors can be read by the names of their parts.
-    ///
-    /// # Errors
-    /// As [`Weights::open`] and [`Weights::check`].
     pub fn of_model(directory: &Path, config: &Config) -> Result<Weights> {
         let weights = Weights::open(directory)?;
         weights.check(config)?;
@@ -156,9 +152,6 @@ impl Weights {
     }
 
     /// Maps one safetensors file, such as the optimizer's state.
-    ///
-    /// # Errors
-    /// As [`Weights::open`].
     pub fn open_file(path: &Path) -> Result<Weights> {
         let mut weights = Weights { files: Vec::new(), tensors: BTreeMap::new(), parts: BTreeMap::new() };
         weights.add(path)?;
@@ -253,7 +246,7 @@ impl Weights {
         let Some((file, entry)) = self.tensors.get(name).or_else(|| self.parts.get(name)) else {
             let place = self.files.first().map_or_else(String::new, |file| show(&file.found));
             return Err(Failure::data(format!("{place}: tensor {name:?} is missing"))
-                .hint("tensor names are those of the Hugging Face model class with its output head"));
+                .hint("tensors are named like in the Hugging Face model class with its output head"));
         };
         let file = &self.files[*file];
         Ok(TensorView {
@@ -310,7 +303,6 @@ impl Weights {
         }
     }
 
-    /// Checks against any tensors.
     pub(crate) fn check_against<'a>(&self, tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<()> {
         self.check_shapes(tensors.into_iter().map(|tensor| (tensor.name.as_str(), &tensor.shape[..])))
     }

@@ -159,7 +159,7 @@ fn places(sample: &Sample) -> Checked {
 }
 
 fn check_sampling(sampling: &Sampling) -> Checked {
-    let Sampling { temperature, top_p, seed, .. } = *sampling;
+    let Sampling { temperature, top_p, seed, min_p, max_tokens, .. } = *sampling;
     if !(temperature.is_finite() && temperature > 0.0) {
         return Err(format!("sampling.temperature is {temperature}, not a number above 0"));
     }
@@ -168,6 +168,17 @@ fn check_sampling(sampling: &Sampling) -> Checked {
     }
     if seed >= LARGEST_INTEGER {
         return Err(format!("sampling.seed is {seed}, not below 2^53"));
+    }
+    if let Some(min_p) = min_p
+        && !(min_p > 0.0 && min_p <= 1.0)
+    {
+        return Err(format!("sampling.min_p is {min_p}, not in (0, 1]"));
+    }
+    if sampling.stop.iter().flatten().any(String::is_empty) {
+        return Err("sampling.stop has an empty text".to_owned());
+    }
+    if max_tokens == Some(0) {
+        return Err("sampling.max_tokens is 0, but a completion has at least one token".to_owned());
     }
     Ok(())
 }
@@ -182,6 +193,9 @@ fn tokens(sample: &Sample) -> Checked {
     }
     if sample.prompt.as_ref().is_some_and(Vec::is_empty) {
         return Err("prompt is empty".to_owned());
+    }
+    if sample.tools.as_ref().is_some_and(Vec::is_empty) {
+        return Err("tools is empty".to_owned());
     }
     let Some(logprobs) = &sample.completion_logprobs else {
         return Ok(());

@@ -20,7 +20,6 @@ const INPUT: usize = 1 << 17;
 /// The level of [`compress`].
 const LEVEL: i32 = 9;
 
-/// Decompresses frames.
 pub(crate) struct Frames {
     decoder: Decoder<'static>,
     input: Vec<u8>,

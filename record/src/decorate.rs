@@ -91,7 +91,7 @@ pub trait Decorate {
     /// All lines are decorated and written, but for `end`.
     ///
     /// # Errors
-    /// 74: what the stage keeps beside the stream could not be written.
+    /// 74: the stage's separate files could not be written.
     fn finish(&mut self) -> Result<()> {
         Ok(())
     }
@@ -113,7 +113,6 @@ pub trait Decorate {
     /// The `counts` of the stage's `end` line, an object; `ends` are the `end` lines that it read.
     fn counts(&self, stats: &StageStats, ends: &[End]) -> Value;
 
-    /// The summary on stderr.
     fn summary(&self, stats: &StageStats) -> String;
 }
 
@@ -142,7 +141,7 @@ pub struct Member<D> {
 impl<D> Member<D> {
     /// The sample as messages name it, `stdin:17: 12.7/1/planner/3`.
     pub fn name(&self) -> String {
-        let place = self.line.place();
+        let place = self.line.location();
         if self.id.is_empty() { place } else { format!("{place}: {}", self.id) }
     }
 }
@@ -252,7 +251,7 @@ impl<S: Decorate> Chassis<'_, S> {
                     self.write(entry, writer)?;
                 }
             }
-            if reader.would_wait() {
+            if reader.would_block() {
                 writer.flush()?;
             }
         }

@@ -1,6 +1,6 @@
 //! How a stage fails: an exit code, a one-line message, and usually a hint.
 //!
-//! Codes follow `sysexits.h` where one fits, so that scripts can tell bad data (65) from a full disk (74)
+//! Codes follow `sysexits.h` if one fits, so that scripts can tell bad data (65) from a full disk (74)
 //! without parsing text. The message names the place and the cause, the hint says what to try next. Left out:
 //! error chains and backtraces.
 

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
+use crate::output;
 pub use crate::signal::InputFile;
-use crate::stage::interrupted;
-use crate::write;
+use crate::signal::interrupted;
 
 /// How long until a FIFO is looked at again.
 const WAIT: Duration = Duration::from_millis(2);
@@ -28,7 +28,7 @@ const MOST_LINKS: usize = 40;
 pub fn put(path: &Path, bytes: &[u8]) -> Result<()> {
     let failure = |error: io::Error| Failure::io(format!("{}: {error}", path.display()));
     match fs::metadata(path) {
-        Ok(found) if is_stdout(&found) => write::stdout(bytes),
+        Ok(found) if is_stdout(&found) => output::stdout(bytes),
         Ok(found) if !found.is_file() => through(path, bytes),
         _ => replace(&destination(path).map_err(failure)?, bytes),
     }

@@ -1,22 +1,20 @@
 //! Gathers lines into groups and releases everything in the order in which it arrived.
 //!
-//! A group takes the place of its first member; what follows waits until the group is complete. Contiguous groups stream
+//! A group takes the place of its first member; later lines wait until the group is complete. Contiguous groups stream
 //! through one at a time; interleaved ones come out in the same order but need more memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-/// What comes out in its place.
+/// The output in place of a line.
 #[derive(Debug)]
 pub enum Gathered<T> {
     /// A line that belongs to no group.
     Line(String),
-    /// A group.
     Group(T),
 }
 
 impl<T> Gathered<T> {
-    /// The group, if it is one.
     pub fn group(&self) -> Option<&T> {
         match self {
             Gathered::Line(_) => None,
@@ -88,7 +86,6 @@ impl<T> Gather<T> {
     }
 }
 
-/// By [`fingerprint`].
 pub(crate) type ByFingerprint<T> = HashMap<u128, T, BuildHasherDefault<Folded>>;
 
 /// Hashes a value that already is a hash, by folding its words into one.

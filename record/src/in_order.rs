@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use crate::sample::{Message, Rewards, Sampling, SamplingMode};
+use serde_json::Value;
+
 use crate::text::Text;
 
 /// Decimal digits that any u64 has room for.
@@ -19,33 +20,33 @@ const DIGITS: usize = 19;
 pub(crate) struct Cursor<'a>(pub(crate) &'a str);
 
 /// A value of a field.
-pub(crate) trait Take<'a>: Sized {
+pub(crate) trait Parse<'a>: Sized {
     /// Parses a value; `None` leaves the line to serde_json.
-    fn take(cursor: &mut Cursor<'a>) -> Option<Self>;
+    fn parse(cursor: &mut Cursor<'a>) -> Option<Self>;
 
     /// Parses the value of a field, where null means absent.
-    fn take_field(cursor: &mut Cursor<'a>) -> Option<Option<Self>> {
-        if cursor.takes("null") { Some(None) } else { Self::take(cursor).map(Some) }
+    fn parse_field(cursor: &mut Cursor<'a>) -> Option<Option<Self>> {
+        if cursor.accept("null") { Some(None) } else { Self::parse(cursor).map(Some) }
     }
 }
 
 impl<'a> Cursor<'a> {
     /// Takes `text` if it is next.
     #[inline(always)] // a comparison with a constant is a few instructions
-    pub(crate) fn takes(&mut self, text: &str) -> bool {
+    pub(crate) fn accept(&mut self, text: &str) -> bool {
         let rest = self.0.strip_prefix(text);
         self.0 = rest.unwrap_or(self.0);
         rest.is_some()
     }
 
     #[inline(always)]
-    fn expect(&mut self, text: &str) -> Option<()> {
-        self.takes(text).then_some(())
+    pub(crate) fn expect(&mut self, text: &str) -> Option<()> {
+        self.accept(text).then_some(())
     }
 
     /// Consumes one ASCII byte.
     #[inline(always)]
-    fn takes_byte(&mut self, byte: u8) -> bool {
+    fn accept_byte(&mut self, byte: u8) -> bool {
         let is_next = self.0.as_bytes().first() == Some(&byte);
         if is_next {
             self.0 = &self.0[1..];
@@ -54,9 +55,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes `text` and the value after it.
-    fn after<T: Take<'a>>(&mut self, text: &str) -> Option<T> {
+    pub(crate) fn parse_after<T: Parse<'a>>(&mut self, text: &str) -> Option<T> {
         self.expect(text)?;
-        T::take(self)
+        T::parse(self)
+    }
+
+    /// Takes a field after `text`, if it is there; null means absent.
+    pub(crate) fn parse_optional<T: Parse<'a>>(&mut self, text: &str) -> Option<Option<T>> {
+        if self.accept(text) { T::parse_field(self) } else { Some(None) }
     }
 
     fn split(&mut self, length: usize) -> Option<&'a str> {
@@ -67,15 +73,15 @@ impl<'a> Cursor<'a> {
 
     /// Takes items and commas up to `close`; the opening bracket was taken before.
     fn items(&mut self, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        if self.takes_byte(close) {
+        if self.accept_byte(close) {
             return Some(());
         }
         loop {
             item(self)?;
-            if self.takes_byte(close) {
+            if self.accept_byte(close) {
                 return Some(());
             }
-            if !self.takes_byte(b',') {
+            if !self.accept_byte(b',') {
                 return None;
             }
         }
@@ -139,12 +145,12 @@ fn plain(bytes: &[u8]) -> usize {
     bytes[count..].iter().position(ends).map_or(bytes.len(), |more| count + more)
 }
 
-impl<'a> Take<'a> for Text<'a> {
-    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+impl<'a> Parse<'a> for Text<'a> {
+    fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
         let quoted = cursor.0;
         cursor.expect("\"")?;
         let text = cursor.split(plain(cursor.0.as_bytes()))?;
-        if cursor.takes("\"") {
+        if cursor.accept("\"") {
             return Some(text.into());
         }
         let mut length = text.len();
@@ -158,63 +164,63 @@ impl<'a> Take<'a> for Text<'a> {
     }
 }
 
-impl Take<'_> for u64 {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
+impl Parse<'_> for u64 {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
         cursor.integer()
     }
 }
 
-impl Take<'_> for u32 {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
+impl Parse<'_> for u32 {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
         cursor.integer()?.try_into().ok()
     }
 }
 
-impl Take<'_> for f32 {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
+impl Parse<'_> for f32 {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
         cursor.float()
     }
 }
 
-impl Take<'_> for f64 {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
+impl Parse<'_> for f64 {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
         cursor.float()
     }
 }
 
-impl Take<'_> for bool {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
-        if cursor.takes("true") { Some(true) } else { cursor.expect("false").map(|()| false) }
+impl Parse<'_> for bool {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
+        if cursor.accept("true") { Some(true) } else { cursor.expect("false").map(|()| false) }
     }
 }
 
-impl Take<'_> for Option<f64> {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
-        f64::take_field(cursor)
+impl Parse<'_> for Option<f64> {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
+        f64::parse_field(cursor)
     }
 
     /// A null says something here: that nothing was scored.
-    fn take_field(cursor: &mut Cursor) -> Option<Option<Self>> {
-        <Self as Take>::take(cursor).map(Some)
+    fn parse_field(cursor: &mut Cursor) -> Option<Option<Self>> {
+        <Self as Parse>::parse(cursor).map(Some)
     }
 }
 
-impl<'a, T: Take<'a>> Take<'a> for Vec<T> {
-    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+impl<'a, T: Parse<'a>> Parse<'a> for Vec<T> {
+    fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
         let mut items = Vec::with_capacity(8);
         cursor.expect("[")?;
-        cursor.items(b']', |cursor| T::take(cursor).map(|item| items.push(item)))?;
+        cursor.items(b']', |cursor| T::parse(cursor).map(|item| items.push(item)))?;
         Some(items)
     }
 }
 
-impl<'a> Take<'a> for BTreeMap<Text<'a>, f64> {
-    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
+impl<'a> Parse<'a> for BTreeMap<Text<'a>, f64> {
+    fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
         let mut entries = BTreeMap::new();
         cursor.expect("{")?;
         cursor.items(b'}', |cursor| {
-            let key = Text::take(cursor)?;
-            let value = cursor.after(":")?;
+            let key = Text::parse(cursor)?;
+            let value = cursor.parse_after(":")?;
             entries.insert(key, value);
             Some(())
         })?;
@@ -222,55 +228,24 @@ impl<'a> Take<'a> for BTreeMap<Text<'a>, f64> {
     }
 }
 
-impl<'a> Take<'a> for Message {
-    fn take(cursor: &mut Cursor<'a>) -> Option<Self> {
-        let role: Text = cursor.after("{\"role\":")?;
-        let content: Text = cursor.after(",\"content\":")?;
-        cursor.expect("}")?;
-        Some(Message { role: role.into(), content: content.into() })
-    }
-}
-
-impl Take<'_> for Sampling {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
-        let sampling = Sampling {
-            temperature: cursor.after("{\"temperature\":")?,
-            top_p: cursor.after(",\"top_p\":")?,
-            top_k: cursor.after(",\"top_k\":")?,
-            greedy: cursor.after(",\"greedy\":")?,
-            seed: cursor.after(",\"seed\":")?,
-        };
-        cursor.expect("}").map(|()| sampling)
-    }
-}
-
-impl Take<'_> for Rewards {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
-        let rewards = Rewards { team: cursor.after("{\"team\":")?, local: cursor.after(",\"local\":")? };
-        cursor.expect("}").map(|()| rewards)
-    }
-}
-
-impl Take<'_> for SamplingMode {
-    fn take(cursor: &mut Cursor) -> Option<Self> {
-        if cursor.takes("\"tree\"") {
-            return Some(SamplingMode::Tree);
-        }
-        cursor.expect("\"parallel\"").map(|()| SamplingMode::Parallel)
+impl Parse<'_> for Value {
+    /// Any JSON: left to serde_json.
+    fn parse(_cursor: &mut Cursor) -> Option<Self> {
+        None
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sample;
+    use crate::sample::{Sample, Sampling, SamplingMode};
     use serde::Deserialize;
     use std::fmt::Debug;
 
     /// Returns true if `text` is taken to its end, and then as serde_json takes it.
-    fn is_taken<'a, T: Take<'a> + Deserialize<'a> + PartialEq + Debug>(text: &'a str) -> bool {
+    fn is_taken<'a, T: Parse<'a> + Deserialize<'a> + PartialEq + Debug>(text: &'a str) -> bool {
         let mut cursor = Cursor(text);
-        let taken = T::take(&mut cursor).filter(|_| cursor.0.is_empty());
+        let taken = T::parse(&mut cursor).filter(|_| cursor.0.is_empty());
         if let Some(value) = &taken {
             assert_eq!(serde_json::from_str::<T>(text).ok().as_ref(), Some(value), "{text}");
         }
@@ -336,6 +311,19 @@ mod tests {
             (sample.node.as_deref(), sample.reward, sample.baseline),
             (Some("3.0"), Some(None), Some(0.5))
         );
+    }
+
+    #[test]
+    fn sampling_is_that_of_serde_json() {
+        let start = "{\"temperature\":0.7,\"top_p\":1.0,\"top_k\":0,\"greedy\":false,\"seed\":7";
+        for more in
+            ["", ",\"min_p\":0.05", ",\"stop\":[\"</a>\",\"\\n\"],\"max_tokens\":64", ",\"min_p\":null"]
+        {
+            assert!(is_taken::<Sampling>(&format!("{start}{more}}}")), "{more}");
+        }
+        for left in [",\"max_tokens\":64,\"stop\":[]", ",\"min_p\":", ",\"stop\":\"x\""] {
+            assert!(!is_taken::<Sampling>(&format!("{start}{left}}}")), "{left}");
+        }
     }
 
     #[test]

@@ -3,9 +3,8 @@
 //! [`decorate`] is the chassis of a stage that adds keys to samples; `examples/judge.rs` is the shortest stage on it.
 //! Left out: machine learning and policies.
 
-#![warn(missing_docs)]
-
 mod check;
+mod command_line;
 pub mod compressed;
 pub mod decorate;
 pub mod failure;
@@ -13,8 +12,11 @@ pub mod file;
 mod finite;
 pub mod gather;
 mod in_order;
+mod installation;
 pub mod line;
 pub mod manual;
+mod message;
+mod output;
 pub mod philox;
 pub mod progress;
 pub mod read;
@@ -25,4 +27,5 @@ pub mod stage;
 pub mod stream;
 pub mod tag;
 pub mod text;
+pub mod tools;
 pub mod write;

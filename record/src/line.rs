@@ -13,12 +13,9 @@ use crate::tag;
 /// An instance of an environment to play.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// `task`.
     #[serde(rename = "type")]
     pub tag: tag::Task,
-    /// The version.
     pub v: tag::RecordVersion,
-    /// The environment's name.
     pub env: String,
     /// The task's name, the same for the same instance.
     pub task: String,
@@ -27,7 +24,6 @@ pub struct Task {
     pub split: Option<String>,
     /// What rebuilds the instance and decides its rules, sizes and text encoding.
     pub spec: Value,
-    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -35,20 +31,15 @@ pub struct Task {
 /// How one episode went: exactly one line for every episode started.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// `episode`.
     #[serde(rename = "type")]
     pub tag: tag::Episode,
-    /// The version.
     pub v: tag::RecordVersion,
-    /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// `i/n`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<String>,
-    /// The environment's name.
     pub env: String,
-    /// The task's name.
     pub task: String,
     /// The episode's name, unique in a run.
     pub episode: String,
@@ -60,7 +51,6 @@ pub struct Episode {
     pub reward: Option<f64>,
     /// Why it stopped: `success`, `turns`, `terminated`, `threshold`, `error`.
     pub stop: String,
-    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -68,7 +58,6 @@ pub struct Episode {
 /// The rewards of a joint action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JointRewards {
-    /// The team's.
     pub team: f64,
     /// What each agent earned itself, by agent.
     pub local: BTreeMap<String, f64>,
@@ -77,24 +66,18 @@ pub struct JointRewards {
 /// A joint action of the agents of a stage and its reward; one line per scored joint action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Joint {
-    /// `joint`.
     #[serde(rename = "type")]
     pub tag: tag::Joint,
-    /// The version.
     pub v: tag::RecordVersion,
-    /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// `i/n`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<String>,
-    /// The environment's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub env: Option<String>,
-    /// The task's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The episode's name.
     pub episode: String,
     /// In parallel sampling the index of the episode.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +114,6 @@ pub struct Joint {
     /// True if the turn limit ended the episode.
     #[serde(default)]
     pub truncated: bool,
-    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -139,27 +121,21 @@ pub struct Joint {
 /// Why an episode could not be scored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ErrorLine {
-    /// `error`.
     #[serde(rename = "type")]
     pub tag: tag::Error,
-    /// The version.
     pub v: tag::RecordVersion,
-    /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// `i/n`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard: Option<String>,
-    /// The task's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
-    /// The episode's name.
     pub episode: String,
     /// Where it arose: `policy`, `env`, `sandbox`, `task`.
     pub boundary: String,
     /// The cause, one sentence.
     pub message: String,
-    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
@@ -167,17 +143,12 @@ pub struct ErrorLine {
 /// What an update measured: one line per policy and step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// `metrics`.
     #[serde(rename = "type")]
     pub tag: tag::Metrics,
-    /// The version.
     pub v: tag::RecordVersion,
-    /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
-    /// The policy's label.
     pub policy: String,
-    /// The version published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_version: Option<String>,
     /// Measurements by name.
@@ -191,16 +162,13 @@ pub struct Metrics {
 /// The end of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
-    /// `end`.
     #[serde(rename = "type")]
     pub tag: tag::End,
-    /// The version.
     pub v: tag::RecordVersion,
     /// The stage that wrote it.
     pub stage: String,
     /// True if it and every stage before it succeeded.
     pub ok: bool,
-    /// The training step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u64>,
     /// `i/n`, where the stream is one shard of several.
@@ -221,7 +189,6 @@ pub struct End {
     /// Times, host names and builds.
     #[serde(default)]
     pub timing: BTreeMap<String, Value>,
-    /// Other fields.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }

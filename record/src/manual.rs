@@ -5,7 +5,7 @@ use std::io;
 use clap::Command;
 use clap_mangen::Man;
 
-use crate::stage::build;
+use crate::installation::build;
 
 /// Codes as in [`crate::failure`], for people.
 const EXIT_STATUS: &str = "\
@@ -17,7 +17,7 @@ failed; 130 and 143 stopped by a signal. RECORD.md says more.
 /// (name, roff) of a program's pages.
 ///
 /// # Errors
-/// Only those of writing to memory.
+/// Only failures to write to memory.
 pub fn pages(command: &Command, others: &[&str]) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();
@@ -70,7 +70,7 @@ fn page(command: &Command, name: &str, others: &[&str]) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The examples of a help text: what is indented below that word.
+/// The examples of a help text: the lines indented below "Examples:".
 fn examples(command: &Command) -> String {
     let help = command.clone().term_width(0).max_term_width(usize::MAX).render_long_help().to_string();
     let (_, below) = help.split_once("Examples:\n").unwrap_or_default();

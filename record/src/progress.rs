@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::stage::printable;
+use crate::message::printable;
 
 /// How often a plain line is written where stderr is no terminal.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(30);

@@ -15,9 +15,9 @@ use serde_json::value::RawValue;
 
 use crate::compressed::{Frames, MAGIC};
 use crate::failure::{Failure, Result};
+use crate::message::{name, note};
 use crate::signal;
 pub use crate::signal::{Stdin, stdin_within};
-use crate::stage;
 
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
@@ -64,7 +64,6 @@ pub struct Line {
     pub number: u64,
     /// The line without its line feed.
     pub text: String,
-    /// Its type.
     pub kind: Kind,
     source: Arc<str>,
 }
@@ -76,18 +75,18 @@ impl Line {
     /// 65: not a JSON object, no `type`, no `v`, or a `v` that this build does not read.
     pub fn parse(source: &str, number: u64, text: String) -> Result<Line> {
         let mut line = Line { number, text, kind: Kind::Other, source: Arc::from(source) };
-        line.kind = kind(&line.text).map_err(|failure| failure.at(line.place()))?;
+        line.kind = kind(&line.text).map_err(|failure| failure.at(line.location()))?;
         Ok(line)
     }
 
     /// Where the line is: `stdin:1042`.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{}:{}", self.source, self.number)
     }
 
     /// A failure at this line: `stdin:1042: cause` (65).
     pub fn failure(&self, cause: impl fmt::Display) -> Failure {
-        Failure::data(format!("{}: {cause}", self.place()))
+        Failure::data(format!("{}: {cause}", self.location()))
     }
 }
 
@@ -109,8 +108,8 @@ impl Reader<Stdin> {
     /// that it is read.
     pub fn stdin() -> Self {
         if io::stdin().is_terminal() {
-            stage::note(
-                stage::name(),
+            note(
+                name(),
                 "waiting for JSON lines from this terminal: put a stage or `< FILE` before it, or end them with Ctrl-D; \
                  --help has examples",
             );
@@ -157,9 +156,6 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next line into `line`, reusing its memory; false at the end of the input.
-    ///
-    /// # Errors
-    /// As [`Reader::next`].
     pub fn read_into(&mut self, line: &mut Line) -> Result<bool> {
         let mut bytes = std::mem::take(&mut line.text).into_bytes();
         let mut blank = 0;
@@ -174,7 +170,7 @@ impl<R: Read> Reader<R> {
             }
             blank += bytes.len() + 1;
             if blank > MAX_LINE {
-                let place = self.place();
+                let place = self.location();
                 return Err(Failure::data(format!("{place}: {} MiB of blank lines", MAX_LINE >> 20))
                     .hint("is this a JSON Lines stream, one object a line?"));
             }
@@ -182,10 +178,10 @@ impl<R: Read> Reader<R> {
         line.number = self.number;
         line.text = String::from_utf8(bytes).map_err(|error| {
             let position = error.utf8_error().valid_up_to() + 1;
-            Failure::data(format!("{}: byte {position} is not UTF-8", self.place()))
+            Failure::data(format!("{}: byte {position} is not UTF-8", self.location()))
                 .hint("the record is UTF-8 JSON Lines; recode the file, or look for a program that writes binary to stdout")
         })?;
-        line.kind = kind(&line.text).map_err(|failure| failure.at(self.place()))?;
+        line.kind = kind(&line.text).map_err(|failure| failure.at(self.location()))?;
         Ok(true)
     }
 
@@ -216,9 +212,6 @@ impl<R: Read> Reader<R> {
     }
 
     /// Waits for a further part of the input, whose lines are numbered anew; false at the end of the input.
-    ///
-    /// # Errors
-    /// As [`Reader::next`].
     pub fn begin_part(&mut self) -> Result<bool> {
         self.number = 0;
         if self.start == self.end {
@@ -228,11 +221,11 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns true if reading the next line would block: the moment to flush pending output.
-    pub fn would_wait(&self) -> bool {
+    pub fn would_block(&self) -> bool {
         memchr::memchr(b'\n', &self.buffer[self.start..self.end]).is_none()
     }
 
-    fn place(&self) -> String {
+    fn location(&self) -> String {
         format!("{}:{}", self.source, self.number)
     }
 
@@ -315,7 +308,7 @@ fn kind(text: &str) -> Result<Kind> {
     }
     let Some(name) = head.kind else {
         return Err(
-            Failure::data("no `type`").hint("every line says what it is, for example \"type\":\"sample\"")
+            Failure::data("no `type`").hint("every line names its type, for example \"type\":\"sample\"")
         );
     };
     let Ok(name) = serde_json::from_str::<String>(name.get()) else {

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use crate::failure::{Failure, Result};
-use crate::in_order::{Cursor, Take};
+use crate::in_order::{Cursor, Parse};
 use crate::read::{Line, SAMPLE};
 use crate::tag;
 use crate::text::Text;
@@ -19,7 +20,6 @@ use crate::text::Text;
 pub struct Message {
     /// `system`, `user`, `assistant` or another role that the chat template knows.
     pub role: String,
-    /// The text.
     pub content: String,
 }
 
@@ -36,6 +36,27 @@ pub struct Sampling {
     pub greedy: bool,
     /// The seed of the run, below 2^53.
     pub seed: u64,
+    /// Tokens less likely than this share of the most likely one were left out; absent or in (0, 1].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Texts of which each ends a completion, not empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Vec<String>>,
+    /// Completion limit in tokens, where limits differ by agent; at least 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u32>,
+}
+
+impl Sampling {
+    /// Returns true if tokens were drawn from the same distribution and ended by the same rules, with whatever seed.
+    pub fn agrees(&self, other: &Sampling) -> bool {
+        Sampling { seed: self.seed, ..other.clone() } == *self
+    }
+
+    /// Returns true if some tokens could not be drawn, although their probability is not 0.
+    pub fn is_truncated(&self) -> bool {
+        self.top_p < 1.0 || self.top_k > 0 || self.min_p.is_some()
+    }
 }
 
 /// How the candidates of a turn were sampled.
@@ -55,6 +76,50 @@ pub struct Rewards {
     pub team: f64,
     /// The agent's local reward.
     pub local: f64,
+}
+
+impl<'a> Parse<'a> for Message {
+    fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
+        let role: Text = cursor.parse_after("{\"role\":")?;
+        let content: Text = cursor.parse_after(",\"content\":")?;
+        cursor.expect("}")?;
+        Some(Message { role: role.into(), content: content.into() })
+    }
+}
+
+impl Parse<'_> for Sampling {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
+        let sampling = Sampling {
+            temperature: cursor.parse_after("{\"temperature\":")?,
+            top_p: cursor.parse_after(",\"top_p\":")?,
+            top_k: cursor.parse_after(",\"top_k\":")?,
+            greedy: cursor.parse_after(",\"greedy\":")?,
+            seed: cursor.parse_after(",\"seed\":")?,
+            min_p: cursor.parse_optional(",\"min_p\":")?,
+            stop: cursor
+                .parse_optional::<Vec<Text>>(",\"stop\":")?
+                .map(|texts| texts.into_iter().map(String::from).collect()),
+            max_tokens: cursor.parse_optional(",\"max_tokens\":")?,
+        };
+        cursor.expect("}").map(|()| sampling)
+    }
+}
+
+impl Parse<'_> for Rewards {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
+        let rewards =
+            Rewards { team: cursor.parse_after("{\"team\":")?, local: cursor.parse_after(",\"local\":")? };
+        cursor.expect("}").map(|()| rewards)
+    }
+}
+
+impl Parse<'_> for SamplingMode {
+    fn parse(cursor: &mut Cursor) -> Option<Self> {
+        if cursor.accept("\"tree\"") {
+            return Some(SamplingMode::Tree);
+        }
+        cursor.expect("\"parallel\"").map(|()| SamplingMode::Parallel)
+    }
 }
 
 macro_rules! sample_fields {
@@ -80,8 +145,8 @@ macro_rules! sample_fields {
             pub(crate) fn in_order(text: &'a str) -> Option<Self> {
                 let (mut cursor, mut sample) = (Cursor(text.strip_prefix(SAMPLE)?), Sample::default());
                 $(
-                    if cursor.takes(concat!(",\"", stringify!($field), "\":")) {
-                        sample.$field = Take::take_field(&mut cursor)?;
+                    if cursor.accept(concat!(",\"", stringify!($field), "\":")) {
+                        sample.$field = Parse::parse_field(&mut cursor)?;
                     }
                 )*
                 (cursor.0 == "}").then_some(sample)
@@ -101,7 +166,6 @@ macro_rules! sample_fields {
             /// Every field but `type` and `v`, in the order in which they are written.
             pub const ALL: &'static [Field] = &[$(Field::$variant),*];
 
-            /// The field's key.
             pub fn key(self) -> &'static str {
                 match self {
                     $(Field::$variant => stringify!($field),)*
@@ -156,6 +220,8 @@ sample_fields! {
     sampling Sampling: Sampling,
     /// The prompt as chat messages, at least one.
     prompt Prompt: Vec<Message>,
+    /// The tools that the agent may call, as the chat template was given them; at least one.
+    tools Tools: Vec<Value>,
     /// The completion as text, without its stop token.
     completion Completion: Text<'a>,
     /// The prompt's tokens, at least one.

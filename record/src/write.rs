@@ -1,35 +1,21 @@
 //! Writes lines: copied lines byte for byte, and new objects without NaN or infinity.
 //!
 //! serde_json silently writes NaN and infinity as `null`. A wrong line is worse than no line, so the writer
-//! refuses the object. If the reader of the output closes the pipe, the writer returns [`Failure::closed`],
+//! refuses the object. If the reader of the output closes the pipe, the writer returns [`crate::failure::Failure::closed`],
 //! which ends a stage silently with exit code 0.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::finite;
 use crate::line::End;
+use crate::output::failure;
+pub use crate::output::{stdout, unwritten};
 
 /// Bytes buffered before a write: the size of a Linux pipe.
 const BUFFER: usize = 1 << 16;
-
-/// Writes `bytes` to stdout at once, for output that is no record.
-///
-/// # Errors
-/// [`Failure::closed`] if the reader closed the pipe; 74 if writing fails.
-pub fn stdout(bytes: &[u8]) -> Result<()> {
-    let mut output = io::stdout().lock();
-    output.write_all(bytes).and_then(|()| output.flush()).map_err(failure)
-}
-
-fn failure(error: io::Error) -> Failure {
-    match error.kind() {
-        io::ErrorKind::BrokenPipe => Failure::closed(),
-        _ => Failure::io(format!("writing the output: {error}")),
-    }
-}
 
 /// Writes lines. The output only gets complete lines, so an interrupted stage leaves no partial one.
 pub struct Writer<W: Write> {

@@ -1,7 +1,8 @@
 //! Credit by role, from the record alone: which role the update listens to, and whether what it is taught goes with success.
 //!
-//! Of one training step and agent: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean and deviation of A; and the
-//! correlation of A with success, over samples on a path that was played.
+//! By agent, of one training step: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean, deviation and largest of
+//! A; the correlation of A with success, over samples on a path that was played; and the cosine with the advantages that another rule
+//! gives the same samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,16 +11,21 @@ use record::sample::Sample;
 
 use crate::stats::RunningStats;
 
+/// Share of the samples whose advantages are the largest.
+const LARGEST: f64 = 0.01;
+
 /// The credit of all agents of a step.
 #[derive(Debug, Default)]
 pub struct StepCredit {
     agents: BTreeMap<String, AgentCredit>,
     /// Advantages by episode, until its line says how it ended.
     open: HashMap<Played, BTreeMap<String, Sums>>,
+    /// Advantages of another rule by sample, if there is one.
+    other: Option<HashMap<String, f64>>,
 }
 
 /// The credit of one agent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct AgentCredit {
     /// Σ|A|·n.
     pub mass: f64,
@@ -29,6 +35,10 @@ pub struct AgentCredit {
     successes: f64,
     /// Σ A over samples of episodes that succeeded.
     succeeded: f64,
+    /// |A|.
+    sizes: Vec<f64>,
+    /// Σ A·B, Σ A² and Σ B² over samples to which another rule gives B.
+    products: (f64, f64, f64),
 }
 
 /// An episode, and which of those that share its name in parallel sampling.
@@ -42,6 +52,11 @@ struct Sums {
 }
 
 impl StepCredit {
+    /// Compared with the advantages of another rule, by the `id` of samples.
+    pub fn against(other: HashMap<String, f64>) -> Self {
+        StepCredit { other: Some(other), ..StepCredit::default() }
+    }
+
     /// Takes in a sample; one without an advantage says nothing.
     pub fn sample(&mut self, sample: &Sample) {
         let Some(advantage) = sample.advantage else { return };
@@ -50,6 +65,12 @@ impl StepCredit {
         let agent = self.agents.entry(name.clone()).or_default();
         agent.mass += advantage.abs() * tokens;
         agent.advantage.push(advantage);
+        agent.sizes.push(advantage.abs());
+        let other = self.other.as_ref().and_then(|other| other.get(sample.id.as_deref()?));
+        if let Some(other) = other {
+            let (dot, own, their) = agent.products;
+            agent.products = (dot + advantage * other, own + advantage * advantage, their + other * other);
+        }
         let is_parallel = sample.is_parallel();
         if !is_parallel && sample.selected != Some(true) {
             return; // nobody knows how an episode with it would have ended
@@ -99,6 +120,22 @@ impl AgentCredit {
     }
 }
 
+impl AgentCredit {
+    /// Mean |A| of the 1 % of the samples where it is largest, and of one at least.
+    pub fn largest(&self) -> Option<f64> {
+        let mut sizes = self.sizes.clone();
+        sizes.sort_by(|one, other| other.total_cmp(one));
+        sizes.truncate((sizes.len() as f64 * LARGEST).ceil() as usize);
+        (!sizes.is_empty()).then(|| sizes.iter().sum::<f64>() / sizes.len() as f64)
+    }
+
+    /// The cosine with another rule's advantages; `None` without them, or if all of one rule are 0.
+    pub fn cosine(&self) -> Option<f64> {
+        let (dot, own, their) = self.products;
+        (own > 0.0 && their > 0.0).then(|| dot / (own * their).sqrt())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,7 +161,25 @@ mod tests {
         }
         let (one, share) = credits.get("one").unwrap();
         assert_eq!((one.mass, share, one.correlation()), (8.0, Some(1.0), Some(1.0)));
+        assert_eq!((one.largest(), one.cosine()), (Some(1.0), None));
         assert_eq!((one.advantage.mean(), credits.get("two").unwrap().0.correlation()), (Some(0.0), None));
         assert!(credits.get("three").is_none());
+    }
+
+    /// The cosine of (1, −1, 0.5) with (2, 0, 1), and a sample that the other rule does not know.
+    #[test]
+    fn two_rules_are_compared_on_the_samples_of_both() {
+        let other = [("a", 2.0), ("b", 0.0), ("c", 1.0)].map(|(id, value)| (id.to_owned(), value));
+        let mut credits = StepCredit::against(HashMap::from(other));
+        for (id, advantage) in [("a", 1.0), ("b", -1.0), ("c", 0.5), ("d", 9.0)] {
+            credits.sample(&Sample {
+                agent: Some("one".into()),
+                id: Some(id.into()),
+                advantage: Some(advantage),
+                ..Sample::default()
+            });
+        }
+        let cosine = credits.get("one").unwrap().0.cosine().unwrap();
+        assert!((cosine - 2.5 / (2.25_f64 * 5.0).sqrt()).abs() < 1e-12, "{cosine}");
     }
 }

@@ -4,11 +4,12 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure;
 use crate::run::{Evaluation, RunDirectory, TrainingStep};
-use crate::stats::ends_of;
+use crate::stats::{StreamStats, ends_of};
 
 /// One number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ impl From<Metric> for Row {
 
 /// Fields of a `metrics` line that are names, not measurements.
 const NAMES: &[&str] = &["step", "v", "check"];
+
+/// What `update` measures of each agent.
+const BY_AGENT: &[&str] = &["entropy", "clip_ratio", "grad_norm"];
 
 /// Turns with a metric of their own; a stream may name any number of them.
 const TURNS: u32 = 256;
@@ -136,13 +140,15 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     }
     rows.like.environment.clear();
     of_groups(step, &mut rows);
-    of_agents(step, &mut rows);
+    of_agents(&step.stats, &mut rows);
     for (name, metrics) in &step.metrics {
         rows.like.policy.clone_from(name);
         for (name, value) in metrics.values.iter().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
             rows.put(name, value.as_f64());
         }
     }
+    rows.like.policy.clear();
+    step.metrics.values().for_each(|metrics| of_policy_by_agent(&metrics.values, &mut rows));
     rows.rows.extend(of_times(step));
     rows.rows
 }
@@ -160,8 +166,15 @@ fn of_groups(step: &TrainingStep, rows: &mut Rows) {
     rows.count("groups_mixed_prompts", groups.mixed_prompts);
 }
 
-fn of_agents(step: &TrainingStep, rows: &mut Rows) {
-    for (name, agent) in &step.stats.agents {
+/// The metrics of a stream's agents, as of one step.
+pub fn of_roles(stats: &StreamStats) -> Vec<Metric> {
+    let mut rows = Rows::new(stats.environments.step.unwrap_or_default(), "train");
+    of_agents(stats, &mut rows);
+    rows.rows
+}
+
+fn of_agents(stats: &StreamStats, rows: &mut Rows) {
+    for (name, agent) in &stats.agents {
         rows.like.agent.clone_from(name);
         rows.put("reward", agent.reward.mean());
         rows.put("reward_std", agent.reward.deviation());
@@ -169,19 +182,45 @@ fn of_agents(step: &TrainingStep, rows: &mut Rows) {
         rows.count("samples", answers.samples);
         rows.count("groups", agent.groups);
         rows.count("groups_flat", agent.flat);
+        rows.put("flat", agent.untaught_share());
+        // With one turn it is the same once more.
+        for (turn, (untaught, all)) in agent.untaught.range(..TURNS).filter(|_| agent.untaught.len() > 1) {
+            rows.put(&format!("flat/{turn}"), *untaught as f64 / *all as f64);
+        }
         rows.count("prompt_tokens", agent.prompt_tokens);
         rows.count("completion_tokens", answers.tokens);
         rows.put("completion_length", answers.tokens as f64 / answers.samples.max(1) as f64);
         rows.put("completions_cut", answers.cut_share());
         rows.put("variance_within_state", agent.within_share());
-        if let Some((credit, share)) = step.stats.credits.get(name) {
+        rows.put("anchor_size", agent.anchors.mean());
+        if let Some((credit, share)) = stats.credits.get(name) {
             rows.put("advantage_mass", share);
             rows.put("advantage_mean", credit.advantage.mean());
             rows.put("advantage_std", credit.advantage.deviation());
+            rows.put("advantage_largest", credit.largest());
             rows.put("advantage_success", credit.correlation());
+            rows.put("advantage_cosine", credit.cosine());
         }
         for (component, stats) in &agent.components {
             rows.put(&format!("component/{component}"), stats.mean());
+        }
+    }
+    rows.like.agent.clear();
+}
+
+/// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it says `by_agent`.
+fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
+    let agents = values.get("agents").and_then(Value::as_array);
+    let by_agent = values.get("by_agent").and_then(Value::as_object);
+    let alone = agents.filter(|agents| agents.len() == 1).and_then(|agents| agents[0].as_str());
+    let measured = by_agent
+        .into_iter()
+        .flatten()
+        .filter_map(|(agent, values)| Some((agent.as_str(), values.as_object()?)));
+    for (agent, values) in measured.chain(alone.map(|agent| (agent, values))) {
+        agent.clone_into(&mut rows.like.agent);
+        for name in BY_AGENT {
+            rows.put(name, values.get(*name).and_then(Value::as_f64));
         }
     }
     rows.like.agent.clear();

@@ -30,7 +30,7 @@ impl RunningStats {
         self.squares += before * (value - self.mean);
     }
 
-    /// The mean; none without numbers.
+    /// The mean; `None` without numbers.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then_some(self.mean)
     }
@@ -40,7 +40,7 @@ impl RunningStats {
         self.squares
     }
 
-    /// The standard deviation over n - 1; none below two numbers.
+    /// The sample standard deviation (n - 1); `None` below two numbers.
     pub fn deviation(&self) -> Option<f64> {
         (self.count > 1).then(|| (self.squares / (self.count - 1) as f64).max(0.0).sqrt())
     }
@@ -69,7 +69,7 @@ pub struct AnswerCounts {
     pub samples: u64,
     /// Tokens generated.
     pub tokens: u64,
-    /// Those that ended at the token limit and not by themselves.
+    /// Completions cut off by the token limit.
     pub cut: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct EnvironmentStats {
     pub prompt_tokens: u64,
     /// Samples seen; 0 where a filter dropped them, and then nothing is known about tokens.
     pub samples: u64,
-    /// The most candidates of any turn; above 1, scores chose what was executed.
+    /// The most candidates of any turn. Above 1, the executed candidate was chosen by score.
     pub most_candidates: u32,
 }
 
@@ -120,12 +120,12 @@ impl EnvironmentStats {
         self.tasks.values().map(|task| task.solved).sum()
     }
 
-    /// Tokens generated; none where the samples were dropped.
+    /// Tokens generated; `None` if the samples were dropped.
     pub fn completion_tokens(&self) -> Option<u64> {
         (self.samples > 0).then(|| self.answers.values().map(|answers| answers.tokens).sum())
     }
 
-    /// The share of answers that the token limit cut; none where the samples were dropped.
+    /// The share of answers that the token limit cut off; `None` if the samples were dropped.
     pub fn cut(&self) -> Option<f64> {
         let cut: u64 = self.answers.values().map(|answers| answers.cut).sum();
         (self.samples > 0).then(|| cut as f64 / self.samples as f64)
@@ -167,7 +167,7 @@ pub struct Environments {
 }
 
 impl Environments {
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
@@ -206,11 +206,15 @@ pub struct AgentStats {
     pub groups: u64,
     /// Groups whose members all earned the same.
     pub flat: u64,
+    /// Groups with advantages by turn: those in which all are 0, and all.
+    pub untaught: BTreeMap<u32, (u64, u64)>,
+    /// Sizes of its samples' anchors.
+    pub anchors: RunningStats,
     /// Tokens of its prompts, each counted once a group.
     pub prompt_tokens: u64,
     /// Σ (reward - mean of its group)².
     pub within: f64,
-    /// Whether a sample of it is of an episode sampled in parallel.
+    /// True if any of its samples is from parallel sampling.
     pub is_parallel: bool,
 }
 
@@ -220,6 +224,13 @@ impl AgentStats {
     pub fn within_share(&self) -> Option<f64> {
         let all = self.reward.squares();
         (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))
+    }
+
+    /// The share of its groups in which all advantages are 0; `None` without advantages.
+    pub fn untaught_share(&self) -> Option<f64> {
+        let (untaught, all) =
+            self.untaught.values().fold((0, 0), |sum, turn| (sum.0 + turn.0, sum.1 + turn.1));
+        (all > 0).then(|| untaught as f64 / all as f64)
     }
 }
 
@@ -233,25 +244,28 @@ struct Group {
     members: u32,
     branches: Option<u32>,
     flat: bool,
+    /// True if a member has an advantage other than 0; `None` while no member has any.
+    taught: Option<bool>,
+    turn: u32,
     one_prompt: bool,
 }
 
 /// Group counts of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupStats {
-    /// Groups that the agents of all episodes and turns should have made; none where the stream does not say.
+    /// The number of groups expected from all episodes and turns; `None` if the stream does not say.
     pub expected: Option<u64>,
     /// Groups in the stream.
     pub seen: u64,
-    /// Of them, those whose members all earned the same.
+    /// The groups among them with equal rewards.
     pub flat: u64,
     /// Groups dropped, by stage and reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Groups without exactly as many members as branches.
+    /// Groups with fewer or more members than branches.
     pub uneven: u64,
     /// Groups whose members have different prompts.
     pub mixed_prompts: u64,
-    /// Whether members should share a prompt: not in the ablation groupings and in parallel sampling.
+    /// True if members should share a prompt: not in ablation groupings or parallel sampling.
     pub equal_prompts: bool,
 }
 
@@ -262,7 +276,7 @@ pub struct StreamStats {
     pub environments: Environments,
     /// By name.
     pub agents: BTreeMap<String, AgentStats>,
-    /// What they are taught.
+    /// The training signal.
     pub credits: StepCredit,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,
@@ -270,7 +284,7 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    /// Takes in a line; `sample` is what it holds, if it is a sample.
+    /// Adds a line; `sample` is its parsed form if it is a sample.
     ///
     /// # Errors
     /// 65 when it breaks the record.
@@ -291,6 +305,7 @@ impl StreamStats {
         let agent = entry(&mut self.agents, name);
         agent.answers.take(sample);
         agent.is_parallel |= sample.is_parallel();
+        sample.anchor_size.into_iter().for_each(|size| agent.anchors.push(f64::from(size)));
         let reward = sample.reward.flatten();
         if let Some(reward) = reward {
             agent.reward.push(reward);
@@ -312,11 +327,16 @@ impl StreamStats {
             members: 0,
             branches: sample.branches,
             flat: true,
+            taught: None,
+            turn: sample.turn.unwrap_or_default(),
             one_prompt: true,
         });
         group.members += 1;
         reward.into_iter().for_each(|reward| group.rewards.push(reward));
         group.flat &= group.reward == reward;
+        if let Some(advantage) = sample.advantage {
+            group.taught = Some(group.taught.unwrap_or(false) || advantage != 0.0);
+        }
         group.one_prompt &= group.prompt == prompt;
     }
 
@@ -346,6 +366,10 @@ impl StreamStats {
             let agent = entry(&mut self.agents, &group.agent);
             agent.groups += 1;
             agent.flat += u64::from(group.flat);
+            if let Some(taught) = group.taught {
+                let turn = agent.untaught.entry(group.turn).or_default();
+                *turn = (turn.0 + u64::from(!taught), turn.1 + 1);
+            }
             agent.within += group.rewards.squares();
             agent.prompt_tokens += group.prompt.len() as u64;
         }

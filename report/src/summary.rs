@@ -20,16 +20,16 @@ use crate::metrics::Metric;
 use crate::run::now;
 
 /// Changes whenever a summary of an earlier build would not do.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// A stream, summed up.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The training step; of an evaluation the one after which it was made, 0 before the first.
     pub step: u64,
-    /// Whether the stream is an evaluation's.
+    /// True if the stream is an evaluation's.
     pub held_out: bool,
-    /// Whether members of its groups should share a prompt.
+    /// True if members of its groups should share a prompt.
     pub equal_prompts: bool,
     /// When it was written, in seconds since 1970.
     #[serde(skip)]
@@ -66,7 +66,7 @@ impl Cache {
     /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if `shown`.
     ///
     /// # Errors
-    /// Those of `read`, and 74 where a file is not there.
+    /// Failures of `read`, and 74 if a file is missing.
     pub fn get(
         &self,
         name: &str,

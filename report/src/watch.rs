@@ -156,6 +156,14 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
             .map_or(0.0, |one| one.value);
         line(0, format!("reward     {:<12} {:7.3} ± {spread:<6.3} {trend}", reward.agent, reward.value));
     }
+    for role in now("samples", "train").iter().filter(|one| !one.agent.is_empty()) {
+        line(
+            0,
+            of_role(&role.agent, &|name| {
+                now(name, "train").iter().find(|one| one.agent == role.agent).map(|one| one.value)
+            }),
+        );
+    }
     let agree = now("sampling/logp_difference_max", "train").iter().map(|one| one.value).fold(0.0, f64::max);
     let agree = if agree == 0.0 { "0".to_owned() } else { format!("{agree:.1e}") };
     line(0, format!("agreement  {agree} nats between sampler and trainer at most"));
@@ -174,6 +182,23 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
         episode(&tree, &mut line);
     }
     text
+}
+
+/// What the last step says of an agent's learning, as far as it was measured.
+fn of_role(agent: &str, value: &dyn Fn(&str) -> Option<f64>) -> String {
+    let share = |name: &str, what: &str| value(name).map(|value| format!("{what} {:.0} %", 100.0 * value));
+    let number = |name: &str, what: &str| value(name).map(|value| format!("{what} {value:.2}"));
+    let parts = [
+        share("flat", "flat"),
+        share("advantage_mass", "share"),
+        number("entropy", "entropy"),
+        number("grad_norm", "gradient"),
+        share("clip_ratio", "clipped"),
+        number("advantage_success", "success"),
+        number("anchor_size", "anchors"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    format!("role       {agent:<12} {}", parts.join(", "))
 }
 
 /// The texts of an episode: a line for each agent and turn.

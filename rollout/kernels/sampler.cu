@@ -134,11 +134,16 @@ __device__ __forceinline__ Cut shortest(const Row& row, u64 wanted, bool countin
   return {last, (u32)((missing + each - 1) / each)};
 }
 
-// Returns true if a token is left, given how many of its rank come before it.
-__device__ __forceinline__ bool left(u32 own, Cut cut, u32 before) { return own > cut.rank || (own == cut.rank && before < cut.ties); }
+// Whole weight of a token that is left, given how many of its rank come before it; 0 if it was removed. `floor` is min-p.
+__device__ __forceinline__ u64 weight_left(const Row& row, int id, Cut cut, u32 before, float floor) {
+  u32 own = rank(row.logits[id]);
+  bool left = own > cut.rank || (own == cut.rank && before < cut.ties);
+  return left && weight(row, id) >= floor ? whole_weight(row, id) : 0;
+}
 
 // The token under `uniform` / 2^24 of the weight that is left, the tokens in order of their ids.
-__device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u64* weights, u32* ties, Search& search) {
+__device__ __forceinline__ int draw_left(const Row& row, Cut cut, float floor, u32 uniform, u64* weights, u32* ties,
+                                         Search& search) {
   int part = (row.size + blockDim.x - 1) / blockDim.x;
   int begin = min((int)threadIdx.x * part, row.size), end = min(begin + part, row.size);
   u32 equal = 0;
@@ -156,9 +161,8 @@ __device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u
   u64 sum = 0;
   u32 before = ties[threadIdx.x];
   for (int id = begin; id < end; id++) {
-    u32 own = rank(row.logits[id]);
-    if (left(own, cut, before)) sum += whole_weight(row, id);
-    before += own == cut.rank;
+    sum += weight_left(row, id, cut, before, floor);
+    before += rank(row.logits[id]) == cut.rank;
   }
   weights[threadIdx.x] = sum;
   __syncthreads();
@@ -178,9 +182,8 @@ __device__ __forceinline__ int draw_left(const Row& row, Cut cut, u32 uniform, u
     before = ties[threadIdx.x];
     int chosen = begin;
     for (int id = begin; id < end; id++) {
-      u32 own = rank(row.logits[id]);
-      u64 own_weight = left(own, cut, before) ? whole_weight(row, id) : 0;
-      before += own == cut.rank;
+      u64 own_weight = weight_left(row, id, cut, before, floor);
+      before += rank(row.logits[id]) == cut.rank;
       if (target < own_weight) {
         chosen = id;
         break;
@@ -251,9 +254,9 @@ __device__ __forceinline__ int draw_any(const Row& row, const Sums& sums, const 
 }
 
 // A sample request, as words: how (0: sample, 1: the likeliest, 2: the given token), that token, key and prefix of the
-// random stream, the position there (low, high), temperature, top-p (both f32), top-k, and the row of
-// logits, which several may share. A top-k of 0 and a top-p of 1 keep all.
-#define REQUEST_WORDS 12
+// random stream, the position there (low, high), temperature, top-p (both f32), top-k, the row of logits, which
+// several may share, and min-p (f32). A top-k of 0, a top-p of 1 and a min-p of 0 keep all.
+#define REQUEST_WORDS 13
 
 __device__ __forceinline__ Row row_of(const u32* request, const float* logits, int vocabulary, u64 stride) {
   return {logits + request[11] * stride, 0.f, __fdiv_rn(1.0f, __uint_as_float(request[8])), vocabulary};
@@ -266,7 +269,7 @@ __device__ __forceinline__ int sums_of(int vocabulary, int& chunks) {
   return chunks + blocks;
 }
 
-// sums [requests, chunks + blocks] from logits [rows, stride] and requests [requests, 12]; grid (chunks, requests), 256 threads.
+// sums [requests, chunks + blocks] from logits [rows, stride] and requests [requests, 13]; grid (chunks, requests), 256 threads.
 // Half a warp takes 64 logits at a time: sixteen lanes with four each, then halves fold until one is left.
 extern "C" __global__ void __launch_bounds__(256)
     sum_logits(float* sums, const float* logits, const u32* requests, int vocabulary, u64 stride) {
@@ -298,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
-// answers [requests, 2] from logits [rows, stride], requests [requests, 12] and what sum_logits left of them, a block each: the
+// answers [requests, 2] from logits [rows, stride], requests [requests, 13] and what sum_logits left of them, a block each: the
 // token, and the bits of log-softmax(logits / temperature) of it before any truncation. Where logits are not numbers the token is
 // 0xffffffff. Dynamic shared memory: 64 floats per 4096 logits.
 extern "C" __global__ void __launch_bounds__(512, 2)
@@ -343,6 +346,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
 
   u32 mode = request[0], kept = request[10];
   u32 uniform = random_word(request + 2, (u64)request[7] << 32 | request[6]) >> 8;
+  float floor = __uint_as_float(request[12]);
   bool by_count = kept > 0 && kept < (u32)vocabulary, by_mass = share < 1.f;
   int chosen;
   if (mode == 2) {
@@ -355,7 +359,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
       }
     __syncthreads();
     chosen = (int)search.above;
-  } else if (by_count || by_mass) {
+  } else if (by_count || by_mass || floor > 0.f) {
     Cut cut = {0, 0};
     if (by_count) cut = shortest(row, kept, true, cut, search);
     if (by_mass) {
@@ -370,7 +374,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
       __syncthreads();
       cut = shortest(row, wanted ? wanted : 1, false, cut, search);
     }
-    chosen = draw_left(row, cut, uniform, weights, ties, search);
+    chosen = draw_left(row, cut, floor, uniform, weights, ties, search);
   } else {
     chosen = draw_any(row, sums, line, total, (double)uniform * (1.0 / 16777216.0), tokens, rest, search);
   }

@@ -1,26 +1,16 @@
-//! The command line of `rollout`, and the checked settings it comes to.
+//! The command line of `rollout`; [`crate::settings`] checks it.
 
 use std::path::PathBuf;
-use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
 use device::DeviceKind;
 use gemm::Isa;
-use policy::ownership::{Owner, Ownership};
-use record::failure::{Failure, Result};
-use record::sample::Sampling;
 
-use crate::engine::{Precision, SamplingParams};
-use crate::episode::joint::{Expand, JointConfig, Mode};
-use crate::episode::{EpisodeConfig, Frozen, Select};
-use crate::fill::{FillBy, FillConfig};
-use crate::lines::RunMetadata;
-use crate::prompts::raw_json;
-use crate::server::Patience;
-use crate::widths::Widths;
+use crate::engine::Precision;
+use crate::episode::Select;
+use crate::episode::joint::{Expand, Mode};
+use crate::fill::FillBy;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -132,21 +122,31 @@ pub struct Arguments {
     #[arg(long, requires = "fill", help_heading = "Refill")]
     pub fill_strict: bool,
 
-    /// Logits are divided by this before the softmax. Default: 1.
-    #[arg(long, value_name = "T")]
-    pub temperature: Option<f32>,
+    /// Logits are divided by this before the softmax, of all agents or of one: --temperature 0.7 --temperature
+    /// planner=1. Default: 1.
+    #[arg(long, value_name = "[ROLE=]T", help_heading = "Sampling")]
+    pub temperature: Vec<String>,
 
     /// Nucleus sampling: sample from the most likely tokens that hold this share of the probability. Default: 1, all.
-    #[arg(long, value_name = "P")]
-    pub top_p: Option<f32>,
+    #[arg(long, value_name = "[ROLE=]P", help_heading = "Sampling")]
+    pub top_p: Vec<String>,
 
     /// Sample from this many of the most likely tokens. Default: 0, all.
-    #[arg(long, value_name = "N")]
-    pub top_k: Option<u32>,
+    #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
+    pub top_k: Vec<String>,
 
-    /// Completion limit in tokens, the stop token included.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = value_parser!(u32).range(1..))]
-    pub max_tokens: u32,
+    /// Sample from tokens at least this likely relative to the most likely one, after top-k and top-p. Default: 0, all.
+    #[arg(long, value_name = "[ROLE=]P", help_heading = "Sampling")]
+    pub min_p: Vec<String>,
+
+    /// Completion limit in tokens, the stop token included. Default: 256.
+    #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
+    pub max_tokens: Vec<String>,
+
+    /// End a completion with the token that completes TEXT, which stays in it. Repeatable; the texts of one
+    /// agent replace those for all agents. '=TEXT' for a text with = in it.
+    #[arg(long, value_name = "[ROLE=]TEXT", help_heading = "Sampling")]
+    pub stop: Vec<String>,
 
     /// Weight of the team reward: r = WEIGHT x team + local.
     #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, allow_negative_numbers = true)]
@@ -262,237 +262,4 @@ pub enum Format {
     Text,
     /// One JSON object.
     Json,
-}
-
-/// One of several shards of the tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
-    /// Its number, from 0.
-    pub number: u32,
-    /// How many there are.
-    pub count: u32,
-}
-
-impl FromStr for Shard {
-    type Err = Failure;
-
-    fn from_str(text: &str) -> Result<Shard> {
-        let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
-        let (number, count) = parsed.filter(|(number, count)| number < count).ok_or_else(|| {
-            Failure::usage(format!("--shard {text}: not I/N with I below N"))
-                .hint("the two halves are 0/2 and 1/2")
-        })?;
-        Ok(Shard { number, count })
-    }
-}
-
-/// A command line that makes sense.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The flags as they were given.
-    pub flags: Arguments,
-    /// The policy of each agent.
-    pub team: Ownership,
-    /// How long and how often servers are asked.
-    pub patience: Patience,
-    /// How episodes are played.
-    pub episodes: Arc<EpisodeConfig>,
-    /// What all lines share.
-    pub metadata: RunMetadata,
-    /// How tokens are sampled.
-    pub sampling: SamplingParams,
-    /// The tasks to play.
-    pub shard: Shard,
-    /// How many of them must teach.
-    pub fill: Option<FillConfig>,
-    /// Worker threads.
-    pub threads: usize,
-    /// Where the model runs.
-    pub device: DeviceKind,
-    /// Precision of the operands of matrix products.
-    pub dtype: Precision,
-    /// The external environment program, and its time limit for an answer.
-    pub env_command: Option<(String, Duration)>,
-}
-
-impl Arguments {
-    /// Checks the values and fills in the defaults.
-    ///
-    /// # Errors
-    /// Usage, with the flag and its valid values. A missing device: unavailable.
-    pub fn resolve(self) -> Result<Settings> {
-        self.check_greedy()?;
-        if !(0.0..=1.0).contains(&self.max_error_rate) {
-            return Err(Failure::usage(format!(
-                "--max-error-rate {}: must be from 0 to 1",
-                self.max_error_rate
-            ))
-            .hint("0 allows no failed episode, 1 any number of them"));
-        }
-        if !self.team_weight.is_finite() {
-            return Err(Failure::usage(format!("--team-weight {}: must be finite", self.team_weight)));
-        }
-        let timeout = self.timeout.unwrap_or(30.0);
-        let timeout = Duration::try_from_secs_f64(timeout)
-            .ok()
-            .filter(|timeout| !timeout.is_zero())
-            .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
-        let shard: Shard = self.shard.parse()?;
-        let device = DeviceKind::parse("--device", &self.device)?;
-        if let Some(isa) = self.isa {
-            if device != DeviceKind::Cpu {
-                return Err(Failure::usage(format!("--isa has no effect with --device {device}"))
-                    .hint("leave out --isa, or use --device cpu"));
-            }
-            isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
-        }
-        let sampling = SamplingParams {
-            temperature: self.temperature.unwrap_or(1.0),
-            top_p: self.top_p.unwrap_or(1.0),
-            top_k: self.top_k.unwrap_or(0),
-            greedy: self.greedy,
-        };
-        sampling.check()?;
-        let SamplingParams { temperature, top_p, top_k, greedy } = sampling;
-        let team = Ownership::parse("--policy", &self.policy)?;
-        let widths = self.widths(&team)?;
-        let served = team.owners().iter().any(Owner::is_server);
-        if served && self.joint.is_some() {
-            return Err(Failure::usage(
-                "--joint: a server's agent has one candidate, so that its actions have no joint ones",
-            )
-            .hint("leave out --joint, or let a policy directory play every agent"));
-        }
-        let branches = widths.common;
-        Ok(Settings {
-            patience: self.patience()?,
-            episodes: Arc::new(EpisodeConfig {
-                turns: self.turns,
-                select: self.select,
-                team_weight: self.team_weight,
-                joint: self.joint_config()?,
-                widths,
-                frozen: Frozen(served.then(|| Arc::new(team.clone()))),
-            }),
-            team,
-            metadata: RunMetadata {
-                step: self.step,
-                shard: format!("{}/{}", shard.number, shard.count),
-                branches,
-                parallel: self.sampling == SamplingMode::Parallel,
-                sampling: raw_json(&Sampling { temperature, top_p, top_k, greedy, seed: self.seed })?,
-            },
-            sampling,
-            fill: self.fill_config(shard)?,
-            shard,
-            threads: self
-                .threads
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
-            device,
-            dtype: self.precision(device)?,
-            env_command: self.env_command.clone().map(|command| (command, timeout)),
-            flags: self,
-        })
-    }
-
-    /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
-    fn widths(&self, team: &Ownership) -> Result<Widths> {
-        let widths = Widths::parse(&self.branches, if self.greedy { 1 } else { 4 })?;
-        let Some(role) = widths.own.keys().next().filter(|_| self.sampling == SamplingMode::Parallel) else {
-            return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
-                None => Ok(widths),
-                Some((role, width)) => Err(Failure::usage(format!(
-                    "--branches {role}={width}: a server plays {role}, which has one candidate a turn"
-                ))
-                .hint(format!("leave out --branches {role}={width}"))),
-            };
-        };
-        Err(Failure::usage(format!(
-            "--branches {role}=… has no effect with --sampling parallel, where a task has as many episodes as branches"
-        ))
-        .hint("--branches K is the number of episodes; --sampling tree has candidates by agent"))
-    }
-
-    /// How long and how often servers are asked.
-    fn patience(&self) -> Result<Patience> {
-        let seconds = self.server_timeout;
-        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
-        let timeout = timeout
-            .ok_or_else(|| Failure::usage(format!("--server-timeout {seconds}: must be above 0 seconds")))?;
-        Ok(Patience { timeout, retries: self.server_retries, quiet: self.quiet })
-    }
-
-    /// When to stop playing. Shards would have to wait for each other.
-    fn fill_config(&self, shard: Shard) -> Result<Option<FillConfig>> {
-        let Some(wanted) = self.fill else { return Ok(None) };
-        if shard.count > 1 {
-            return Err(Failure::usage(
-                "--fill counts the tasks of all shards, which cannot wait for each other",
-            )
-            .hint("leave out --shard, or --fill"));
-        }
-        let flat_below = self.flat_below.unwrap_or(0.0);
-        if !(flat_below.is_finite() && flat_below >= 0.0) {
-            return Err(Failure::usage(format!("--flat-below {flat_below}: must be a number from 0")));
-        }
-        Ok(Some(FillConfig {
-            wanted,
-            by: self.fill_by.unwrap_or(FillBy::Reward),
-            wave: self.fill_wave.unwrap_or(wanted),
-            flat_below,
-            strict: self.fill_strict,
-        }))
-    }
-
-    /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.
-    fn joint_config(&self) -> Result<Option<JointConfig>> {
-        let Some(mode) = self.joint else { return Ok(None) };
-        let parallel = self.sampling == SamplingMode::Parallel;
-        let expand = self.expand.unwrap_or(Expand::One);
-        for (flag, conflicts) in
-            [("--joint cross", mode == Mode::Cross), ("--expand all", expand == Expand::All)]
-        {
-            if parallel && conflicts {
-                return Err(Failure::usage(format!("{flag} has no effect with --sampling parallel"))
-                    .hint("each parallel episode has one candidate an agent: use --joint aligned, or --sampling tree"));
-            }
-        }
-        match self.stop_above.filter(|threshold| !threshold.is_finite()) {
-            Some(threshold) => Err(Failure::usage(format!("--stop-above {threshold}: must be finite"))),
-            None => Ok(Some(JointConfig { mode, expand, stop_above: self.stop_above, parallel })),
-        }
-    }
-
-    /// Refuses sampling flags that `--greedy` would ignore. Their greedy value is allowed.
-    fn check_greedy(&self) -> Result<()> {
-        let conflicts = [
-            ("--branches", Widths::parse(&self.branches, 1)?.most() != 1, "1"),
-            ("--temperature", self.temperature.is_some_and(|temperature| temperature != 1.0), "1"),
-            ("--top-p", self.top_p.is_some_and(|top_p| top_p != 1.0), "1"),
-            ("--top-k", self.top_k.is_some_and(|top_k| top_k != 0), "0"),
-        ];
-        match conflicts.iter().find(|(_, conflicts, _)| self.greedy && *conflicts) {
-            None => Ok(()),
-            Some((flag, _, only)) => {
-                Err(Failure::usage(format!("{flag} has no effect with --greedy, where it is always {only}"))
-                    .hint(format!("leave out {flag} or --greedy")))
-            }
-        }
-    }
-
-    /// The precision that was asked for, or the device's default. Only the CPU has a choice.
-    fn precision(&self, device: DeviceKind) -> Result<Precision> {
-        let default = match device {
-            DeviceKind::Cpu | DeviceKind::Sim => Precision::Float32,
-            DeviceKind::Cuda(_) => Precision::BFloat16,
-        };
-        match self.dtype {
-            Some(asked) if device != DeviceKind::Cpu && asked != default => {
-                let (asked, default) = (asked.name(), default.name());
-                Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {default}"))
-                    .hint("leave out --dtype, or use --device cpu"))
-            }
-            asked => Ok(asked.unwrap_or(default)),
-        }
-    }
 }

@@ -1,34 +1,36 @@
-//! One episode: which agent to prompt, how to score its candidates, which one to execute, when to stop.
+//! One episode: chooses the agent to prompt, scores its candidates, executes one, and decides when to stop.
 //!
-//! With a width of K branches this is the tree of AT-GRPO (arXiv 2510.11062, algorithm 1): at every turn each agent
-//! samples K candidates from one prompt, each candidate is scored by its own consequence on a copy of the state,
-//! r = α·team + local, and one of them is executed. With a width of one it is an ordinary trajectory; K of those are
-//! parallel sampling.
+//! With K branches this is the tree of AT-GRPO (arXiv 2510.11062, algorithm 1). At every turn each agent
+//! samples K candidates from one prompt; each candidate is scored by its own consequence on a copy of the
+//! state, r = α·team + local; and one of them is executed. With one branch it is an ordinary trajectory; K of
+//! those are parallel sampling.
 //!
-//! A turn runs the stages of the workflow in order. A stage of one agent is sequential: the next stage sees the
-//! executed action. In a stage of several agents all see the state before the stage; a candidate is chosen by what it
-//! earns with the other agents' actions as last executed, the choices of all agents are then executed together, and the
-//! joint result decides whether the episode is over. An agent that the environment lets skip its turn is not asked. Where success takes several agents, each candidate is credited with
-//! what it achieves beside the choices of the others, so that a joint success pays when it happens, and once. With a
-//! [`JointConfig`] the joint actions of a stage are scored instead, see [`joint`].
+//! A turn runs the stages of the workflow in order. A stage of one agent is sequential: the next stage sees
+//! the executed action. In a stage of several agents, all see the state before the stage. A candidate is
+//! chosen by its reward with the other agents' last executed actions; then all chosen actions are executed
+//! together, and the joint result decides whether the episode is over. An agent whose turn the environment
+//! skips is not prompted. If success takes several agents, each candidate is credited with what it achieves
+//! together with the others' choices, so that a joint success is rewarded when it happens, and once. With a
+//! [`JointConfig`], joint actions are scored instead; see [`joint`].
 //!
-//! Left out: tokens, models and lines. The logic is a function of states, texts and named random streams, so it is
-//! tested without any of them.
+//! Left out: tokens, models and lines. The logic is a function of states, texts and named random streams, so
+//! it is tested without any of them.
 
 pub mod group;
 pub mod joint;
+mod stop;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use envs::{Outcome, State, Workflow};
 use policy::ownership::Ownership;
-use record::failure::{Failure, UNAVAILABLE};
 
+use crate::by_role::Widths;
 use crate::streams::Streams;
-use crate::widths::Widths;
-use group::{Candidate, Group, Member, PromptRequest};
+use group::{Candidate, Group, Member, PromptRequest, Spoken};
 use joint::{JointAction, JointConfig, Node};
+pub use stop::{EpisodeError, Stop};
 
 /// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -39,99 +41,54 @@ pub enum Select {
     Random,
 }
 
-/// What all episodes of a run have in common.
+/// Settings of all episodes of a run.
 #[derive(Clone, Debug)]
 pub struct EpisodeConfig {
-    /// Turn limit; `None`: the environment's own.
+    /// Turn limit; `None` for the environment's default.
     pub turns: Option<u32>,
-    /// Which candidate is executed.
+    /// How the candidate to execute is selected.
     pub select: Select,
     /// α in r = α·team + local.
     pub team_weight: f64,
-    /// How joint actions are scored; `None`: each candidate is scored for itself.
+    /// How joint actions are scored; `None` scores each candidate separately.
     pub joint: Option<JointConfig>,
-    /// How many candidates each agent of a tree has at a turn.
+    /// Number of candidates of each agent at a turn of a tree.
     pub widths: Widths,
     /// Which agents are not trained: each has one candidate a turn, with which nothing is compared.
-    pub frozen: Frozen,
+    pub served_agents: ServedAgents,
 }
 
-/// Agents that servers play.
+/// Agents that a server plays.
 #[derive(Clone, Debug, Default)]
-pub struct Frozen(pub Option<Arc<Ownership>>);
+pub struct ServedAgents(pub Option<Arc<Ownership>>);
 
-impl Frozen {
+impl ServedAgents {
     fn has(&self, agent: &str) -> bool {
         self.0.as_ref().is_some_and(|team| team.is_served(agent))
-    }
-}
-
-/// Why an episode could not go on. It ends the episode, not the stage.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpisodeError {
-    /// Where it went wrong: `policy` (its chat template, tokenizer or context length), `env`, `sandbox` or `task` (the
-    /// environment refuses it).
-    pub boundary: &'static str,
-    /// What went wrong.
-    pub message: String,
-}
-
-impl EpisodeError {
-    /// An error at a boundary.
-    pub fn at(boundary: &'static str, message: impl ToString) -> EpisodeError {
-        EpisodeError { boundary, message: message.to_string() }
-    }
-}
-
-/// How an episode ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Stop {
-    /// The task is solved.
-    Success,
-    /// The environment ended it, unsolved.
-    Terminated,
-    /// The turn limit was reached.
-    Turns,
-    /// The mean reward of a node was above the threshold.
-    Threshold,
-    /// It could not be scored.
-    Error(EpisodeError),
-}
-
-impl Stop {
-    /// Field `stop` of an `episode` line.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Stop::Success => "success",
-            Stop::Terminated => "terminated",
-            Stop::Turns => "turns",
-            Stop::Threshold => "threshold",
-            Stop::Error(_) => "error",
-        }
     }
 }
 
 /// What one step led to.
 #[derive(Default)]
 pub struct Transition {
-    /// The groups it completed, in the workflow's order.
+    /// The completed groups, in the workflow's order.
     pub groups: Vec<Group>,
     /// The joint actions that were scored.
     pub joint: Vec<JointAction>,
-    /// Episodes that go on from joint actions beside the executed one, with their first requests.
+    /// Forked episodes, one for each other joint action, with their first requests.
     pub forks: Vec<(Episode, Vec<PromptRequest>)>,
-    /// The next requests; none while others of the stage are open, or at the end.
+    /// The next requests; empty while others of the stage are open, and at the end.
     pub requests: Vec<PromptRequest>,
 }
 
-/// Names an episode and its random numbers.
+/// Identifies an episode and its random numbers.
 #[derive(Clone, Debug)]
 pub struct EpisodeId {
     /// The episode's name, `STEP.INDEX`.
     pub name: Arc<str>,
     /// The random streams of its task.
     pub streams: Arc<Streams>,
-    /// The branches it samples: all in a tree, one in parallel sampling.
+    /// The branches that it samples: all in a tree, one in parallel sampling.
     pub branches: Range<u32>,
 }
 
@@ -153,15 +110,17 @@ pub struct Episode {
     workflow: Arc<Workflow>,
     limit: u32,
     turn: u32,
-    /// The stage of the workflow.
+    /// The stage of the current turn.
     stage: usize,
     parent: Option<Arc<str>>,
     /// The joint actions so far.
     path: Node,
-    /// Whether this is the executed path, and not a fork of it.
+    /// True for the executed path, false for a fork.
     executed: bool,
     /// Candidates of a stage of several agents, by agent, until all are there.
     waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
+    /// The last action of each agent that may call tools.
+    spoken: Vec<Option<Arc<Spoken>>>,
     reward: f64,
     stop: Option<Stop>,
 }
@@ -175,7 +134,7 @@ impl Episode {
     ) -> (Episode, Vec<PromptRequest>) {
         let limit = config.turns.unwrap_or_else(|| state.turn_limit()).max(1);
         let workflow = Arc::clone(state.workflow());
-        let waiting = vec![None; workflow.agents().len()];
+        let (waiting, spoken) = (vec![None; workflow.agents().len()], vec![None; workflow.agents().len()]);
         let mut episode = Episode {
             config,
             id,
@@ -188,6 +147,7 @@ impl Episode {
             path: Node::default(),
             executed: true,
             waiting,
+            spoken,
             reward: 0.0,
             stop: None,
         };
@@ -199,17 +159,15 @@ impl Episode {
         (episode, requests)
     }
 
-    /// Its name and random streams.
     pub fn id(&self) -> &EpisodeId {
         &self.id
     }
 
-    /// The agents of its workflow.
     pub fn agents(&self) -> &[String] {
         self.workflow.agents()
     }
 
-    /// How it ended, once it has.
+    /// How the episode ended; `None` while it continues.
     pub fn stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
@@ -224,12 +182,12 @@ impl Episode {
         self.reward
     }
 
-    /// Whether it is the executed path: the one that has an `episode` line.
+    /// Returns true for the executed path, which alone has an `episode` line.
     pub fn is_executed(&self) -> bool {
         self.executed
     }
 
-    /// Groups begun and not complete: one for each agent of the stage.
+    /// Requested groups that are not complete: one for each agent of the stage.
     pub fn open_groups(&self) -> u64 {
         match self.stop {
             Some(_) => 0,
@@ -237,16 +195,16 @@ impl Episode {
         }
     }
 
-    /// Ends the episode because of `error`.
+    /// Ends the episode with `error`.
     pub fn fail(&mut self, error: EpisodeError) {
         self.stop = Some(Stop::Error(error));
     }
 
-    /// Takes the candidates for `request`, one for each of its branches in order: scores them, executes one, and goes
-    /// on. An error ends the episode; groups that are not complete by then are dropped.
+    /// Takes the candidates for `request`, in branch order: scores them, executes one, and continues. An
+    /// error ends the episode and drops its incomplete groups.
     ///
-    /// The candidates of a stage of several agents are scored once all are there, in the workflow's order, so that
-    /// nothing depends on which agent finished first.
+    /// In a stage of several agents, candidates are scored once all are complete, in the workflow's order, so
+    /// that nothing depends on which agent finished first.
     pub fn step(&mut self, request: PromptRequest, candidates: Vec<Candidate>) -> Transition {
         debug_assert_eq!(request.branches.len(), candidates.len());
         let joint = self.config.joint;
@@ -279,6 +237,7 @@ impl Episode {
         let agent = &self.agents()[group.agent];
         self.parent = Some(self.id.sample(&group.node, group.turn, agent, chosen.branch).into());
         self.state = state;
+        self.remember(&group, chosen);
         Ok(Transition {
             groups: vec![group],
             requests: self.advance(terminated, success),
@@ -286,14 +245,14 @@ impl Episode {
         })
     }
 
-    /// The candidates of all agents of the stage that act, once they are there.
+    /// The candidates of all acting agents of the stage, once they are complete.
     fn take_stage(&mut self) -> Option<Vec<(PromptRequest, Vec<Candidate>)>> {
         let acting = self.state.acting(self.stage);
         let complete = acting.iter().all(|&agent| self.waiting[agent].is_some());
         complete.then(|| acting.into_iter().filter_map(|agent| self.waiting[agent].take()).collect())
     }
 
-    /// Executes a stage of several agents, once the candidates of all are there.
+    /// Executes a stage of several agents, once all candidates are complete.
     fn step_stage(&mut self) -> Result<Transition, EpisodeError> {
         let Some(complete) = self.take_stage() else { return Ok(Transition::default()) };
         let workflow = Arc::clone(&self.workflow);
@@ -325,16 +284,20 @@ impl Episode {
         if let (Some(agent), Some(member)) = (agents.last(), selected.next_back()) {
             self.parent = Some(self.id.sample(&self.node(), self.turn, agent, member.branch).into());
         }
-        // Where the joint result ended the episode, the turn limit did not.
+        // If the joint result ended the episode, the turn limit did not.
         let truncated = !joint.terminated && self.next(&*self.state).is_none();
         for member in groups.iter_mut().flat_map(|group| &mut group.members) {
             member.truncated = truncated && !member.outcome.terminated;
+        }
+        for group in &groups {
+            group.selected().into_iter().for_each(|member| self.remember(group, member));
         }
         let requests = self.advance(joint.terminated, joint.success);
         Ok(Transition { groups, requests, ..Transition::default() })
     }
 
-    /// Scores each candidate on a copy of the state and selects one; returns the group and the state it leads to.
+    /// Scores each candidate on a copy of the state and selects one. Returns the group
+    /// and the resulting state.
     fn score(
         &self,
         request: PromptRequest,
@@ -356,8 +319,9 @@ impl Episode {
         }
         let position = self.choose(agent, &members);
         members[position].selected = true;
-        let PromptRequest { node, turn, agent, messages, .. } = request;
-        let group = Group { node, turn, agent, parent: self.parent.clone(), messages, members };
+        let PromptRequest { node, turn, agent, messages, tools, .. } = request;
+        let (parent, has_tools) = (self.parent.clone(), tools.is_some());
+        let group = Group { node, turn, agent, parent, messages, has_tools, members };
         Ok((group, states.swap_remove(position)))
     }
 
@@ -366,7 +330,7 @@ impl Episode {
         stages.find(|&stage| !state.acting(stage).is_empty())
     }
 
-    /// The turn and the stage after this one in which an agent acts in `state`; `None`: the turn limit comes first.
+    /// The next turn and stage in which an agent acts in `state`; `None` if the turn limit comes first.
     fn next(&self, state: &dyn State) -> Option<(u32, usize)> {
         let later = self.acting_stage(state, self.stage + 1..self.workflow.stages());
         later.map(|stage| (self.turn, stage)).or_else(|| {
@@ -375,7 +339,7 @@ impl Episode {
         })
     }
 
-    /// α·team + local. Refuses NaN and infinity, which compare with nothing and would spoil every mean after them.
+    /// α·team + local. Refuses NaN and infinity, which would spoil every mean.
     fn reward_of(&self, agent: &str, outcome: &Outcome) -> Result<f64, EpisodeError> {
         let (team, local) = (outcome.rewards.team, outcome.local_of(agent));
         let reward = self.config.team_weight * team + local;
@@ -397,7 +361,7 @@ impl Episode {
         }
     }
 
-    /// The requests of the current stage, one for each of its agents that acts.
+    /// The requests of the current stage, one for each acting agent.
     fn stage_requests(&self) -> Vec<PromptRequest> {
         self.state.acting(self.stage).into_iter().map(|agent| self.request(agent)).collect()
     }
@@ -406,16 +370,27 @@ impl Episode {
         let name = &self.agents()[agent];
         let messages = self.state.observe(name);
         let (node, mut branches) = (self.node(), self.id.branches.clone());
-        if self.config.frozen.has(name) {
+        if self.config.served_agents.has(name) {
             branches.end = branches.start + 1;
         } else if let Some(width) = self.config.widths.own.get(name) {
             branches.end = branches.start + width;
         }
-        PromptRequest { node, turn: self.turn, agent, branches, messages }
+        let tools = self.state.tools(name);
+        let after = self.spoken[agent].clone();
+        let after = after.filter(|spoken| tools.is_some() && spoken.is_continued_by(&messages));
+        PromptRequest { node, turn: self.turn, agent, branches, messages, tools, after }
     }
 
-    /// Goes on after the executed actions of a stage: to the next stage of this turn, to the next turn, or to the end. Passes
-    /// over stages in which no agent acts.
+    /// Keeps an executed action, from whose tokens the conversation goes on.
+    fn remember(&mut self, group: &Group, member: &Member) {
+        if group.has_tools {
+            let (messages, candidate) = (group.messages.clone(), member.candidate.clone());
+            self.spoken[group.agent] = Some(Arc::new(Spoken { messages, candidate }));
+        }
+    }
+
+    /// Continues after the executed actions of a stage: with the next stage, the next turn, or the end. Skips
+    /// stages in which no agent acts.
     fn advance(&mut self, terminated: bool, success: bool) -> Vec<PromptRequest> {
         if success || terminated {
             self.stop = Some(if success { Stop::Success } else { Stop::Terminated });
@@ -431,12 +406,5 @@ impl Episode {
                 Vec::new()
             }
         }
-    }
-}
-
-impl From<Failure> for EpisodeError {
-    /// An environment that failed. A missing sandbox has a boundary of its own, because the cure is a different one.
-    fn from(failure: Failure) -> EpisodeError {
-        EpisodeError::at(if failure.code == UNAVAILABLE { "sandbox" } else { "env" }, failure.message)
     }
 }

@@ -4,10 +4,11 @@
 //! `episode` line for every episode and an `error` line for every one that could not be scored. The defaults are
 //! AT-GRPO's tree sampling (arXiv 2510.11062).
 //!
-//! From the outside in: [`arguments`] and [`stage`] are the program; [`reader`], [`queue`], [`worker`] and [`writer`] are
+//! From the outside in: [`arguments`], [`settings`] and [`stage`] are the program; [`reader`], [`queue`], [`worker`] and [`writer`] are
 //! its threads; [`task_run`] is a task in progress and [`episode`] the algorithm; [`engine`] runs the model.
 
 pub mod arguments;
+pub mod by_role;
 pub mod engine;
 pub mod episode;
 pub mod fill;
@@ -19,12 +20,13 @@ pub mod prompts;
 pub mod queue;
 pub mod reader;
 pub mod runtime;
+pub mod sampling;
 pub mod server;
+pub mod settings;
 pub mod stage;
 pub mod stats;
 pub mod streams;
 pub mod task_run;
 pub mod version;
-pub mod widths;
 pub mod worker;
 pub mod writer;

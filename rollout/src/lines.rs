@@ -1,7 +1,7 @@
 //! The bytes of `sample`, `served`, `joint`, `episode` and `error` lines.
 //!
-//! Serialized on the thread that made them, so that the writer only moves bytes. What the samples of a group share
-//! (prompt, prompt tokens, sampling) is serialized once and copied.
+//! Lines are serialized on the thread that made them, so that the writer only moves bytes. Data that the
+//! samples of a group share (prompt, prompt tokens, sampling) is serialized once and copied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,29 +26,27 @@ pub struct RunMetadata {
     pub step: u64,
     /// This shard, `i/n`.
     pub shard: String,
-    /// Candidates a group.
+    /// Candidates per group.
     pub branches: u32,
     /// True if a task is played as `branches` episodes of one branch each (parallel sampling).
     pub parallel: bool,
-    /// JSON of `sampling`.
-    pub sampling: Box<RawValue>,
 }
 
-/// How samples name the policy that generated them.
+/// How samples identify the policy that generated them.
 #[derive(Clone, Debug)]
 pub struct PolicyLabel {
     /// Field `policy`.
     pub name: Arc<str>,
-    /// Field `policy_version`: the loaded version, or for a server its model.
+    /// Field `policy_version`: the loaded version, or the model of a server.
     pub version: Arc<str>,
     /// True if a server plays it.
     pub served: bool,
 }
 
-/// The task, and the run, that lines belong to.
+/// The task and run that lines belong to.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskRef<'a> {
-    /// What all lines share.
+    /// Fields shared by all lines.
     pub metadata: &'a RunMetadata,
     /// The environment.
     pub env: &'a str,
@@ -58,7 +56,7 @@ pub struct TaskRef<'a> {
     pub episode: &'a str,
 }
 
-/// How one episode ended; one whose task was refused has no more than this.
+/// How an episode ended. If its task was refused, it has no other lines.
 #[derive(Clone, Copy, Debug)]
 pub struct EpisodeEnd<'a> {
     /// Index of the parallel episode.
@@ -67,11 +65,11 @@ pub struct EpisodeEnd<'a> {
     pub turns: u32,
     /// Sum of the rewards of the selected samples.
     pub reward: Option<f64>,
-    /// Why it ended.
+    /// The reason for the end.
     pub stop: &'a Stop,
 }
 
-/// One `sample` line, in the order of its fields.
+/// One `sample` line; the fields are in output order.
 #[derive(Serialize)]
 struct SampleLine<'a> {
     r#type: &'static str,
@@ -96,6 +94,8 @@ struct SampleLine<'a> {
     policy_version: &'a str,
     sampling: &'a RawValue,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_ids: &'a RawValue,
     completion_ids: &'a [u32],
@@ -108,7 +108,7 @@ struct SampleLine<'a> {
     truncated: bool,
 }
 
-/// One `served` line, in the order of its fields.
+/// One `served` line; the fields are in output order.
 #[derive(Serialize)]
 struct ServedLine<'a> {
     r#type: &'static str,
@@ -129,6 +129,8 @@ struct ServedLine<'a> {
     policy: &'a str,
     model: &'a str,
     prompt: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
     completion: &'a str,
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
@@ -144,7 +146,7 @@ impl TaskRef<'_> {
     /// Appends the `served` lines of `group`, which a server generated, in branch order.
     ///
     /// # Errors
-    /// None that finite rewards can cause.
+    /// None if rewards are finite.
     pub fn write_served(
         &self,
         bytes: &mut Vec<u8>,
@@ -174,6 +176,7 @@ impl TaskRef<'_> {
                 policy: &policy.name,
                 model: &policy.version,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &candidate.text,
                 prompt_tokens: candidate.usage.prompt,
                 completion_tokens: candidate.usage.completion,
@@ -189,7 +192,7 @@ impl TaskRef<'_> {
         Ok(())
     }
 
-    /// Appends the `sample` lines of `group`, in branch order.
+    /// Appends the `sample` lines of `group`, in branch order. `sampling` is the JSON of that field.
     ///
     /// # Errors
     /// A log-probability that is not finite: nothing can be trained on it.
@@ -199,7 +202,7 @@ impl TaskRef<'_> {
         episode: &Episode,
         group: &Group,
         policy: &PolicyLabel,
-        prompt: &Prompt,
+        (prompt, sampling): (&Prompt, &RawValue),
     ) -> Result<()> {
         let agent = episode.agents()[group.agent].as_str();
         for member in &group.members {
@@ -228,8 +231,9 @@ impl TaskRef<'_> {
                 sampling_mode: self.metadata.parallel.then_some("parallel"),
                 policy: &policy.name,
                 policy_version: &policy.version,
-                sampling: &self.metadata.sampling,
+                sampling,
                 prompt: &prompt.messages_json,
+                tools: prompt.tools_json.as_deref(),
                 completion: &member.candidate.text,
                 prompt_ids: &prompt.ids_json,
                 completion_ids: &member.candidate.ids,
@@ -246,10 +250,11 @@ impl TaskRef<'_> {
         Ok(())
     }
 
-    /// Appends the `joint` lines of the node of `group`, in the order of `actions`; `branch` is the parallel episode's.
+    /// Appends the `joint` lines of `group`'s node, in the order of `actions`; `branch`
+    /// is the parallel episode's.
     ///
     /// # Errors
-    /// None that finite rewards can cause.
+    /// None if rewards are finite.
     pub fn write_joint(
         &self,
         bytes: &mut Vec<u8>,
@@ -289,7 +294,7 @@ impl TaskRef<'_> {
     /// Appends the `error` line, if the episode failed, and the `episode` line.
     ///
     /// # Errors
-    /// None that a finite reward can cause.
+    /// None if the reward is finite.
     pub fn write_end(&self, bytes: &mut Vec<u8>, end: &EpisodeEnd<'_>) -> Result<()> {
         let mut extra = Map::new();
         if self.metadata.parallel {

@@ -1,4 +1,5 @@
-//! The policies of a run and the engines that run them: one engine per model, which serves the model and its adapters.
+//! The policies of a run and their inference engines: one engine per base model, which
+//! also serves its adapters.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,13 +18,13 @@ use record::stage;
 use crate::engine::device as device_engine;
 use crate::engine::service::{Inbox, Service};
 use crate::engine::{self, Engine, Options};
-use crate::generator::{EngineGenerator, Player};
+use crate::generator::{EngineGenerator, Generator};
 use crate::lines::PolicyLabel;
-use crate::runtime::no_thread;
-use crate::server::{Patience, Server};
+use crate::runtime::spawn_failure;
+use crate::server::{RetryPolicy, Server};
 
 /// A policy that is loaded.
-struct Loaded {
+struct LoadedModel {
     /// Index of its engine, and of its adapter there.
     engine: usize,
     adapter: Option<u32>,
@@ -31,19 +32,19 @@ struct Loaded {
     version: String,
 }
 
-/// What stays from one part of the input to the next.
+/// State carried over from one part of the input to the next.
 #[derive(Default)]
 pub struct ResidentState {
     tokenizers: Vec<KeptTokenizer>,
-    /// In the order of the models.
+    /// CPU engines, in the order of the models.
     engines: Vec<engine::CarriedOver>,
-    /// Those of a device, in the same order.
+    /// Device engines, in the order of the models.
     services: Vec<Arc<Service>>,
 }
 
 impl ResidentState {
-    /// Leaves the device to the next stage until the next part. What would hold too much of it meanwhile, or has failed, is
-    /// closed.
+    /// Frees the device for the next stage, until the next part. Closes engines that failed or
+    /// would hold too much memory.
     pub fn release(&mut self) {
         let kept = self.services.iter().all(|service| service.release().unwrap_or(false));
         if !kept {
@@ -58,33 +59,33 @@ struct KeptTokenizer {
     tokenizer: Arc<Tokenizer>,
 }
 
-/// What runs the models, in their order.
+/// The engines, in the order of the models.
 enum Inference {
-    /// Decoders in a thread for each that plays.
+    /// CPU decoders, one per playing thread.
     Cpu(Vec<Engine>),
-    /// A thread each.
+    /// One thread per model.
     Device(Vec<Arc<Service>>),
 }
 
-/// The policies of a run and what runs them.
+/// The policies of a run and their engines.
 pub struct Policies {
     inference: Inference,
     /// In the order of the command line.
-    policies: Vec<Playing>,
+    policies: Vec<PolicyBackend>,
     /// The copies that they read, which stay as long.
     _copies: Vec<LocalCopy>,
 }
 
 /// What plays for a policy.
-enum Playing {
-    Model(Loaded),
+enum PolicyBackend {
+    Model(LoadedModel),
     Server(Server),
 }
 
 impl Policies {
-    /// Opens policies. CPU engines divide `options.cache_bytes`, device engines the free device memory.
-    /// `kept` holds tokenizers, sessions and frozen bases across versions; this call adds its entries and
-    /// evicts all others. Weights are read from copies in the folder `local`, if given.
+    /// Opens policies. CPU engines share `options.cache_bytes`, device engines the free device memory. `kept`
+    /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
+    /// the current ones and drops the others. With `local`, weights are read from copies in that folder.
     ///
     /// # Errors
     /// See [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
@@ -92,7 +93,7 @@ impl Policies {
         owners: &[Owner],
         device: DeviceKind,
         options: &Options,
-        patience: Patience,
+        retry_policy: RetryPolicy,
         (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
     ) -> Result<Policies> {
         let (mut places, mut opened, mut servers, mut copies) =
@@ -101,14 +102,14 @@ impl Policies {
             if owner.is_server() {
                 servers.push((
                     place,
-                    Playing::Server(Server::open(&owner.directory.to_string_lossy(), patience)?),
+                    PolicyBackend::Server(Server::open(&owner.directory.to_string_lossy(), retry_policy)?),
                 ));
             } else {
                 places.push(place);
                 let mut policy = Policy::open(&owner.directory)?;
                 if let Some(folder) = local {
                     let copy = local::copy(&policy, folder)?;
-                    if copy.copied && !patience.quiet {
+                    if copy.copied && !retry_policy.quiet {
                         let (version, folder) = (&policy.version, folder.display());
                         stage::note(stage::name(), format!("{}: copied {version} to {folder}", owner.name));
                     }
@@ -118,7 +119,7 @@ impl Policies {
                 opened.push(policy);
             }
         }
-        let groups = by_model(&opened);
+        let groups = group_by_base_model(&opened);
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
         let tokenizers = match &mut kept {
@@ -132,18 +133,18 @@ impl Policies {
                 (group.iter().map(|&index| &opened[index]).collect(), tokenizer.stop_ids().to_vec())
             })
             .collect();
-        // Each reads all weights.
+        // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
             let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
             let loaded = load(&models, device, options, kept);
-            let verified = verifying.map_err(|error| no_thread(&error)).and_then(|thread| {
+            let verified = verifying.map_err(|error| spawn_failure(&error)).and_then(|thread| {
                 thread
                     .join()
                     .unwrap_or_else(|_| Err(Failure::work("the thread that verifies weights panicked")))
             });
             (verified, loaded)
         });
-        // Damaged weights explain more than the error that they caused.
+        // Report damaged weights rather than the error that they caused.
         verified.map_err(|failure| match local {
             Some(folder) => failure.hint(format!(
                 "what is in {} are copies: remove the damaged one, and it is made again",
@@ -158,32 +159,45 @@ impl Policies {
                 let policy = &opened[index];
                 let adapter = policy.base.is_some().then(|| adapters.next()).flatten();
                 let (tokenizer, version) = (tokenizer.clone(), policy.version.to_string());
-                policies
-                    .push((places[index], Playing::Model(Loaded { engine, adapter, tokenizer, version })));
+                policies.push((
+                    places[index],
+                    PolicyBackend::Model(LoadedModel { engine, adapter, tokenizer, version }),
+                ));
             }
         }
         policies.sort_by_key(|&(place, _)| place);
-        let policies = policies.into_iter().map(|(_, playing)| playing).collect();
+        let policies = policies.into_iter().map(|(_, backend)| backend).collect();
         Ok(Policies { inference: loaded?, policies, _copies: copies })
     }
 
     /// Labels, in the order of the policies.
     pub fn labels(&self, owners: &[Owner]) -> Vec<PolicyLabel> {
-        let label = |(owner, playing): (&Owner, &Playing)| {
-            let (version, served) = match playing {
-                Playing::Model(loaded) => (loaded.version.as_str(), false),
-                Playing::Server(server) => (server.model(), true),
+        let label = |(owner, backend): (&Owner, &PolicyBackend)| {
+            let (version, served) = match backend {
+                PolicyBackend::Model(loaded) => (loaded.version.as_str(), false),
+                PolicyBackend::Server(server) => (server.model(), true),
             };
             PolicyLabel { name: owner.name.as_str().into(), version: version.into(), served }
         };
         owners.iter().zip(&self.policies).map(label).collect()
     }
 
-    /// The players of one thread, in the order of the policies.
+    /// Checks that stop strings can be found among the tokens of every policy.
+    ///
+    /// # Errors
+    /// See [`Tokenizer::token_bytes`].
+    pub fn check_stop_strings(&self) -> Result<()> {
+        self.policies.iter().try_for_each(|backend| match backend {
+            PolicyBackend::Model(loaded) => loaded.tokenizer.token_bytes().map(drop),
+            PolicyBackend::Server(_) => Ok(()),
+        })
+    }
+
+    /// What plays on one thread, in the order of the policies.
     ///
     /// # Errors
     /// 69 where no thread can be started.
-    pub fn players(&self) -> Result<Vec<Player>> {
+    pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
         let models: Vec<(Arc<Service>, usize)> = match &self.inference {
             Inference::Cpu(engines) => {
                 let own = engines.clone();
@@ -193,15 +207,17 @@ impl Policies {
             Inference::Device(services) => services.iter().map(|service| (service.clone(), 0)).collect(),
         };
         let inbox = Inbox::new();
-        let player = |playing: &Playing| match playing {
-            Playing::Server(server) => Player::Server(server.client()),
-            Playing::Model(loaded) => {
-                let (service, model) = &models[loaded.engine];
-                let client = service.client(*model, loaded.adapter, &inbox);
-                Player::Model(Box::new(EngineGenerator { client, tokenizer: loaded.tokenizer.clone() }))
+        let generator = |backend: &PolicyBackend| -> Box<dyn Generator> {
+            match backend {
+                PolicyBackend::Server(server) => Box::new(server.client()),
+                PolicyBackend::Model(loaded) => {
+                    let (service, model) = &models[loaded.engine];
+                    let client = service.client(*model, loaded.adapter, &inbox);
+                    Box::new(EngineGenerator::new(client, loaded.tokenizer.clone()))
+                }
             }
         };
-        Ok(self.policies.iter().map(player).collect())
+        Ok(self.policies.iter().map(generator).collect())
     }
 }
 
@@ -237,20 +253,20 @@ fn load(
     Ok(Inference::Cpu(engines))
 }
 
-/// The engines of a device: those from before with the new versions, if all can take them, else others.
+/// The device engines: the previous ones with the new versions, if all can load them, else new ones.
 fn on_device(
     models: &[(Vec<&Policy>, Vec<u32>)],
     device: DeviceKind,
     before: Vec<Arc<Service>>,
 ) -> Result<Vec<Arc<Service>>> {
-    // What fails here fails again where it is opened anew, and says why.
+    // A reload that fails will fail again on opening, with a better message.
     let goes_on = |(service, (policies, stop_ids)): (&Arc<Service>, &(Vec<&Policy>, Vec<u32>))| {
         service.reload(policies, stop_ids).unwrap_or(false)
     };
     if before.len() == models.len() && before.iter().zip(models).all(goes_on) {
         return Ok(before);
     }
-    // Their memory is free before others ask for it.
+    // Free their memory before opening new ones.
     drop(before);
     let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
         device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
@@ -258,11 +274,11 @@ fn on_device(
     models.iter().enumerate().map(start).collect()
 }
 
-/// The tokenizers of models, those in `kept` where the files are the same.
+/// The tokenizers of the models, reused from `kept` if their files are the same.
 fn tokenizers(models: &[&Path], kept: &mut Vec<KeptTokenizer>) -> Result<Vec<Arc<Tokenizer>>> {
     let mut used = Vec::new();
     for model in models {
-        let files = beside_weights(model)?;
+        let files = tokenizer_files(model)?;
         let tokenizer = match kept.iter().find(|kept| kept.files == files) {
             Some(kept) => kept.tokenizer.clone(),
             None => Arc::new(Tokenizer::load(model)?),
@@ -274,7 +290,7 @@ fn tokenizers(models: &[&Path], kept: &mut Vec<KeptTokenizer>) -> Result<Vec<Arc
 }
 
 /// The files of a version that stay from one to the next: a tokenizer is made from some of them.
-fn beside_weights(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
+fn tokenizer_files(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
     let failure = |error: std::io::Error| Failure::io(format!("{}: {error}", model.display()));
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(model).map_err(failure)? {
@@ -289,10 +305,10 @@ fn beside_weights(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
 }
 
 /// Indices of policies by base model: adapters of one base are together, with the base itself if it plays too.
-fn by_model(policies: &[Policy]) -> Vec<Vec<usize>> {
+fn group_by_base_model(policies: &[Policy]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
     for (index, policy) in policies.iter().enumerate() {
-        // A link to the same files is the same model; what cannot be followed is refused where it is opened.
+        // A link to the same files is the same model. A broken link is refused on opening.
         let files = policy.model();
         let model = files.canonicalize().unwrap_or_else(|_| files.to_owned());
         match groups.iter_mut().find(|(other, _)| *other == model) {
@@ -354,6 +370,6 @@ mod tests {
         std::os::unix::fs::symlink(place("base"), place("link")).expect("a link");
         let names = ["first", "foreign", "base", "second", "other", "link"];
         let policies: Vec<Policy> = names.map(|name| Policy::open(&place(name)).expect("a policy")).into();
-        assert_eq!(by_model(&policies), [vec![0, 2, 3, 5], vec![1, 4]]);
+        assert_eq!(group_by_base_model(&policies), [vec![0, 2, 3, 5], vec![1, 4]]);
     }
 }

@@ -3,12 +3,14 @@
 //! Episodes of one task begin with the same conversation and tasks recur in the stream, so the chat template and the
 //! tokenizer run once per conversation. A cache is bounded and belongs to one thread and one policy.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// Prompts cached before the cache is cleared: some megabytes for prompts of a thousand tokens.
@@ -19,34 +21,54 @@ const CAPACITY: usize = 256;
 pub struct Prompt {
     /// Its tokens.
     pub ids: Vec<u32>,
+    /// The conversation as JSON.
     pub messages_json: Box<RawValue>,
+    /// The tools that it may call, as JSON.
+    pub tools_json: Option<Box<RawValue>>,
     /// Its tokens as JSON.
     pub ids_json: Box<RawValue>,
 }
 
-/// The prompts of one policy on one thread, by the JSON of their messages.
+impl Prompt {
+    /// A prompt whose tokens are known.
+    ///
+    /// # Errors
+    /// A value that JSON cannot hold.
+    pub fn new(messages: &[Message], tools: Option<&Value>, ids: Vec<u32>) -> Result<Prompt> {
+        let (messages_json, tools_json) = (raw_json(&messages)?, tools.map(raw_json).transpose()?);
+        Ok(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json })
+    }
+}
+
+/// The prompts of one policy on one thread, by the JSON of their messages and tools.
 #[derive(Default)]
 pub struct PromptCache {
     known: HashMap<String, Arc<Prompt>>,
 }
 
 impl PromptCache {
-    /// The prompt for `messages`; `encode` makes their tokens when they are not cached.
+    /// The prompt for a conversation with tools; `encode` makes its tokens when they are not cached.
     ///
     /// # Errors
     /// Those of `encode`.
     pub fn get(
         &mut self,
         messages: &[Message],
-        encode: impl FnOnce(&[Message]) -> Result<Vec<u32>>,
+        tools: Option<&Value>,
+        encode: impl FnOnce() -> Result<Vec<u32>>,
     ) -> Result<Arc<Prompt>> {
         let messages_json = raw_json(&messages)?;
-        if let Some(prompt) = self.known.get(messages_json.get()) {
+        let tools_json = tools.map(raw_json).transpose()?;
+        let key: Cow<str> = match &tools_json {
+            None => messages_json.get().into(),
+            Some(tools) => format!("{messages_json}{tools}").into(),
+        };
+        if let Some(prompt) = self.known.get(&*key) {
             return Ok(prompt.clone());
         }
-        let key = messages_json.get().to_owned();
-        let ids = encode(messages)?;
-        let prompt = Arc::new(Prompt { ids_json: raw_json(&ids)?, ids, messages_json });
+        let key = key.into_owned();
+        let ids = encode()?;
+        let prompt = Arc::new(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json });
         if self.known.len() == CAPACITY {
             self.known.clear();
         }

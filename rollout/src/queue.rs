@@ -1,8 +1,8 @@
 //! The queue of tasks between the reader and the worker threads.
 //!
-//! Two bounds keep memory flat on an endless stream: each thread has a limited number of tasks in progress, and no
-//! task enters that is further than a window ahead of the oldest unwritten one. The output is in task order, so
-//! everything behind a slow task has to be held.
+//! Two bounds keep memory constant on an endless stream: each thread has a limited number of tasks in
+//! progress, and no task enters that is further than a window ahead of the oldest unwritten one. Output is in
+//! task order, so everything behind a slow task must be held.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::task_run::QueuedTask;
 
-/// How long the first batch waits for the stream to fill, so that a few tasks are spread evenly.
+/// How long the first batch waits for the stream, so that a few tasks are spread evenly.
 const FILL_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Tasks on their way from the reader to the worker threads.
@@ -27,15 +27,15 @@ pub struct Queue {
 struct Inner {
     waiting: VecDeque<QueuedTask>,
     in_progress: usize,
-    /// The sequence number that is written next.
+    /// The next sequence number to write.
     next_written: u64,
     /// Written tasks that teach.
     teaching: u64,
-    /// No task follows.
+    /// True once no more tasks follow.
     closed: bool,
-    /// Nobody works any more.
+    /// True once all work should stop.
     stopped: bool,
-    /// The first batch was taken.
+    /// True once the first batch was taken.
     started: bool,
 }
 
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A thread that panicked is reported by its join; the counters here stay usable.
+        // A panic is reported by the thread's join; the counters here stay usable.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,22 +80,23 @@ impl Queue {
         open
     }
 
-    /// No task follows.
+    /// Marks the end of the tasks.
     pub fn close(&self) {
         self.update(|inner| inner.closed = true);
     }
 
-    /// Ends everything: from now on [`Queue::take`] returns `None`.
+    /// Stops everything: from now on [`Queue::take`] returns `None`.
     pub fn stop(&self) {
         self.update(|inner| inner.stopped = true);
     }
 
-    /// All output before number `next` is written, with so many tasks that teach.
+    /// Records that all output before `next` is written, with `teaching` tasks that teach.
     pub fn written(&self, next: u64, teaching: u64) {
         self.update(|inner| (inner.next_written, inner.teaching) = (next, teaching));
     }
 
-    /// Waits until all output before number `next` is written; how many tasks of it teach, or none once the queue is stopped.
+    /// Waits until all output before `next` is written. Returns the number of tasks that teach; `None`
+    /// once the queue is stopped.
     pub fn wait_for_wave(&self, next: u64) -> Option<u64> {
         let mut inner = self.lock();
         while inner.next_written < next && !inner.stopped {
@@ -104,13 +105,13 @@ impl Queue {
         (!inner.stopped).then_some(inner.teaching)
     }
 
-    /// A thread finished one of its tasks.
+    /// Records that a thread finished one of its tasks.
     pub fn finished(&self) {
         self.lock().in_progress -= 1;
     }
 
-    /// A batch of tasks for a thread with `own` in progress: its even share, up to its limit; possibly empty.
-    /// A thread with nothing in progress waits for at least one. `None`: no task will come.
+    /// A batch of tasks for a thread with `own` in progress: an even share, up to its limit, possibly empty.
+    /// A thread with nothing in progress waits for at least one. `None` if no task will come.
     pub fn take(&self, own: usize) -> Option<Vec<QueuedTask>> {
         let mut inner = self.lock();
         loop {

@@ -9,9 +9,9 @@ use record::line;
 use record::read::{Kind, Line};
 use record::sample::Sample;
 
-use crate::arguments::Shard;
 use crate::fill::FillConfig;
 use crate::queue::Queue;
+use crate::settings::Shard;
 use crate::stats::Stats;
 use crate::task_run::{Output, QueuedTask};
 use crate::writer::Event;

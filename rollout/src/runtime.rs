@@ -1,9 +1,9 @@
-//! Finds the ONNX Runtime library and holds the process's one environment.
+//! Finds the ONNX Runtime library and holds the process's only environment.
 //!
-//! The library is loaded, not linked: `fetch-runtime.sh` downloads it once into the user's cache, and every
-//! program looks in `ORT_DYLIB_PATH`, then there, then in the Python packages of its installation. Only that
-//! script names the version. For a GPU `fetch-cuda.sh` downloads the same version with its CUDA provider, a
-//! separate library, and the provider's dependencies.
+//! The library is loaded, not linked. `fetch-runtime.sh` downloads it once into the user's cache; programs
+//! look in `ORT_DYLIB_PATH`, then there, then in the Python packages of their installation. Only that script
+//! names the version. For GPUs, `fetch-cuda.sh` downloads the same version with its CUDA provider, a separate
+//! library, and the provider's dependencies.
 
 use device::cuda::{Library, open_library};
 use ort::environment::Environment;
@@ -22,6 +22,23 @@ const VARIABLE: &str = "ORT_DYLIB_PATH";
 /// The version that `fetch-runtime.sh` fetches.
 pub fn fetched_version() -> &'static str {
     SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
+}
+
+/// Sets the environment variables that ONNX Runtime and the libraries of its CUDA provider read: no telemetry, and fixed
+/// workspaces of cuBLAS.
+///
+/// # Safety
+/// No other thread may exist yet, because it could read the environment meanwhile.
+pub unsafe fn set_variables() {
+    // SAFETY: the caller's.
+    unsafe {
+        std::env::set_var("ORT_DISABLE_TELEMETRY", "1");
+        // Eight times 4 MiB for each cuBLAS handle, made with it: otherwise a captured product allocates its workspace in
+        // the CUDA graph, and may be another one than outside of it.
+        if std::env::var_os("CUBLAS_WORKSPACE_CONFIG").is_none() {
+            std::env::set_var("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
+        }
+    }
 }
 
 /// The build of the library that a process uses.
@@ -88,13 +105,13 @@ pub fn find(build: Build) -> Result<PathBuf> {
     }
 }
 
-/// What the CUDA provider links, apart from the driver.
+/// The libraries that the CUDA provider links, apart from the driver.
 pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
 
-/// Loads the dependencies of the CUDA provider and checks that it is in the library's folder.
+/// Loads the dependencies of the CUDA provider, and checks that the provider is in the library's folder.
 ///
 /// # Errors
-/// Exit 69 with the missing piece.
+/// 69: names the missing piece.
 pub fn open_cuda() -> Result<()> {
     open_library(Library::Driver)?;
     let path = find(select(Build::Cuda))?;
@@ -109,7 +126,7 @@ pub fn open_cuda() -> Result<()> {
     Ok(())
 }
 
-/// The file in the package `onnxruntime` of the Python into which pip put `program`.
+/// The file in the package `onnxruntime` of the Python in which pip installed `program`.
 fn installed(program: &Path, file: &str) -> Option<PathBuf> {
     let library = program.parent()?.parent()?.join("lib");
     let pythons = std::fs::read_dir(library).ok()?.flatten().map(|entry| entry.path());
@@ -124,11 +141,11 @@ fn cache() -> Option<PathBuf> {
     set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))
 }
 
-/// The process's environment, made on first use. Telemetry is turned off twice: some builds heed only the variable that
-/// `record::stage` sets, others only this call.
+/// The process's environment, created on first use. Telemetry is disabled twice: some builds respect only the
+/// variable that `record::stage` sets, others only this call.
 ///
 /// # Errors
-/// Exit 69 where the library is missing or does not load.
+/// 69: the library is missing or does not load.
 pub fn environment() -> Result<&'static Environment> {
     static ENVIRONMENT: OnceLock<Result<Environment>> = OnceLock::new();
     ENVIRONMENT.get_or_init(load).as_ref().map_err(Failure::clone)
@@ -144,8 +161,8 @@ fn load() -> Result<Environment> {
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))
 }
 
-/// Opens a session over a graph, one at a time: ONNX Runtime checks and registers a new operator domain in two steps, and
-/// refuses the second of two sessions that race to do so.
+/// Opens a session over a graph, one session at a time: ONNX Runtime checks and registers a new operator
+/// domain in two steps, and fails if two sessions race to do so.
 ///
 /// # Errors
 /// ONNX Runtime's.
@@ -156,7 +173,7 @@ pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Se
 }
 
 /// The failure of a thread that cannot be started.
-pub fn no_thread(error: &std::io::Error) -> Failure {
+pub fn spawn_failure(error: &std::io::Error) -> Failure {
     Failure::unavailable(format!("a thread cannot be started: {error}"))
         .hint("fewer --threads, or a higher limit of processes and threads (`ulimit -u`)")
 }
@@ -166,36 +183,35 @@ pub fn provider(name: &str) -> String {
     format!("libonnxruntime_providers_{}.so", name.to_lowercase())
 }
 
-/// What a library reports about itself.
+/// A library's description of itself.
 #[derive(Clone, Debug, Serialize)]
 pub struct Description {
     pub version: String,
-    /// Where it is.
     pub path: String,
     /// Its execution providers, such as `CUDA`.
     pub providers: Vec<String>,
 }
 
-/// What the library of a build reports about itself. Loads the library without using it.
+/// Loads the library of a build and asks for its description, without using it otherwise.
 ///
 /// # Errors
-/// As [`find`]; 69 where it is no ONNX Runtime.
+/// See [`find`]; 69: the file is not ONNX Runtime.
 pub fn describe(build: Build) -> Result<Description> {
     let path = find(build)?;
     let (version, mut providers) = read_description(&path)
         .ok_or_else(|| Failure::unavailable(format!("{}: not ONNX Runtime", path.display())))?;
-    // These are separate libraries and may be left out.
+    // These are separate libraries and may be missing.
     let is_apart = |name: &str| ["CUDA", "Tensorrt"].contains(&name);
     providers.retain(|name| !is_apart(name) || path.with_file_name(provider(name)).is_file());
     Ok(Description { version, path: path.display().to_string(), providers })
 }
 
-/// The version of a library, and the execution providers that it was built with.
+/// The version of a library and its compiled-in execution providers.
 fn read_description(path: &Path) -> Option<(String, Vec<String>)> {
     let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: the symbol is looked up before it is called, and it has had this type since the library's first version;
-    // the texts live as long as the library, which stays loaded, or are copied and released. An API version that
-    // the library does not have is a null pointer, and names come as an array of the given length.
+    // SAFETY: the symbol is looked up before it is called, and has had this type since the first version.
+    // Texts are copied, or live as long as the library, which stays loaded. An unsupported API version is a
+    // null pointer, and names are an array of the given length.
     unsafe {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {

@@ -4,7 +4,7 @@
 //! threads so that generation goes on meanwhile. The key comes from OPENAI_API_KEY, as with OpenAI's clients.
 //! Transient failures (a lost connection, 408, 409, 429, 5xx) are retried with growing pauses, or after
 //! `Retry-After`. The server's token ids are unknown; the record has texts and counts. Left out: streaming,
-//! tools, log-probabilities, compression, and redirects, because a server that the user did not name must
+//! log-probabilities, compression, and redirects, because a server that the user did not name must
 //! never be asked.
 
 mod answer;
@@ -15,41 +15,42 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
-use record::sample::Message;
+use record::tools;
 use serde_json::{Value, json};
 
-use crate::engine::Request;
 use crate::episode::group::Candidate;
+use crate::generator::{Generated, Generator, GeneratorTimes, GroupRequest};
+use crate::prompts::{Prompt, PromptCache};
 use crate::runtime;
 use endpoint::Endpoint;
 
-/// Calls at the same time.
+/// Concurrent calls.
 const CONNECTIONS: usize = 32;
-/// How long a worker without other work waits for an answer before it looks for a task.
+/// How long an idle worker waits for an answer before it looks for a task.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How often and how long a server is asked.
+/// Timeouts and retries of calls.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct RetryPolicy {
     /// For one answer.
     pub timeout: Duration,
-    /// Repetitions of a call that failed in a way that may pass.
+    /// Retries of a call after a transient failure.
     pub retries: u32,
-    /// True if nobody is told that a server cannot be reached yet.
+    /// True to print no note while a server cannot be reached.
     pub quiet: bool,
 }
 
-/// A server, and the threads that call it.
+/// A server and its calling threads.
 pub struct Server {
     endpoint: Arc<Endpoint>,
     calls: Sender<Call>,
 }
 
-/// A candidate to ask for.
+/// A call for one candidate.
 struct Call {
     request: u64,
     branch: usize,
@@ -57,15 +58,15 @@ struct Call {
     answers: Sender<Answer>,
 }
 
-/// Request id and index of the candidate that came back.
+/// Request id, index of the candidate, and the result.
 type Answer = (u64, usize, std::result::Result<Candidate, CallError>);
 
 /// Why there is no candidate.
 #[derive(Debug)]
 pub enum CallError {
-    /// Nothing will come of other calls, either.
+    /// Other calls would fail, too.
     Run(Failure),
-    /// This prompt has no answer.
+    /// Only this prompt has no answer.
     Episode(String),
 }
 
@@ -73,8 +74,8 @@ pub enum CallError {
 ///
 /// # Errors
 /// A URL that leads nowhere or holds a key, settings that do not exist, or https in a build without it (2).
-pub fn check(text: &str, patience: Patience) -> Result<()> {
-    Endpoint::parse(text, patience).map(drop)
+pub fn check(text: &str, retry_policy: RetryPolicy) -> Result<()> {
+    Endpoint::parse(text, retry_policy).map(drop)
 }
 
 impl Server {
@@ -83,15 +84,15 @@ impl Server {
     /// # Errors
     /// A URL that leads nowhere or holds a key, or settings that do not exist, or https in a build without it
     /// (2); no answer, or a refused key (69).
-    pub fn open(text: &str, patience: Patience) -> Result<Server> {
-        let endpoint = Arc::new(Endpoint::open(text, patience)?);
+    pub fn open(text: &str, retry_policy: RetryPolicy) -> Result<Server> {
+        let endpoint = Arc::new(Endpoint::open(text, retry_policy)?);
         let (calls, waiting) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
         for _ in 0..CONNECTIONS {
             let (endpoint, waiting) = (endpoint.clone(), waiting.clone());
-            // They end with the server; never joined, because a call may take minutes.
+            // The threads end with the server. They are never joined, because a call may take minutes.
             let started = thread::Builder::new().spawn(move || endpoint.answer(&waiting));
-            started.map_err(|error| runtime::no_thread(&error))?;
+            started.map_err(|error| runtime::spawn_failure(&error))?;
         }
         Ok(Server { endpoint, calls })
     }
@@ -105,7 +106,8 @@ impl Server {
     pub fn client(&self) -> Client {
         let (sender, answers) = channel();
         let (endpoint, calls) = (self.endpoint.clone(), self.calls.clone());
-        Client { endpoint, calls, sender, answers, open: HashMap::new() }
+        let (open, prompts, waiting) = (HashMap::new(), PromptCache::default(), Duration::ZERO);
+        Client { endpoint, calls, sender, answers, open, prompts, waiting }
     }
 }
 
@@ -117,26 +119,36 @@ pub struct Client {
     answers: Receiver<Answer>,
     /// Candidates of each request, by branch.
     open: HashMap<u64, Vec<Option<std::result::Result<Candidate, CallError>>>>,
+    prompts: PromptCache,
+    waiting: Duration,
 }
 
-impl Client {
-    /// Submits a conversation, of which the branches of `request` are asked for.
-    pub fn submit(&mut self, request: &Request, messages: &[Message]) {
+impl Generator for Client {
+    /// Submits a conversation. Its tokens are the server's: the prompt has none.
+    fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
+        let prompt = self.prompts.get(request.messages, request.tools, || Ok(Vec::new()))?;
         let Endpoint { model, max_tokens, limit, temperature, seed, .. } = &*self.endpoint;
-        let sampling = request.sampling;
+        let sampling = request.sampling.params;
         let temperature = temperature.unwrap_or(match sampling.greedy {
             true => 0.0,
-            // The shortest decimal, as in the record.
+            // Sent as its shortest decimal, as in the record.
             false => sampling.temperature.to_string().parse().unwrap_or(1.0),
         });
+        let messages = match request.tools {
+            None => json!(request.messages),
+            Some(_) => tools::structured(request.messages, true).into(),
+        };
         self.open.insert(request.id, request.streams.iter().map(|_| None).collect());
         for (branch, stream) in request.streams.iter().enumerate() {
             let mut body = json!({
                 "model": model,
                 "messages": messages,
-                *limit: max_tokens.unwrap_or(request.max_tokens as u64),
+                *limit: max_tokens.unwrap_or(u64::from(request.sampling.max_tokens)),
                 "temperature": temperature,
             });
+            if let Some(tools) = request.tools {
+                body["tools"] = tools.clone();
+            }
             if *seed {
                 body["seed"] = json!(Draws::new(*stream).below(1 << 31));
             }
@@ -146,32 +158,51 @@ impl Client {
             if sampling.top_k > 0 {
                 body["top_k"] = json!(sampling.top_k);
             }
+            if sampling.min_p > 0.0 {
+                body["min_p"] = json!(sampling.min_p);
+            }
+            if !request.sampling.stop.is_empty() {
+                body["stop"] = json!(request.sampling.stop);
+            }
             let answers = self.sender.clone();
             // Its threads live as long as the server.
             let _ = self.calls.send(Call { request: request.id, branch, body, answers });
         }
+        Ok(prompt)
     }
 
-    /// Returns true if nothing is awaited.
-    pub fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// The requests that are complete by now, with their candidates in order. Whoever has nothing else to do may `wait` for
-    /// a moment.
-    pub fn advance(&mut self, wait: bool) -> Vec<(u64, std::result::Result<Vec<Candidate>, CallError>)> {
-        let mut complete = Vec::new();
+    fn advance(&mut self, wait: bool) -> Result<Vec<Generated>> {
+        let started = Instant::now();
+        let mut complete: Vec<Generated> = Vec::new();
         let mut next = self.answers.recv_timeout(if wait { POLL } else { Duration::ZERO });
         while let Ok((request, branch, answer)) = next {
             if let Some(candidates) = self.open.get_mut(&request) {
                 candidates[branch] = Some(answer);
                 if candidates.iter().all(Option::is_some) {
                     let candidates = self.open.remove(&request).unwrap_or_default();
-                    complete.push((request, candidates.into_iter().flatten().collect()));
+                    let candidates: std::result::Result<Vec<Candidate>, CallError> =
+                        candidates.into_iter().flatten().collect();
+                    complete.push((
+                        request,
+                        match candidates {
+                            Ok(candidates) => Ok(candidates),
+                            Err(CallError::Episode(cause)) => Err(cause),
+                            Err(CallError::Run(failure)) => return Err(failure),
+                        },
+                    ));
                 }
             }
             next = self.answers.try_recv().map_err(|_| RecvTimeoutError::Timeout);
         }
-        complete
+        self.waiting += started.elapsed();
+        Ok(complete)
+    }
+
+    fn times(&self) -> GeneratorTimes {
+        GeneratorTimes { waiting: self.waiting, ..GeneratorTimes::default() }
     }
 }

@@ -1,8 +1,9 @@
 //! The stage: opens the policies, plays the tasks of stdin, and writes samples and one `end` line to stdout.
 //!
-//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]), others run the
-//! models for them ([`crate::engine::service`]), and the one that started all writes in task order ([`crate::writer`]). The
-//! writer alone decides when the run is over, so a signal or a closed pipe is noticed even while the input is silent.
+//! Four kinds of threads: one reads the input ([`crate::reader`]), N play episodes ([`crate::worker`]),
+//! others run the models for them ([`crate::engine::service`]), and the main thread writes in task order
+//! ([`crate::writer`]). Only the writer decides when the run is over, so a signal or a closed pipe is noticed
+//! even while the input is silent.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,50 +21,52 @@ use record::read::{Kind, Line, Reader, Stdin};
 use record::write::Writer;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{CommandLine, Settings};
+use crate::arguments::CommandLine;
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
-use crate::generator::Player;
+use crate::generator::Generator;
 use crate::policies::{Policies, ResidentState, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
+use crate::sampling;
 use crate::server;
+use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::task_run::RunContext;
 use crate::version;
 use crate::worker::{ThreadTimes, Worker};
 use crate::writer::{Event, write_in_order};
 
-/// Rows that a thread decodes together. The throughput of a small model on a CPU levels off at a few dozen rows a
-/// thread; more would only push its keys and values out of the processor's caches.
+/// Rows that a thread decodes together. A small model's throughput on a CPU levels off at a few dozen rows
+/// per thread; more would only evict its keys and values from the processor's caches.
 const ROWS: usize = 128;
 
-/// Size of the KV caches of all policies and threads together, in bytes; allocated as needed. Groups that do not fit
-/// wait.
+/// Size of the KV caches of all policies and threads together, in bytes; allocated on demand.
+/// Groups that do not fit wait.
 const CACHE_BYTES: usize = 2 << 30;
 
-/// Makes the players of a thread, on that thread: one for each policy.
-pub type MakePlayers = Box<dyn Fn() -> Result<Vec<Player>> + Send + Sync>;
+/// Makes what plays on a thread, on that thread: one generator for each policy.
+pub type MakeGenerators = Box<dyn Fn() -> Result<Vec<Box<dyn Generator>>> + Send + Sync>;
 
 /// A run that is ready to start.
 pub struct Run<L> {
-    /// What all tasks have in common.
+    /// Shared by all tasks.
     pub context: Arc<RunContext>,
     /// The policies.
-    pub players: MakePlayers,
+    pub generators: MakeGenerators,
     /// The input.
     pub lines: L,
     /// Tasks in progress on each thread, at most.
     pub tasks_per_thread: usize,
 }
 
-/// What a run came to.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Totals {
     /// Tasks, episodes, groups and samples.
     pub stats: Stats,
-    /// Where the time of the threads went, summed.
+    /// Time of all threads, by activity.
     pub times: ThreadTimes,
     /// Tasks read, including other shards'.
     pub tasks_read: u64,
@@ -74,21 +77,21 @@ pub struct Totals {
 /// The whole program.
 ///
 /// # Errors
-/// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete stream (65), a
-/// missing library (69), too many failed episodes or a model that fails to run (1).
+/// By exit code: an unusable command line or an agent without a policy (2), a bad record or an incomplete
+/// stream (65), a missing library (69), too many failed episodes or a model that fails to run (1).
 pub fn main() -> Result<()> {
     let CommandLine { arguments, version, format } = record::stage::parse();
     if version { version::print(format) } else { run(&arguments.resolve()?) }
 }
 
 fn run(settings: &Settings) -> Result<()> {
-    // A missing GPU or library is reported before anything is read.
+    // Report a missing GPU or library before reading anything.
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
     }
-    // So is a URL that holds a key: a script would write it down.
+    // Likewise a URL that contains a key, which a script would record.
     for owner in settings.team.owners().iter().filter(|owner| owner.is_server()) {
-        server::check(&owner.directory.to_string_lossy(), settings.patience)?;
+        server::check(&owner.directory.to_string_lossy(), settings.retry_policy)?;
     }
     record::stage::end_if_dry_run();
     let mut writer = Writer::stdout();
@@ -96,7 +99,7 @@ fn run(settings: &Settings) -> Result<()> {
     let reader = Arc::new(Mutex::new(Reader::stdin()));
     let mut settings = Arc::new(settings.clone());
     let mut kept = ResidentState::default();
-    while !settings.flags.resident || locked(&reader).begin_part()? {
+    while !settings.flags.resident || lock(&reader).begin_part()? {
         run_part(&settings, external.clone(), (&reader, &mut kept), &mut writer)?;
         if !settings.flags.resident {
             break;
@@ -106,7 +109,7 @@ fn run(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Plays one part of the input, or all of it without `--resident`; `kept` stays in memory between parts.
+/// Plays one part of the input, or all of it without `--resident`. `kept` stays in memory between parts.
 fn run_part<W: Write>(
     settings: &Arc<Settings>,
     external: Option<External>,
@@ -122,12 +125,13 @@ fn run_part<W: Write>(
     };
     // Before the line that lets the next stage begin.
     kept.release();
-    let outcome = outcome.and_then(|()| judge(settings, &totals));
+    let outcome = outcome.and_then(|()| check_outcome(settings, &totals));
     if outcome.as_ref().is_err_and(Failure::is_closed) {
         return outcome;
     }
     let error = outcome.as_ref().err().map(|failure| failure.message.clone());
-    let allowed = whole(&totals).err().filter(|_| outcome.is_ok()).map(|failure| failure.message);
+    let allowed =
+        check_stream_complete(&totals).err().filter(|_| outcome.is_ok()).map(|failure| failure.message);
     let mut counts = totals.stats.counts();
     if let Some(fill) = &settings.fill {
         counts.insert("fill".to_owned(), fill.counts(&totals));
@@ -150,14 +154,15 @@ fn run_part<W: Write>(
     outcome.and(written)
 }
 
-/// Reads up to the first task, which names the agents, so that wrong flags are reported before a policy is loaded.
+/// Reads up to the first task, which names the agents, so that wrong flags are reported
+/// before a policy is loaded.
 fn open(
     settings: &Arc<Settings>,
     external: Option<External>,
     reader: &Arc<Mutex<Reader<Stdin>>>,
     kept: Option<&mut ResidentState>,
 ) -> Result<Run<impl Iterator<Item = Result<Line>> + Send + 'static>> {
-    let (ahead, first) = read_ahead(&mut locked(reader), settings.flags.resident)?;
+    let (ahead, first) = read_ahead(&mut lock(reader), settings.flags.resident)?;
     let external = external.map(|external| Box::new(external) as Box<dyn Environment>);
     let environment = envs::environment_of(external.as_deref(), &first)?;
     let agents = environment.agents(&first, settings.flags.workflow.as_deref())?;
@@ -166,7 +171,7 @@ fn open(
     let branches = settings.episodes.widths.most() as usize;
     let tasks_per_thread = match settings.device {
         DeviceKind::Cpu => ROWS / branches,
-        // All threads share the device's rows; the same number waits, so that the device never runs dry.
+        // All threads share the device's rows. As many tasks wait, so that the device never runs dry.
         _ => 2 * SEQUENCES / (branches * settings.threads),
     };
     let tasks_per_thread = tasks_per_thread.max(2);
@@ -180,22 +185,25 @@ fn open(
     };
     let owners = settings.team.owners();
     let local = settings.flags.local.as_deref();
-    let policies = Policies::open(owners, settings.device, &options, settings.patience, (kept, local))?;
+    let policies = Policies::open(owners, settings.device, &options, settings.retry_policy, (kept, local))?;
+    if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
+        policies.check_stop_strings()?;
+    }
     let labels = policies.labels(owners);
     let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
     let (reader, resident) = (reader.clone(), settings.flags.resident);
     let mut at_end = false;
     let rest = std::iter::from_fn(move || {
-        let line = if at_end { Ok(None) } else { locked(&reader).next() };
+        let line = if at_end { Ok(None) } else { lock(&reader).next() };
         at_end |= matches!(&line, Ok(Some(line)) if resident && line.kind == Kind::End);
         line.transpose()
     });
     let lines = ahead.into_iter().map(Ok).chain(rest);
-    Ok(Run { context, players: Box::new(move || policies.players()), lines, tasks_per_thread })
+    Ok(Run { context, generators: Box::new(move || policies.generators()), lines, tasks_per_thread })
 }
 
 /// The thread that reads tasks holds it for a line at a time, and is done before the next part.
-fn locked(reader: &Mutex<Reader<Stdin>>) -> MutexGuard<'_, Reader<Stdin>> {
+fn lock(reader: &Mutex<Reader<Stdin>>) -> MutexGuard<'_, Reader<Stdin>> {
     reader.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -222,9 +230,10 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
         policy_of(&settings.team, agent)?;
     }
     let is_unknown = |named: &&str| !agents.is_empty() && agents.iter().all(|agent| agent != named);
-    if let Some(agent) = settings.episodes.widths.own.keys().map(String::as_str).find(is_unknown) {
-        return Err(Failure::usage(format!("--branches {agent}=…: the workflow has no agent named {agent}"))
-            .hint(format!("its agents are: {}", agents.join(", "))));
+    if let Some((flag, agent)) = sampling::unknown_role(&settings.flags, |agent| is_unknown(&agent)) {
+        let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
+        return Err(Failure::usage(format!("{flag} {agent}=…: the workflow has no agent named {agent}"))
+            .hint(format!("its agents are: {}{equals}", agents.join(", "))));
     }
     match settings.team.named().map(|(agent, _)| agent).find(is_unknown) {
         None => Ok(()),
@@ -235,28 +244,28 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     }
 }
 
-/// Plays all tasks of a run and writes their lines. What was done until a failure is in the totals.
+/// Plays all tasks of a run and writes their lines. After a failure the totals hold what was done.
 pub fn play<W: Write>(
     run: Run<impl Iterator<Item = Result<Line>> + Send + 'static>,
     writer: &mut Writer<W>,
 ) -> (Totals, Result<()>) {
-    let Run { context, players, lines, tasks_per_thread } = run;
+    let Run { context, generators, lines, tasks_per_thread } = run;
     let settings = &context.settings;
     let queue = Arc::new(Queue::new(settings.threads, tasks_per_thread));
     let (sender, events) = channel();
     let reader = TaskReader::new(queue.clone(), sender.clone(), settings.shard, settings.fill);
-    // Never joined: after a failure it may be waiting for a line that does not come.
+    // Never joined: after a failure it may be waiting for a line that never comes.
     if let Err(error) = thread::Builder::new().spawn(move || reader.run(lines)) {
-        return (Totals::default(), Err(runtime::no_thread(&error)));
+        return (Totals::default(), Err(runtime::spawn_failure(&error)));
     }
 
     let work = |sender: Sender<Event>| {
         let _stop = StopOnPanic(&queue);
         let mut times = ThreadTimes::default();
         let worked =
-            players().and_then(|players| Worker::new(&context, &queue, players, &sender, &mut times).run());
+            generators().and_then(|own| Worker::new(&context, &queue, own, &sender, &mut times).run());
         if let Err(failure) = worked {
-            // Without a receiver the run is already over.
+            // Fails only if the run is already over.
             let _ = sender.send(Event::Failed(failure));
         }
         times
@@ -268,7 +277,7 @@ pub fn play<W: Write>(
         for sender in vec![sender; settings.threads] {
             match thread::Builder::new().spawn_scoped(scope, move || work(sender)) {
                 Ok(worker) => workers.push(worker),
-                Err(error) => outcome = Err(runtime::no_thread(&error)),
+                Err(error) => outcome = Err(runtime::spawn_failure(&error)),
             }
         }
         if outcome.is_ok() {
@@ -286,7 +295,7 @@ pub fn play<W: Write>(
     (totals, outcome)
 }
 
-/// Stops the queue when a thread panics: the others would wait for its tasks forever.
+/// Stops the queue if a thread panics, because the others would wait for its tasks forever.
 struct StopOnPanic<'a>(&'a Queue);
 
 impl Drop for StopOnPanic<'_> {
@@ -301,7 +310,7 @@ impl Drop for StopOnPanic<'_> {
 ///
 /// # Errors
 /// 65, naming the missing part.
-fn whole(totals: &Totals) -> Result<()> {
+fn check_stream_complete(totals: &Totals) -> Result<()> {
     if let Some(end) = totals.ends.iter().find_map(End::failed) {
         return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))
             .hint("its own message on stderr says why; --allow-incomplete plays the tasks that came"));
@@ -327,9 +336,9 @@ fn whole(totals: &Totals) -> Result<()> {
 /// # Errors
 /// The stream of tasks is incomplete (65), a group is unaccounted for or too many episodes could not be
 /// scored (1).
-pub fn judge(settings: &Settings, totals: &Totals) -> Result<()> {
+pub fn check_outcome(settings: &Settings, totals: &Totals) -> Result<()> {
     if !settings.flags.allow_incomplete {
-        whole(totals)?;
+        check_stream_complete(totals)?;
     }
     let (expected, groups, dropped) = totals.stats.groups();
     if expected != groups + dropped {
@@ -358,7 +367,7 @@ fn timing(
     elapsed: Duration,
     load: Duration,
 ) -> BTreeMap<String, Value> {
-    // Summed over the threads that run the models, while others step environments and make prompts.
+    // The sum over the threads that run models, while others step environments and render prompts.
     let model: Duration = times.phases.iter().map(|phases| phases.prefill + phases.decode).sum();
     let of_policy = |(owner, phases): (&Owner, &PhaseTimings)| {
         let [prefill, decode] = [phases.prefill, phases.decode].map(|time| time.as_secs_f64());

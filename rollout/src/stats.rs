@@ -1,8 +1,9 @@
-//! Statistics of a rollout for `counts` of its `end` line: groups expected, written and dropped by reason; episodes
-//! by environment; rewards by agent.
+//! Statistics of a rollout for `counts` of its `end` line: groups expected, written and dropped by reason;
+//! episodes by environment; rewards by agent.
 //!
-//! Expected groups are counted when they are requested, written and dropped ones where that happens, so that the two
-//! sums check each other. Floating-point sums follow the order of the output and are the same for any number of threads.
+//! Expected groups are counted when requested, written and dropped ones when that happens, so that the
+//! two sums check each other. Floating-point sums follow the order of the output, so they are the same
+//! for any number of threads.
 
 use std::collections::BTreeMap;
 
@@ -40,10 +41,10 @@ impl EnvironmentStats {
     }
 }
 
-/// What one agent generated and earned, in one group or more.
+/// Statistics of an agent over one or more groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// True if a server played it, and the prompt tokens that this counted.
+    /// True if a server played it and counted its prompt tokens.
     served: bool,
     served_prompt_tokens: u64,
     groups: u64,
@@ -118,11 +119,11 @@ impl AgentStats {
 pub struct Stats {
     /// Tasks played.
     pub tasks: u64,
-    /// Groups requested: one for each agent that acts, at each turn of each episode.
+    /// Groups requested: one for each acting agent, at each turn of each episode.
     pub groups_expected: u64,
     /// Prompt tokens; a prompt that several branches share counts once.
     pub prompt_tokens: u64,
-    /// Nodes of which joint actions were scored.
+    /// Nodes with scored joint actions.
     pub nodes: u64,
     /// Joint actions.
     pub joint_actions: u64,
@@ -130,7 +131,7 @@ pub struct Stats {
     pub teaching: u64,
     /// See `teaching`.
     pub tokens_not_teaching: u64,
-    /// Why the first episode could not be scored, of those that could not.
+    /// The first error that prevented scoring an episode.
     pub first_error: Option<String>,
     dropped: BTreeMap<&'static str, u64>,
     environments: BTreeMap<String, EnvironmentStats>,
@@ -156,7 +157,7 @@ impl Stats {
         }
     }
 
-    /// Adds what an agent did. Call it in the order of the output.
+    /// Adds an agent's statistics. Call it in the order of the output.
     pub fn add_agent(&mut self, name: &str, agent: &AgentStats) {
         self.agents.entry(name.to_owned()).or_default().add(agent);
     }
@@ -200,7 +201,7 @@ impl Stats {
         self.environments.values().map(|environment| environment.errors).sum()
     }
 
-    /// Counts the task that these are of as one that teaches, or its tokens as those of one that does not.
+    /// Counts these statistics' task as teaching, or its tokens as not teaching.
     pub fn set_teaching(&mut self, teaches: bool) {
         self.teaching = u64::from(teaches);
         let tokens = self.agents.values().filter(|agent| !agent.served).map(|agent| agent.completion_tokens);
@@ -217,7 +218,7 @@ impl Stats {
         let played = |served: bool| self.agents.iter().filter(move |(_, agent)| agent.served == served);
         let of_agents =
             |count: fn(&AgentStats) -> u64| played(false).map(|(_, agent)| count(agent)).sum::<u64>();
-        // Later stages see no groups of these.
+        // Later stages never see the groups of agents played by servers.
         let served: u64 = played(true).map(|(_, agent)| agent.groups).sum();
         let dropped =
             BOUNDARIES.map(|name| (name.to_owned(), self.dropped.get(name).copied().unwrap_or(0).into()));

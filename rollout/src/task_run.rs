@@ -1,10 +1,11 @@
-//! One task being played: its episodes, their open prompt requests, and the lines written so far.
+//! A task in progress: its episodes, their open prompt requests, and the lines written so far.
 //!
-//! Tree sampling plays a task as one episode of K branches, parallel sampling as K episodes of one branch each. Equal
-//! requests of several episodes (the first ones of parallel sampling) become one, whose prompt is computed once.
+//! Tree sampling plays a task as one episode of K branches, parallel sampling as K episodes of one branch
+//! each. Equal requests of several episodes (the first ones of parallel sampling) are merged, so that their
+//! prompt is computed once.
 //!
-//! Groups are serialized as they complete and sorted by node, turn, agent and branch at the end, so that siblings are
-//! contiguous and a tree of joint actions is written depth first.
+//! Completed groups are serialized at once, and sorted by node, turn, agent and branch at the end, so that
+//! siblings are contiguous and a tree of joint actions is written depth first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +14,23 @@ use envs::{Environment, State};
 use record::failure::{Failure, Result};
 use record::line::Task;
 
-use crate::arguments::Settings;
 use crate::episode::group::{Candidate, Group, PromptRequest};
 use crate::episode::joint::{Expand, JointAction, Node};
 use crate::episode::{Episode, EpisodeError, EpisodeId, Stop};
 use crate::fill::Lessons;
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
 use crate::prompts::Prompt;
+use crate::settings::Settings;
 use crate::stats::{AgentStats, Stats};
 use crate::streams::Streams;
 
-/// What all tasks of a run have in common.
+/// Shared by all tasks of a run.
 pub struct RunContext {
     /// The command line.
     pub settings: Arc<Settings>,
-    /// The environment of every task; `None`: the built-in one that the task names.
+    /// The environment of every task; `None` for the built-in one that the task names.
     pub external: Option<Box<dyn Environment>>,
-    /// How samples name each policy.
+    /// How samples identify each policy.
     pub labels: Vec<PolicyLabel>,
 }
 
@@ -40,21 +41,22 @@ pub struct QueuedTask {
     pub sequence: u64,
     /// Position among all tasks of the stream, other shards' included.
     pub index: u64,
-    /// How often the same task came before.
+    /// How often the same task occurred before.
     pub occurrence: u64,
     /// The task.
     pub task: Task,
 }
 
-/// A prompt to complete, for one episode or for several that have the same.
+/// A prompt to complete, shared by one or more episodes.
 #[derive(Debug)]
 pub struct SharedRequest {
-    /// Index of the episode, and its request. These differ in their branches only.
+    /// Index of the episode, and its request. Requests differ only in their branches.
     parts: Vec<(usize, PromptRequest)>,
 }
 
 impl SharedRequest {
-    /// Its node, turn, agent and messages; the branches of all are [`SharedRequest::branches`].
+    /// The first request; all have its node, turn, agent and messages. [`SharedRequest::branches`]
+    /// has the branches of all.
     pub fn first(&self) -> &PromptRequest {
         &self.parts[0].1
     }
@@ -68,24 +70,24 @@ impl SharedRequest {
 /// Lines for the output.
 #[derive(Debug)]
 pub struct Output {
-    /// Their position among all output of this shard.
+    /// Position among all output of this shard.
     pub sequence: u64,
-    /// The lines, at least one, without the last line feed.
+    /// The lines, at least one, without the final line feed.
     pub text: String,
-    /// What they add to the statistics.
+    /// Their contribution to the statistics.
     pub stats: Stats,
 }
 
-/// The lines of a group that is complete, or of the joint actions of a node.
+/// The lines of a completed group, or of a node's joint actions.
 struct PendingLines {
-    /// Node, turn, agent, branch; joint actions come after the agents.
+    /// Sort key: node, turn, agent, branch; joint actions come after the agents.
     order: (Node, u32, usize, u32),
     lines: Vec<u8>,
     /// Statistics of a group.
     stats: Option<AgentStats>,
 }
 
-/// A task being played.
+/// A task in progress.
 pub struct TaskRun {
     context: Arc<RunContext>,
     task: QueuedTask,
@@ -97,14 +99,14 @@ pub struct TaskRun {
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
     stats: Stats,
-    /// What `--fill` asks of it.
+    /// What `--fill` needs to know about it.
     lessons: Lessons,
     /// Why it could not begin.
     refused: Option<Stop>,
 }
 
 impl TaskRun {
-    /// Begins the episodes of a task in `state`, or none when the environment refused it.
+    /// Begins the episodes of a task in `state`, or none if the environment refused it.
     pub fn begin(
         context: Arc<RunContext>,
         task: QueuedTask,
@@ -175,7 +177,7 @@ impl TaskRun {
         &self.streams
     }
 
-    /// Returns true if none of its requests is open.
+    /// Returns true if no request is open.
     pub fn is_over(&self) -> bool {
         self.open_requests == 0
     }
@@ -193,6 +195,11 @@ impl TaskRun {
         candidates: Vec<Candidate>,
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
+        let mut candidates = candidates;
+        if request.first().tools.is_some() {
+            let ids: Arc<[u32]> = prompt.ids.as_slice().into();
+            candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());
+        }
         let mut candidates = candidates.into_iter();
         let mut next = Vec::new();
         self.stats.prompt_tokens += prompt.ids.len() as u64;
@@ -200,7 +207,7 @@ impl TaskRun {
             let own: Vec<Candidate> = candidates.by_ref().take(request.branches.len()).collect();
             let episode = &mut self.episodes[index];
             if episode.stop().is_some() {
-                // Another agent of the stage failed meanwhile.
+                // Another agent of the stage failed in the meantime.
                 continue;
             }
             self.prompts.insert((index, request.agent), (prompt.clone(), policy));
@@ -243,8 +250,11 @@ impl TaskRun {
                 self.lessons.ends_of_candidates(group);
             }
         }
+        let sampling = self.context.settings.sampling.of(&episode.agents()[group.agent]);
         match label.served {
-            false => self.reference().write_group(&mut lines, episode, group, label, &prompt)?,
+            false => {
+                self.reference().write_group(&mut lines, episode, group, label, (&prompt, &sampling.json))?;
+            }
             true => self.reference().write_served(&mut lines, episode, group, label, &prompt)?,
         }
         let first = group.members.first().map_or(0, |member| member.branch);
@@ -268,12 +278,12 @@ impl TaskRun {
         Ok(())
     }
 
-    /// Returns true if an episode branches: then it is scored as a whole or not at all.
+    /// Returns true if an episode has forks; it is then scored as a whole or not at all.
     fn branches(&self) -> bool {
         self.context.settings.episodes.joint.is_some_and(|joint| joint.expand == Expand::All)
     }
 
-    /// Ends all forks of an episode that branches, because of `error` in one of them.
+    /// Ends all forks of an episode, because of `error` in one of them.
     fn end_tree(&mut self, error: &EpisodeError) {
         if !self.branches() {
             return;
@@ -291,17 +301,17 @@ impl TaskRun {
         TaskRef { metadata: &self.context.settings.metadata, env, task, episode: &self.name }
     }
 
-    /// Returns true if any of the episodes behind `request` is still going on.
+    /// Returns true if any episode of `request` still continues.
     pub fn needs(&self, request: &SharedRequest) -> bool {
         request.parts.iter().any(|&(index, _)| self.episodes[index].stop().is_none())
     }
 
-    /// Takes back a request that is no longer needed.
+    /// Withdraws a request that is no longer needed.
     pub fn cancel(&mut self, _request: SharedRequest) {
         self.open_requests -= 1;
     }
 
-    /// Ends the episodes that wait for `request`, which cannot be completed.
+    /// Ends the episodes of `request`, which cannot be completed.
     pub fn fail(&mut self, request: SharedRequest, error: &EpisodeError) {
         self.open_requests -= 1;
         for (index, _) in request.parts {
@@ -314,17 +324,17 @@ impl TaskRun {
         }
     }
 
-    /// The output of a task that is over.
+    /// The output of a finished task.
     ///
     /// # Errors
-    /// None that finite rewards can cause.
+    /// None if rewards are finite.
     pub fn finish(mut self) -> Result<Output> {
         self.written.sort_by(|a, b| a.order.cmp(&b.order));
         let mut bytes = Vec::new();
         let mut stats = std::mem::take(&mut self.stats);
         let failed = self.episodes.first().and_then(Episode::stop).filter(|_| self.branches());
         if let Some(Stop::Error(error)) = failed {
-            // Returns over a part of the tree would be wrong.
+            // Returns over an incomplete tree would be wrong.
             let groups = self.written.iter().filter(|written| written.stats.is_some()).count();
             stats.drop_groups(error.boundary, groups as u64);
             (stats.nodes, stats.joint_actions) = (0, 0);

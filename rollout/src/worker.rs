@@ -1,9 +1,8 @@
-//! A worker thread: a player for each policy, and its tasks in progress.
+//! A worker thread: a generator for each policy, and its tasks in progress.
 //!
-//! There is no barrier between episodes, turns or agents. As soon as a group is generated its candidates are
-//! scored, the next prompt is submitted, and the rows that it frees take the next task. Environments and
-//! tokenizers run here, while models continue with other groups in separate threads
-//! ([`crate::engine::service`]).
+//! There are no barriers between episodes, turns or agents. As soon as a group is generated, its candidates
+//! are scored, the next prompt is submitted, and freed rows take the next task. Environments and tokenizers
+//! run here, while models continue with other groups in separate threads ([`crate::engine::service`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,27 +11,26 @@ use std::time::{Duration, Instant};
 
 use record::failure::{DATA, Failure, Result, USAGE};
 
-use crate::engine::{Completion, PhaseTimings, Request};
+use crate::engine::PhaseTimings;
 use crate::episode::EpisodeError;
-use crate::episode::group::{Candidate, ServerTokens};
-use crate::generator::Player;
+use crate::episode::group::Candidate;
+use crate::generator::{Generator, GroupRequest};
 use crate::policies::policy_of;
-use crate::prompts::{Prompt, PromptCache};
+use crate::prompts::Prompt;
 use crate::queue::Queue;
-use crate::server::CallError;
 use crate::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
 use crate::writer::Event;
 
-/// Where the time of a thread went.
+/// A thread's time by activity.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadTimes {
     /// Environments, and writing lines.
     pub environment: Duration,
     /// Chat templates and tokenizers, both ways.
     pub text: Duration,
-    /// Waiting for tasks and for servers; not for models, which work meanwhile.
+    /// Waiting for tasks and servers, but not for models, which run in parallel.
     pub waiting: Duration,
-    /// The model's time for prompts and for new tokens, for each policy.
+    /// The model's time for prompts and for new tokens, by policy.
     pub phases: Vec<PhaseTimings>,
 }
 
@@ -47,21 +45,21 @@ impl ThreadTimes {
     }
 }
 
-/// A request that is being generated.
+/// A request in progress.
 struct Pending {
-    /// The sequence number of its task.
+    /// Sequence number of its task.
     task: u64,
     policy: usize,
     request: SharedRequest,
     prompt: Arc<Prompt>,
 }
 
-/// One thread's part of a run.
+/// A playing thread.
 pub struct Worker<'a> {
     context: &'a Arc<RunContext>,
     queue: &'a Queue,
-    /// What plays for each policy, and its prompts.
-    players: Vec<(Player, PromptCache)>,
+    /// What plays for each policy.
+    generators: Vec<Box<dyn Generator>>,
     /// Tasks in progress, by sequence number.
     runs: HashMap<u64, TaskRun>,
     /// Requests in progress, by id.
@@ -72,18 +70,17 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// A worker with one player for each policy. It sends finished tasks to `writer` and adds its time to
+    /// A worker with one generator for each policy. It sends finished tasks to `writer` and adds its time to
     /// `times`.
     pub fn new(
         context: &'a Arc<RunContext>,
         queue: &'a Queue,
-        players: Vec<Player>,
+        generators: Vec<Box<dyn Generator>>,
         writer: &'a Sender<Event>,
         times: &'a mut ThreadTimes,
     ) -> Worker<'a> {
-        let players = players.into_iter().map(|player| (player, PromptCache::default())).collect();
         let (runs, pending) = (HashMap::new(), HashMap::new());
-        Worker { context, queue, players, runs, pending, last_id: 0, writer, times }
+        Worker { context, queue, generators, runs, pending, last_id: 0, writer, times }
     }
 
     /// Works until the tasks are used up or the queue is stopped.
@@ -104,37 +101,25 @@ impl<'a> Worker<'a> {
                 self.advance(true)?;
             }
         }
-        let timings = |(player, _): &(Player, PromptCache)| match player {
-            Player::Model(generator) => generator.timings(),
-            Player::Server(_) => PhaseTimings::default(),
-        };
-        self.times.phases = self.players.iter().map(timings).collect();
+        for generator in &self.generators {
+            let times = generator.times();
+            self.times.text += times.text;
+            self.times.waiting += times.waiting;
+            self.times.phases.push(times.phases);
+        }
         Ok(())
     }
 
-    /// Goes on with the groups that are finished, and may `wait` a moment for one; whether there were any.
+    /// Continues with finished groups. With `wait`, waits a moment for one. Returns true if there were any.
     fn advance(&mut self, mut wait: bool) -> Result<bool> {
         let mut found = false;
-        for policy in 0..self.players.len() {
-            match &mut self.players[policy].0 {
-                Player::Model(generator) if !generator.is_idle() => {
-                    let groups = generator.advance(wait)?;
-                    found |= !groups.is_empty();
-                    groups.into_iter().try_for_each(|(id, completions)| self.complete(id, completions))?;
-                }
-                Player::Server(client) if !client.is_idle() => {
-                    let started = Instant::now();
-                    let groups = client.advance(wait);
-                    self.times.waiting += started.elapsed();
-                    found |= !groups.is_empty();
-                    groups.into_iter().try_for_each(|(id, answer)| match answer {
-                        Ok(candidates) => self.deliver(id, Ok(candidates)),
-                        Err(CallError::Episode(cause)) => self.deliver(id, Err(cause)),
-                        Err(CallError::Run(failure)) => Err(failure),
-                    })?;
-                }
-                _ => continue,
+        for policy in 0..self.generators.len() {
+            if self.generators[policy].is_idle() {
+                continue;
             }
+            let groups = self.generators[policy].advance(wait)?;
+            found |= !groups.is_empty();
+            groups.into_iter().try_for_each(|(id, candidates)| self.deliver(id, candidates))?;
             // One wait for all policies.
             wait = false;
         }
@@ -164,7 +149,8 @@ impl<'a> Worker<'a> {
         self.submit_all(sequence, requests)
     }
 
-    /// Submits `requests` of a task. A prompt that the policy refuses ends its episode, and maybe the task.
+    /// Submits the `requests` of a task. If the policy refuses a prompt, its episode
+    /// ends, and possibly the task.
     fn submit_all(&mut self, sequence: u64, requests: Vec<SharedRequest>) -> Result<()> {
         let Some(run) = self.runs.get_mut(&sequence) else { return Ok(()) };
         let settings = &self.context.settings;
@@ -177,32 +163,18 @@ impl<'a> Worker<'a> {
             let first = request.first();
             let agent = run.agents()[first.agent].clone();
             let policy = policy_of(&settings.team, &agent)?;
-            let (player, prompts) = &mut self.players[policy];
-            let started = Instant::now();
-            let prompt = prompts.get(&first.messages, |messages| match player {
-                Player::Model(generator) => generator.encode(messages),
-                // Its tokens are the server's.
-                Player::Server(_) => Ok(Vec::new()),
-            });
-            self.times.text += started.elapsed();
             self.last_id += 1;
             let streams = run.streams();
-            let submitted = prompt.and_then(|prompt| {
-                let completion = Request {
-                    id: self.last_id,
-                    prompt: prompt.ids.clone(),
-                    streams: request
-                        .branches()
-                        .map(|branch| streams.completion(&first.node, first.turn, &agent, branch))
-                        .collect(),
-                    max_tokens: settings.flags.max_tokens as usize,
-                    sampling: settings.sampling,
-                };
-                match player {
-                    Player::Model(generator) => generator.submit(completion)?,
-                    Player::Server(client) => client.submit(&completion, &first.messages),
-                }
-                Ok(prompt)
+            let submitted = self.generators[policy].submit(GroupRequest {
+                id: self.last_id,
+                messages: &first.messages,
+                tools: first.tools.as_deref(),
+                after: first.after.as_deref().map(|spoken| (spoken, &*spoken.candidate.prompt_ids)),
+                streams: request
+                    .branches()
+                    .map(|branch| streams.completion(&first.node, first.turn, &agent, branch))
+                    .collect(),
+                sampling: settings.sampling.of(&agent),
             });
             match submitted {
                 Ok(prompt) => {
@@ -212,21 +184,6 @@ impl<'a> Worker<'a> {
             }
         }
         self.finish_if_over(sequence)
-    }
-
-    fn complete(&mut self, id: u64, completions: Vec<Completion>) -> Result<()> {
-        let policy = self.pending.get(&id).map(|pending| pending.policy);
-        let Some(Player::Model(generator)) = policy.map(|policy| &self.players[policy].0) else {
-            return Err(Failure::work(format!("the engine returned an unknown request id {id}")));
-        };
-        let started = Instant::now();
-        let candidate = |Completion { ids, logprobs, stopped }| {
-            let text = generator.decode(&ids)?;
-            Ok(Candidate { text, ids, logprobs, stopped, usage: ServerTokens::default() })
-        };
-        let candidates: Result<Vec<Candidate>> = completions.into_iter().map(candidate).collect();
-        self.times.text += started.elapsed();
-        self.deliver(id, candidates.map_err(|failure| failure.message))
     }
 
     /// Goes on with the candidates of a request, or without.
@@ -255,7 +212,7 @@ impl<'a> Worker<'a> {
         }
         if let Some(run) = self.runs.remove(&sequence) {
             self.queue.finished();
-            // The receiver is gone only when the run is being stopped; the queue says so next.
+            // Fails only while the run is being stopped, which the queue reports next.
             let _ = self.writer.send(Event::Output(run.finish()?));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Small programs judged per second: a warm sandbox, an input, an output.
+//! Benchmarks small programs: a warm sandbox, an input, an output.
 //!
 //! ```text
 //! cargo bench -p sandbox --bench programs
@@ -41,8 +41,8 @@ fn main() {
     report("new python3, 1 at a time", || fresh(&python, COUNT / 20));
 }
 
-/// Medians and ranges over [`ROUNDS`] rounds: programs a second, and programs a second of processor time. `round` says
-/// how many it ran.
+/// Prints medians and ranges over [`ROUNDS`] rounds: programs per second, and per second of processor time.
+/// `round` returns the number of programs it ran.
 fn report(name: &str, round: impl Fn() -> usize) {
     round();
     let (mut rates, mut costs) = (Vec::new(), Vec::new());
@@ -60,7 +60,7 @@ fn spread(values: &mut [f64]) -> String {
     format!("{:>6.0} ({:.0} to {:.0})", values[ROUNDS / 2], values[0], values[ROUNDS - 1])
 }
 
-/// Processor time of this process, its children and all that these have waited for.
+/// Processor time of this process and its waited-for descendants.
 fn processor_seconds() -> f64 {
     let this = std::process::id();
     let ticks: u64 = std::fs::read_dir("/proc")
@@ -68,13 +68,13 @@ fn processor_seconds() -> f64 {
         .filter_map(|entry| {
             let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-            // Behind the name: state, parent, …; utime, stime, cutime and cstime are the fields 14 to 17.
+            // After the name come state, parent, …; utime, stime, cutime and cstime are fields 14 to 17.
             let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
             let ours = id == this || fields.get(1)?.parse() == Ok(this);
             ours.then(|| fields[11..15].iter().filter_map(|field| field.parse::<u64>().ok()).sum::<u64>())
         })
         .sum();
-    // Linux counts in hundredths of a second wherever user space can see it.
+    // User space always sees Linux's ticks as hundredths of a second.
     ticks as f64 / 100.0
 }
 
@@ -92,7 +92,7 @@ fn many(sandbox: &Sandbox, program: &Program<'_>, threads: usize) -> usize {
     COUNT / threads * threads
 }
 
-/// The interpreter behind `python3`, which may be a script that looks for it.
+/// The interpreter behind `python3`, which may be a wrapper script.
 fn interpreter() -> String {
     let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

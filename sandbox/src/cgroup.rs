@@ -1,9 +1,9 @@
-//! A control group for each worker, where cgroups v2 are delegated to this user: memory of every kind and the number of
-//! tasks are then limited together, for the fork server and the program at once.
+//! A control group for each worker, if cgroups v2 are delegated to this user. It limits all kinds of memory
+//! and the number of tasks, for the fork server and the program together.
 //!
-//! Resource limits stand with or without it. They count address space and files one by one; a group also counts what
-//! the kernel keeps for a program, such as pipes and sockets' buffers. Linux's `cgroup-v2` documentation, "Delegation", has the
-//! rules kept here. Left out: cgroups v1, which cannot be delegated safely.
+//! Resource limits apply in any case. They count address space and files separately; a group also counts what
+//! the kernel allocates for a program, such as pipes and socket buffers. Follows the rules of Linux's
+//! `cgroup-v2` documentation, "Delegation". Left out: cgroups v1, which cannot be delegated safely.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Tasks of a worker: the fork server and a program with its threads, and one to spare while one follows another.
+/// Tasks of a worker: the fork server, a program with its threads, and one spare while
+/// programs follow each other.
 const TASKS: &str = "20";
-/// What the system's service manager writes on the directories that it delegates.
+/// The attribute that the service manager sets on directories that it delegates.
 const DELEGATED: &str = "user.delegate";
 
 /// A group that lives as long as its worker.
@@ -39,7 +40,7 @@ impl Group {
         for (file, value) in [("pids.max", TASKS), ("memory.oom.group", "1")] {
             group.write(file, value).ok()?;
         }
-        // Not there where swap is not counted.
+        // This file does not exist if swap is not counted.
         let _ = group.write("memory.swap.max", "0");
         Some(group)
     }
@@ -62,7 +63,7 @@ impl Group {
         self.write("memory.max", &(now + bytes).to_string())
     }
 
-    /// Returns true if its processes were killed because it was full.
+    /// Returns true if the kernel killed its processes because it was full.
     pub fn was_full(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events")).unwrap_or_default();
         events.lines().any(|line| line.strip_prefix("oom_kill ").is_some_and(|count| count != "0"))
@@ -86,13 +87,13 @@ impl Drop for Group {
     }
 }
 
-/// Removes the groups of processes that are gone: one that is killed, or just ends, cannot do it itself.
+/// Removes the groups of workers that have ended: one that is killed, or just exits, cannot remove its own.
 fn forget_the_dead(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix("troupe-")?.split_once('-'));
         if owner.is_some_and(|(id, _)| !Path::new("/proc").join(id).exists()) {
-            // One that still holds a process stays.
+            // Fails, as it should, for a group that still has a process.
             let _ = fs::remove_dir(entry.path());
         }
     }
@@ -155,7 +156,7 @@ mod tests {
     fn memory_is_limited_for_all_processes_together() {
         let Some(fits) = run("head -c 9M /dev/zero | tail -c 9M | wc -c >/dev/null") else { return };
         assert_eq!(fits, (Some(0), false));
-        // Each holds less than the limit; all are killed, the shell with them.
+        // Each stays below the limit; together they exceed it, and all are killed, including the shell.
         let two =
             "for n in 1 2; do (head -c 20M /dev/zero; sleep 1) | tail -c 20M >/dev/null & done; wait; exit 0";
         assert_eq!(run(two), Some((None, true)));

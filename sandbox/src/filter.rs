@@ -44,7 +44,7 @@ const ALWAYS: &[libc::c_long] = calls! {
     SYS_gettimeofday
 };
 
-/// Older forms of some calls above, which ARM64 never had.
+/// Older variants of some calls above, which ARM64 never had.
 #[cfg(target_arch = "x86_64")]
 const OLDER: &[libc::c_long] = calls! {
     SYS_open SYS_stat SYS_lstat SYS_access SYS_getdents SYS_mkdir SYS_rmdir SYS_unlink SYS_rename
@@ -89,7 +89,7 @@ pub fn programs() -> Result<[Vec<u8>; 2]> {
         ALWAYS.iter().chain(OLDER).map(|&number| (number, Vec::new())).collect();
     let requests = REQUESTS.iter().map(|&request| rule(1, Compare::Eq, request));
     allowed.insert(libc::SYS_ioctl, requests.collect::<Result<_>>()?);
-    // Threads only: no processes, no namespaces.
+    // Only threads: no processes or namespaces.
     let thread = libc::CLONE_THREAD as u64;
     allowed.insert(libc::SYS_clone, vec![rule(0, Compare::MaskedEq(NEVER | thread), thread)?]);
     // An event loop needs an unnamed connected pair to wake itself. It cannot reach any other process.

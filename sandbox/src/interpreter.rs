@@ -1,4 +1,4 @@
-//! The Python that programs run in: the first `python3` on the path, asked which files it needs.
+//! Finds the Python that programs run in, the first `python3` on the path, and the files that it needs.
 //!
 //! Left out: packages of a virtual environment; programs get the standard library only.
 
@@ -36,19 +36,19 @@ pub struct Interpreter {
     pub executable: PathBuf,
     /// Directories of its standard library, without symbolic links.
     pub libraries: Vec<PathBuf>,
-    /// These paths, as the interpreter searches for them.
+    /// The paths of `libraries` as the interpreter searches for them.
     pub landmarks: Vec<PathBuf>,
-    /// Files that it maps, for example shared objects.
+    /// Files that it maps, such as shared objects.
     pub objects: Vec<PathBuf>,
     /// Major, minor, patch.
     pub version: [u32; 3],
 }
 
 impl Interpreter {
-    /// The `python3` of the path.
+    /// Finds the `python3` on the path.
     ///
     /// # Errors
-    /// None, one that cannot describe itself, or one that is too old: unavailable.
+    /// There is none, or it cannot describe itself, or it is too old: unavailable.
     pub fn find() -> Result<Self> {
         let missing = |cause: String| {
             Failure::unavailable(format!("sandbox: python3{cause}"))

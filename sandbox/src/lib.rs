@@ -32,14 +32,15 @@
 //! system's library directories can be read. Clocks and `os.urandom` are real, so a program that reads them may differ
 //! from run to run. Third-party packages are not on the path. Languages other than Python.
 //!
-//! # Never without
+//! # No fallback
 //!
-//! On start every worker runs a program that tries each fence. If one is missing the answer is exit 69 with a
-//! hint, and nothing else is run. Needed: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9
-//! or newer. Root (who then becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit
-//! -H`) that are lower than the sandbox's apply; a limit that is too low is named. If cgroups v2 are
-//! delegated (by a user's service manager, or to a service with `Delegate=yes`), each worker also has a
-//! control group.
+//! On start every worker runs a program that tests each restriction. If one is missing, the result is exit 69
+//! with a hint, and nothing else runs.
+//!
+//! Requirements: Linux 5.14 or newer on x86-64 or ARM64, user namespaces, Python 3.9 or newer. Root (who then
+//! becomes an unprivileged user) and plain users can run it. Hard limits (`ulimit -H`) below the sandbox's
+//! apply; a limit that is too low is an error that names it. If cgroups v2 are delegated (by a user's service
+//! manager, or to a service with `Delegate=yes`), each worker also has a control group.
 
 mod program;
 pub mod supervise;

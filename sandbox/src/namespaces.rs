@@ -4,8 +4,8 @@
 //! make system calls: no allocation, no lock, no formatting. Everything it needs is prepared before the fork.
 //! If a step fails it reports the step and the error number over a pipe.
 //!
-//! The started process keeps one capability, `CAP_SYS_ADMIN` over its user namespace: the fork server needs
-//! it to create a PID and a mount namespace for each program. The programs have no capabilities.
+//! The started process keeps one capability, `CAP_SYS_ADMIN` in its user namespace: the fork server needs it
+//! to create a PID and a mount namespace for each program. Programs have no capabilities.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -48,14 +48,14 @@ pub struct Process {
 impl Process {
     /// Kills it, and with it everything in its PID namespace.
     pub fn kill(&self) {
-        // It may already be gone, which is fine.
+        // It may have ended already.
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.descriptor.as_fd()), WaitIdOptions::EXITED);
     }
 }
 
 /// Executes `arguments` with `environment` in `root` and in new namespaces; root becomes `nobody`. `socket`
-/// becomes descriptor 3, the only one besides 0, 1 and 2, which are `/dev/null`.
+/// becomes descriptor 3. Descriptors 0 to 2 are `/dev/null`, and there are no others.
 ///
 /// # Errors
 /// The kernel lacks something, or forbids it to this user: unavailable.
@@ -76,7 +76,7 @@ pub fn spawn(
     spawn_as(root, arguments, environment, socket, user, group, false)?
 }
 
-/// The inner error: the user namespace cannot be given this identity.
+/// Like [`spawn`]; the inner error means that the user namespace cannot get this identity.
 fn spawn_as(
     root: &Root,
     arguments: &[CString],
@@ -164,7 +164,7 @@ fn map_identity(id: i32, user: u32, group: u32, groups: bool) -> std::io::Result
     fs::write(format!("/proc/{id}/uid_map"), format!("{INSIDE} {user} 1"))
 }
 
-/// What the new process needs, all of it made before it begins.
+/// Everything the new process needs, prepared before the fork.
 struct Child<'a> {
     root: &'a Root,
     /// Soft and hard limit of the stack.
@@ -223,7 +223,7 @@ impl Child<'_> {
             let shape = libc::MS_REC | libc::MS_PRIVATE;
             call!("mount propagation", SYS_mount, null, c"/".as_ptr(), null, shape, null)?;
 
-            // Still as the user outside, who may read what the user inside may not.
+            // Still as the outside user, who may read files that the inside user may not.
             for (part, tree) in self.root.parts.iter().zip(&mut self.trees) {
                 let flags =
                     libc::OPEN_TREE_CLONE as c_int | libc::OPEN_TREE_CLOEXEC as c_int | libc::AT_RECURSIVE;
@@ -285,7 +285,7 @@ impl Child<'_> {
         Err(("execve", libc::EINVAL))
     }
 
-    /// execve resets handlers, but keeps which signals are blocked or ignored.
+    /// Resets signal handling. `execve` resets handlers, but keeps blocked and ignored signals.
     unsafe fn signals(&self) {
         let none = 0_u64;
         let default = [0_u64; 4];
@@ -301,7 +301,7 @@ impl Child<'_> {
     unsafe fn descriptors(&mut self) -> Steps<()> {
         // SAFETY: plain system calls on descriptors that are open in this process.
         unsafe {
-            // Out of the way of the five that follow.
+            // Above the five descriptors that follow.
             let moved = |from: RawFd| {
                 call!("descriptors", SYS_fcntl, from, libc::F_DUPFD_CLOEXEC, 10).map(|moved| moved as RawFd)
             };
@@ -310,7 +310,7 @@ impl Child<'_> {
             for (target, source) in [(0, null), (1, null), (2, null), (3, socket)] {
                 call!("descriptors", SYS_dup3, source, target, 0)?;
             }
-            // The report stays until execve closes it: that is how the parent learns of success.
+            // The report pipe stays open until execve closes it, which tells the parent of success.
             call!("descriptors", SYS_dup3, self.report, 4, libc::O_CLOEXEC)?;
             self.report = 4;
             call!("descriptors", SYS_close_range, 5, u32::MAX, 0)?;
@@ -322,7 +322,7 @@ impl Child<'_> {
         // SAFETY: plain system calls; the two structures of capset are as linux/capability.h says for version 3.
         unsafe {
             for capability in (0..64).filter(|&capability| capability != CAP_SYS_ADMIN) {
-                // Numbers that this kernel does not know fail, and need no dropping.
+                // Fails harmlessly for capabilities that this kernel does not have.
                 libc::syscall(libc::SYS_prctl, libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
             }
             let kept = 1_u32 << CAP_SYS_ADMIN;
@@ -337,7 +337,7 @@ impl Child<'_> {
     }
 }
 
-/// `mount_setattr` that only takes rights away.
+/// Calls `mount_setattr` to restrict a mount.
 unsafe fn attributes(place: c_int, flags: c_int, set: u64) -> c_long {
     // struct mount_attr: what to set, what to clear, propagation, a user namespace.
     let attributes = [set, 0, 0, 0];

@@ -11,10 +11,10 @@ use super::root::Root;
 use super::worker::{Setup, Worker};
 use super::{Execution, Program, Status};
 
-/// How often a program is tried when workers break for reasons unrelated to it.
+/// How often a program is retried when workers break for reasons unrelated to it.
 const ATTEMPTS: u32 = 3;
 
-/// Runs programs behind fences.
+/// A pool of workers that run programs in sandboxes.
 pub struct Sandbox {
     setup: Setup,
     description: String,
@@ -25,16 +25,16 @@ pub struct Sandbox {
 
 struct Pool {
     idle: Vec<Worker>,
-    /// Workers there are, idle or lent.
+    /// Number of workers, idle or lent.
     started: usize,
 }
 
 impl Sandbox {
-    /// The sandbox of this process, made and tested at the first call, which names the fences on stderr. After a failure
-    /// the next call tries again.
+    /// The sandbox of this process, created and tested at the first call, which describes its restrictions on
+    /// stderr. After a failure the next call tries again.
     ///
     /// # Errors
-    /// Whatever is missing: unavailable, with a hint. Nothing is ever run without the fences.
+    /// Something it needs is missing: unavailable, with a hint. Nothing is ever run without the restrictions.
     pub fn shared() -> Result<&'static Sandbox> {
         static SHARED: OnceLock<Sandbox> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
@@ -50,7 +50,7 @@ impl Sandbox {
     /// A sandbox of at most `most` workers, the first of them started and tested.
     ///
     /// # Errors
-    /// Whatever is missing: unavailable, with a hint.
+    /// Something it needs is missing: unavailable, with a hint.
     pub fn open(most: usize) -> Result<Sandbox> {
         let interpreter = Interpreter::find()?;
         let version = interpreter.version_text();
@@ -65,7 +65,7 @@ impl Sandbox {
         Ok(Sandbox { setup, description, most: most.max(1), pool, returned: Condvar::new() })
     }
 
-    /// The interpreter and the fences that stand.
+    /// Describes the interpreter and the restrictions in force.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -73,7 +73,8 @@ impl Sandbox {
     /// Runs `program` to its end, waiting for a worker if all are lent.
     ///
     /// # Errors
-    /// The sandbox itself fails: unavailable. A signal asked to stop. Whatever the program does is an [`Execution`].
+    /// The sandbox itself fails (unavailable), or a signal asks to stop. A program's failure is not an
+    /// error but an [`Execution`].
     pub fn run(&self, program: &Program<'_>) -> Result<Execution> {
         let mut last = Failure::unavailable("sandbox: no worker");
         for _ in 0..ATTEMPTS {
@@ -117,13 +118,14 @@ impl Sandbox {
         }
     }
 
-    /// Counts a worker that is gone.
+    /// Counts a worker as gone.
     fn forget(&self) {
         self.lock().started -= 1;
         self.returned.notify_one();
     }
 
-    /// A thread that panicked while it held the lock left the pool whole: every change to it is one step.
+    /// Ignores poisoning: every change under this lock is a single step, so a panic
+    /// leaves the pool consistent.
     fn lock(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }

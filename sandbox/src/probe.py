@@ -1,4 +1,4 @@
-"""Tries the fences and prints each that does not hold; `fenced` if all do."""
+"""Tests each restriction and prints those that do not hold; prints `fenced` if all do."""
 import ctypes, os, socket
 
 broken = []

@@ -2,24 +2,24 @@
 //!
 //! Left out: expected outputs. The caller compares them outside the sandbox.
 
-/// How a program is entered.
+/// How a program is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// Run as a script, with `__name__` set to `__main__`.
     Script,
     /// Compiled, not run: exit code 0 if the syntax is right.
     Compile,
-    /// Run as a module; then the function of this name (or method of a class `Solution`) is called with the arguments in
-    /// `stdin`, a JSON array, and its value becomes [`Execution::result`]. The names of the module `typing` are
-    /// predefined, because the signatures in problem statements use them without an import.
+    /// Run as a module, then the function of this name (or a method of a class `Solution`) is called with the
+    /// arguments in `stdin`, a JSON array. Its return value becomes [`Execution::result`]. The names of the
+    /// module `typing` are predefined, because signatures in problem statements use them without an import.
     Call(&'a str),
-    /// [`Entry::Call`] as the graders of LiveCodeBench and APPS do it: names of the standard library, 50,000
-    /// nested calls, and integers of up to 50,000 digits.
+    /// [`Entry::Call`] with the leniency of LiveCodeBench's and APPS' graders: names of the standard library
+    /// without imports, 50,000 nested calls, and integers of up to 50,000 digits.
     Solve(&'a str),
 }
 
 impl Entry<'_> {
-    /// The function that is called.
+    /// The function to call.
     pub fn function(&self) -> Option<&str> {
         match self {
             Entry::Script | Entry::Compile => None,
@@ -28,13 +28,13 @@ impl Entry<'_> {
     }
 }
 
-/// What a program may use.
+/// Resources that a program may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Processor time in seconds, user and system, of all threads.
     pub cpu_seconds: f64,
-    /// Elapsed time in seconds, for programs that wait. Generous, because a busy machine makes it pass faster:
-    /// [`Limits::cpu_seconds`] is the limit that a slow program should hit.
+    /// Elapsed time in seconds, for programs that wait. Generous, because it passes faster on a busy machine:
+    /// slow programs should hit [`Limits::cpu_seconds`] first.
     pub wall_seconds: f64,
     /// Address space in bytes, on top of the bare interpreter's. A thread's stack takes 8 MiB of it.
     pub memory_bytes: u64,
@@ -61,9 +61,8 @@ impl Default for Limits {
 pub struct Program<'a> {
     /// Python 3, run with the system's interpreter and standard library.
     pub source: &'a str,
-    /// How it is entered.
     pub entry: Entry<'a>,
-    /// Its stdin; where a function is called the arguments as a JSON array.
+    /// Its stdin; if a function is called, the arguments as a JSON array.
     pub stdin: &'a str,
     pub limits: Limits,
 }
@@ -86,7 +85,8 @@ pub enum Status {
     CpuTime,
     /// It used up its wall time.
     WallTime,
-    /// It ran out of memory: a label for people, read off its last line of stderr, and never a success.
+    /// It ran out of memory. A label for people, inferred from the last line of stderr;
+    /// never reported for a success.
     Memory,
     /// It reached the limit of its output.
     Output,

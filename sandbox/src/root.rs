@@ -12,7 +12,7 @@ use record::failure::{Failure, Result};
 
 use super::interpreter::Interpreter;
 
-/// Where Linux distributions keep shared objects, and time zones.
+/// Where Linux distributions keep shared objects and time zones.
 const LIBRARIES: &str =
     "/lib /lib32 /lib64 /usr/lib /usr/lib32 /usr/lib64 /usr/local/lib /etc/ld.so.cache /usr/share/zoneinfo";
 
@@ -24,13 +24,13 @@ pub struct Part {
     pub source: CString,
     /// The path inside, relative to the new root.
     pub target: CString,
-    /// True if it is a device: device files elsewhere are disabled.
+    /// True for devices. Device files are disabled on all other mounts.
     pub device: bool,
 }
 
-/// The plan of a root file system.
+/// The layout of a root file system.
 pub struct Root {
-    /// A directory that exists outside, to mount the new root on.
+    /// An existing directory outside, as the mount point of the new root.
     pub site: CString,
     /// Directories to make, each after its parent, relative to the new root.
     pub directories: Vec<CString>,
@@ -43,10 +43,10 @@ pub struct Root {
 }
 
 impl Root {
-    /// The plan for `interpreter` on this machine.
+    /// Plans the root file system for `interpreter` on this machine.
     ///
     /// # Errors
-    /// A path that holds a zero byte, or no directory to mount on: unavailable.
+    /// A path contains a zero byte, or there is no directory to mount on: unavailable.
     pub fn plan(interpreter: &Interpreter) -> Result<Root> {
         let mut shown: Vec<PathBuf> = Vec::new();
         let mut links: Vec<(PathBuf, PathBuf)> = Vec::new();

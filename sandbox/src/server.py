@@ -1,15 +1,15 @@
 """The fork server: a warm interpreter that forks once per program. It is process 1 of the sandbox.
 
-It talks to the judge over socket 3, one JSON message per packet. Programs, their input and their output are files in
-memory whose descriptors come with the request. Their content never enters this process, so the memory of one program
-holds nothing of an earlier one. A child restricts itself before it runs a line of the program; on start the judge has
+It talks to the judge over socket 3, one JSON message per packet. Programs, their input and their output are in-memory
+files, whose descriptors come with the request. This process never reads their content, so a program's memory holds
+nothing of earlier programs. A child restricts itself before it runs a line of the program; at startup the judge has
 checked that each restriction holds.
 """
 import _sitebuiltins, array, atexit, bisect, builtins, collections, contextlib, copy, ctypes, dataclasses, datetime, decimal, enum
 import fractions, functools, gc, heapq, io, itertools, json, math, operator, os, queue, random, re, resource, select
 import linecache, signal, socket, statistics, string, sys, textwrap, threading, time, traceback, types, typing
 
-# Sixteen threads, the main one, and this server, which counts as well.
+# Sixteen additional threads, the main thread, and this server, which counts too.
 TASKS = 18
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_NOSUID, MS_NODEV = 2, 4
@@ -35,7 +35,7 @@ def restrict(request, files):
     call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, options.encode())
     os.chdir("/tmp")
     os.setsid()
-    # The descriptors that came with the request are above 5: three is the judge's socket, four this setup's pipe.
+    # The request's descriptors are above 5: the judge's socket is 3, and this setup's pipe is 4.
     for target, file in enumerate(files[1:4]):
         os.dup2(file, target)
     limits = {
@@ -61,12 +61,12 @@ def restrict(request, files):
         call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(Filter(len(code) // 8, code)), 0, 0)
 
 
-# What module `site` defines, which is not imported.
+# Defines what the module `site` would, which is not imported.
 for name in ("exit", "quit"):
     setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
 builtins.help = _sitebuiltins._Helper()
 
-# Names that the graders of LiveCodeBench and APPS give to functions, and the names of `typing`: solutions and
+# Names that the graders of LiveCodeBench and APPS predefine, and the names of `typing`: solutions and
 # signatures use them without an import. Built-in functions come last.
 MODULES = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
 STARS = "\n".join(f"from {name} import *" for name in f"{MODULES} typing builtins".split())
@@ -79,7 +79,7 @@ DESCRIPTORS.update({f"{folder}/{number}": number for folder in ("/dev/fd", "/pro
 
 
 def descriptors():
-    """Lets paths of standard streams be opened, which a root without /proc does not have."""
+    """Makes paths of standard streams work, such as /dev/stdin, although the root has no /proc."""
     opened, opened_by_number = io.open, os.open
 
     def open(file, *arguments, **named):
@@ -96,7 +96,7 @@ def descriptors():
 
 
 def limits():
-    """Lets a program ask for more than it may have, which it then does not get."""
+    """Makes setrlimit accept values above the hard limit, and sets the limit instead."""
     set_limit, infinity = resource.setrlimit, resource.RLIM_INFINITY
 
     def setrlimit(limit, values):
@@ -108,7 +108,7 @@ def limits():
 
 
 def interpreter(request, source):
-    """Makes this interpreter look freshly started; a program of which a function is called is a module."""
+    """Makes this interpreter look freshly started. If a function is to be called, the program is a module."""
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     random.seed(0)
@@ -148,7 +148,7 @@ def run(request, source, result):
             if request["kind"] == "script":
                 exec(compiled, names)
             else:
-                # Before the program can take them.
+                # Reads the arguments before the program can.
                 arguments = sys.stdin.read()
                 names.update({name: getattr(typing, name) for name in typing.__all__})
                 if request["kind"] == "solve":
@@ -202,7 +202,7 @@ def child(request, files, setup):
 
 
 def watch(pid, request, control):
-    """Waits for the program to end, kills it at a limit, and says which."""
+    """Waits for the program to end, or kills it at a limit, and reports which."""
     clock, limit = (~pid << 3) | 2, None
     end = time.monotonic() + request["wall"]
     ending = os.pidfd_open(pid)

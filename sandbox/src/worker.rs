@@ -1,7 +1,7 @@
-//! A fork server: started, tested, asked to run one program after another, killed when it does not answer.
+//! A fork server: it is started, tested, given one program after another, and killed if it does not answer.
 //!
-//! Requests and replies are JSON packets over a socket; sources, inputs and outputs are files in memory whose
-//! descriptors travel with the request (`server.py` says why).
+//! Requests and replies are JSON packets over a socket. Sources, inputs and outputs are in-memory files whose
+//! descriptors travel with the request; `server.py` explains why.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -30,23 +30,23 @@ use super::root::Root;
 use super::{Entry, Execution, Limits, Program, Status};
 
 const SERVER: &str = include_str!("server.py");
-/// A program that tries the fences and prints those that do not hold.
+/// A program that tests the restrictions and prints those that do not hold.
 const PROBE: &str = include_str!("probe.py");
-/// What [`PROBE`] prints when all hold.
+/// The output of [`PROBE`] if all hold.
 const FENCED: &str = "fenced\n";
 
-/// How long a worker may take to start, and to answer beyond a program's wall time.
+/// Time limit for starting a worker, and for its answer after a program's wall time.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a wait checks for a signal.
+/// Interval at which a wait checks for signals.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Bytes of stderr that are kept: the end, where a traceback says what went wrong.
+/// Bytes of stderr to keep: the end, where a traceback names the error.
 const ERROR_BYTES: u64 = 4096;
 
-/// What every worker is started from.
+/// The inputs for starting workers.
 pub struct Setup {
     pub interpreter: Interpreter,
     pub root: Root,
-    /// The system call filters, as the kernel reads them.
+    /// The system call filters, in the kernel's format.
     pub filters: [Vec<u8>; 2],
 }
 
@@ -56,7 +56,7 @@ pub struct Worker {
     socket: OwnedFd,
     /// Address space of the bare interpreter, in bytes.
     base: u64,
-    /// Where this user may have one. Its directory goes after its processes.
+    /// `None` if cgroups are not delegated. Dropped after the process, so that the directory is empty.
     group: Option<Group>,
 }
 
@@ -71,10 +71,10 @@ struct Reply {
 }
 
 impl Worker {
-    /// Starts a worker and tries its fences.
+    /// Starts a worker and tests its restrictions.
     ///
     /// # Errors
-    /// Anything that is missing: unavailable.
+    /// Something it needs is missing: unavailable.
     pub fn start(setup: &Setup) -> Result<Worker> {
         check_hard_limits(0, &Limits::default())?;
         let kind = SocketType::SEQPACKET;
@@ -85,7 +85,7 @@ impl Worker {
         };
         let executable = setup.interpreter.executable.to_string_lossy();
         let arguments = texts(&[&executable, "-S", "-s", "-B", "-X", "utf8", "-c", SERVER])?;
-        // Arenas would take the address space of the threads.
+        // Fewer arenas, because each takes address space from the threads.
         let environment = texts(&["PYTHONHASHSEED=0", "LC_ALL=C.UTF-8", "MALLOC_ARENA_MAX=1"])?;
         let process = spawn(&setup.root, &arguments, &environment, &theirs)?;
         drop(theirs);
@@ -115,21 +115,21 @@ impl Worker {
             .hint("model-written programs are not run on this machine; Linux 5.14 or newer is needed"))
     }
 
-    /// Returns true if a control group limits it.
     pub fn is_grouped(&self) -> bool {
         self.group.is_some()
     }
 
-    /// Returns true if the kernel has ended it because its control group was full, which is its last program's doing.
+    /// Returns true if the kernel killed it because its control group was full, which
+    /// the last program caused.
     pub fn was_full(&self) -> bool {
         self.group.as_ref().is_some_and(Group::was_full)
     }
 
-    /// Runs `program` to its end; `None`: it did not even die in time.
+    /// Runs `program` to its end; `None` if it could not be killed in time. The worker is unusable
+    /// after `None` or an error.
     ///
     /// # Errors
-    /// The worker is broken: unavailable; by the program only if [`Worker::was_full`]. Neither then nor after `None` is it of
-    /// further use.
+    /// The worker is broken: unavailable. The program is to blame only if [`Worker::was_full`].
     pub fn run(&mut self, program: &Program<'_>) -> Result<Option<Execution>> {
         let limits = &program.limits;
         check_hard_limits(self.base + limits.memory_bytes, limits)?;
@@ -222,11 +222,11 @@ impl Drop for Worker {
     }
 }
 
-/// A hard limit of this process that is lower than the sandbox's applies instead, unless programs would then
-/// end differently or the sandbox could not work.
+/// If a hard limit of this process is lower than the sandbox's, it applies instead. Fails if programs would
+/// then end differently, or the sandbox could not work.
 ///
 /// # Errors
-/// The first limit that is too low: unavailable.
+/// Names the first limit that is too low: unavailable.
 fn check_hard_limits(address_space: u64, limits: &Limits) -> Result<()> {
     for (resource, name, needed) in [
         (Resource::As, "bytes of address space (ulimit -Hv)", address_space),
@@ -249,7 +249,7 @@ fn broken(cause: impl std::fmt::Display) -> Failure {
     Failure::unavailable(format!("sandbox: the fork server: {cause}"))
 }
 
-/// A file in memory that holds `content`.
+/// An in-memory file with this content.
 fn memory(content: &str) -> Result<File> {
     let file = File::from(memfd_create("program", MemfdFlags::CLOEXEC).map_err(Failure::io)?);
     file.write_all_at(content.as_bytes(), 0)?;

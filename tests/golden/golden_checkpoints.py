@@ -1,4 +1,4 @@
-"""The checkpoints that make_goldens.py makes: one for each thing that families, files and types of number do differently.
+"""The checkpoints that make_goldens.py makes: one for each difference between families, files and number types.
 
 Left out: how they are made."""
 
@@ -55,8 +55,8 @@ CHECKPOINTS = {
             original_max_position_embeddings=64,
         ), gradient=1.0,
     ),
-    # Projections half as large and embeddings of size 1, as trained models are nearer to: errors are not multiplied from
-    # layer to layer, so that what 16-bit activations cost can be told from a mistake.
+    # Projections half as large and embeddings of size 1, closer to trained models. Errors do not grow from
+    # layer to layer, so the error of 16-bit activations can be told from a mistake.
     "qwen3-4-2-calm": dict(
         family="qwen3", seed=11, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
         rope_theta=1e6, dtype="bfloat16", gradient=1.0, calm=True,
@@ -87,8 +87,8 @@ CHECKPOINTS = {
         family="smollm3", seed=17, hidden=64, layers=2, heads=4, kv_heads=2, head_dim=16, ffn=96, tied=False,
         rope_theta=5e6, dtype="bfloat16", gradient=1.0, calm=True, config=dict(no_rope_layers=[1, 0]),
     ),
-    # Windows shorter than the sequences: in every layer, in the second of two, and in the layers without rotary positions of
-    # a model whose rotary positions are scaled by yarn.
+    # Windows shorter than the sequences: in every layer; in the second of two; and in the layers without
+    # rotary positions of a model with yarn scaling.
     "mistral-2-1-short-window": dict(
         family="mistral", seed=18, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0, config=dict(sliding_window=20),
@@ -108,14 +108,14 @@ CHECKPOINTS = {
         family="llama", seed=21, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0, config=dict(attention_bias=True, mlp_bias=True),
     ),
-    # Fused projections, rotary positions on 12 of a head's 16 elements, and a window.
+    # Fused projections, rotary positions on 12 of each head's 16 elements, and a window.
     "phi3-2-1-partial": dict(
         family="phi3", seed=22, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=False,
         rope_theta=1e4, gradient=1.0,
         config=dict(sliding_window=30), rope_scaling=dict(partial_rotary_factor=0.75),
     ),
-    # Like Phi-4-mini: LongRoPE's divisors for contexts up to the pretraining length, which exceeds every
-    # golden sequence.
+    # Like Phi-4-mini: LongRoPE's divisors for contexts up to the pretraining length, which
+    # exceeds every golden sequence.
     "phi3-2-1-long-rope": dict(
         family="phi3", seed=31, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0, config=dict(original_max_position_embeddings=128),
@@ -124,7 +124,8 @@ CHECKPOINTS = {
             long_factor=[1.0, 1.5, 2.5, 6.0, 20.0, 40.0],
         ),
     ),
-    # Window, all, window; two rotary bases of which one is scaled; a scale of attention that is not the head's.
+    # Layers with a window, full attention, a window; two rotary bases, one of them scaled; an attention
+    # scale unlike the head's.
     "gemma3-2-1-local": dict(
         family="gemma3_text", seed=23, hidden=32, layers=3, heads=2, kv_heads=1, head_dim=32, ffn=24, tied=True,
         rope_theta=1e6, gradient=1.0, calm=True,
@@ -136,7 +137,7 @@ CHECKPOINTS = {
             ),
         ),
     ),
-    # A dense layer, then one of four experts of which each token takes two.
+    # A dense layer, then a layer of four experts, of which each token uses two.
     "qwen3-moe-2-1": dict(
         family="qwen3_moe", seed=24, hidden=32, layers=2, heads=2, kv_heads=1, head_dim=16, ffn=24, tied=True,
         rope_theta=1e4, gradient=1.0,
@@ -144,8 +145,8 @@ CHECKPOINTS = {
             num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, decoder_sparse_step=2, norm_topk_prob=True,
         ),
     ),
-    # Experts by mlp_only_layers, then two layers of six experts of which each token takes three; the names of
-    # the published configurations.
+    # Dense layers by mlp_only_layers, then two layers of six experts, of which each token uses three; names
+    # as in published configurations.
     "qwen3-moe-4-2-dense-first": dict(
         family="qwen3_moe", seed=25, hidden=40, layers=3, heads=4, kv_heads=2, head_dim=16, ffn=24, tied=False,
         rope_theta=1e6, gradient=0.8, old_config=True,

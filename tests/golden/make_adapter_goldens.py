@@ -3,9 +3,9 @@
 Why: PEFT decides what an adapter's files mean, and autograd what its gradient is. Both factors are random, so that a
 forgotten scale or a swapped factor shows.
 
-`varied` differs from module to module, which Troupe rewrites as plain LoRA: beside it lie the weights that PEFT merges it into.
+`varied` differs from module to module, which Troupe rewrites as plain LoRA; its folder also holds PEFT's merged weights.
 
-What is left out: dropout, and whatever else of PEFT Troupe refuses.
+Left out: dropout, and other PEFT settings that Troupe refuses.
 
 Run:  python make_adapter_goldens.py [NAME...]  (needs torch, transformers, peft; after make_goldens.py, whose files it reads)
 """

@@ -1,7 +1,7 @@
 """Makes the goldens in gguf/: tiny random models as GGUF files, and the same models as Hugging Face checkpoints.
 
 Why: the `gguf` package decides what the blocks of a format mean, the trained tokenizers what their texts are cut into. A file
-holds each model as llama.cpp's own converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
+holds each model as llama.cpp's converter writes it: rows of Llama's query and key heads are interleaved, Gemma's norm weights
 are plus 1, and the experts of a layer are one tensor.
 
 Left out: formats that have no quantizer in Python are only in blocks.safetensors, from random bytes.
@@ -34,7 +34,7 @@ TEKKEN = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
     r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# By file: architecture, how texts are cut, formats of the matrices in turn.
+# By file: architecture, how texts are split, formats of the matrices in turn.
 MODELS = {
     "llama": dict(arch="llama", pre="smollm", formats="Q4_0 Q4_1 Q5_0 Q5_1 Q8_0", tied=True, factor=8.0),
     "qwen2": dict(arch="qwen2", pre="qwen2", formats="F16", tied=False, bias=True, heads=(2, 1)),
@@ -52,12 +52,12 @@ ARCHITECTURES = {
     "gemma3": gguf.MODEL_ARCH.GEMMA3, "phi3": gguf.MODEL_ARCH.PHI3, "qwen3moe": gguf.MODEL_ARCH.QWEN3MOE,
 }
 HIDDEN, FFN, HEAD, LAYERS, SIZE = 32, 64, 16, 1, 352
-# Phi-3's divisors, within the context of pretraining and beyond.
+# Phi-3's divisors, within the pretraining context and beyond.
 SHORT, LONG = [1.0, 1.1, 1.3, 1.7, 2.5, 4.0], [1.0, 1.5, 2.5, 6.0, 20.0, 40.0]
 
 
 def byte_level(pre):
-    """A byte-level BPE tokenizer trained on the sentences, cut as the models of that name cut."""
+    """A byte-level BPE tokenizer trained on the sentences, with the word pattern of the models named `pre`."""
     parts = tokenizers.pre_tokenizers
     last = parts.ByteLevel(add_prefix_space=False, use_regex=pre in ("gpt-2", "smollm"))
     first = {"smollm": [parts.Digits(individual_digits=True)], "gpt-2": []}.get(pre)
@@ -82,7 +82,7 @@ def write_byte_level(writer, pre, texts):
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=vocabulary.get)
     types = [3 if token in SPECIAL else 1 for token in tokens]
-    # What a converter fills the embedding up with.
+    # Converters pad the embedding with these.
     padding = [f"[PAD{number}]" for number in range(len(tokens), SIZE)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
@@ -182,7 +182,7 @@ def separate(values, heads):
 
 
 def stacked(tensors):
-    """The tensors of a file with names of the checkpoint: the experts of a layer are one, beside the names of each."""
+    """The tensors of a file by the checkpoint's names; a layer's experts are one tensor with several names."""
     whole = {}
     for name, values in tensors.items():
         together = re.sub(r"experts\.\d+\.", "experts.", name)
@@ -265,7 +265,7 @@ def make(name, entry, number):
         save(expected, f"{name}.safetensors")
     lines = ",\n".join(json.dumps(case) for case in texts)
     (HERE / f"{name}.json").write_text(f'{{"special": {json.dumps(special)},\n"texts": [\n{lines}\n]}}\n')
-    # transformers overlooks the head size of a Qwen3 file, and does not read SmolLM3's.
+    # transformers ignores the head size in a Qwen3 file, and cannot read SmolLM3's.
     if arch in ("llama", "qwen2"):
         model = transformers.AutoModelForCausalLM.from_pretrained(HERE, gguf_file=path.name)
         for theirs, values in expected.items():

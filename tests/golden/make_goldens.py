@@ -1,13 +1,13 @@
-"""Makes the golden files in this folder: tiny random checkpoints and the results of transformers and PyTorch on them.
+"""Makes the golden files in this folder: tiny random checkpoints, and the results of transformers and PyTorch on them.
 
-Why: inference and training are written by hand in Rust, so an independent implementation has to say what
-the right numbers are. The checkpoints are random on purpose (every weight, also the norms and the biases):
-a trained or a default-initialized model hides a swapped head or a forgotten norm.
+Why: inference and training are written by hand in Rust, so an independent implementation must provide the right numbers.
+Every weight is random on purpose, including norms and biases: a trained or default-initialized model hides a swapped head
+or a forgotten norm.
 
 Nothing here is sampled or computed by Troupe.
 
 Run:  python make_goldens.py [NAME...]  (needs torch, transformers, tokenizers, safetensors; about a minute)
-The outputs are committed; see README.md for every file and field.
+The outputs are committed; README.md documents every file and field.
 """
 
 import copy
@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 VOCABULARY = 64
 TEMPERATURES = {"logprobs": 1.0, "logprobs_temperature_0.7": 0.7}
 CLIP = 0.2
-# Large on purpose: the gradient is computed as (before - after) / rate. At a rate of 0.1 the rounding of the
+# Large on purpose: the gradient is computed as (before - after) / rate. At a rate of 0.1, rounding the
 # weights to f32 would spoil its fifth digit.
 LEARNING_RATE = 10.0
 CHAT_TEMPLATE = (
@@ -36,7 +36,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-# Plain attention, and experts one after the other: the grouped product has no f64.
+# Plain attention, and experts one by one: the grouped product has no f64 version.
 EAGER = dict(attn_implementation="eager", experts_implementation="eager")
 FAMILIES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -92,7 +92,7 @@ def build_model(entry):
 
 
 def build_tokenizer():
-    """A tokenizer of one id a character: four special tokens and sixty characters, any other one unknown."""
+    """A character-level tokenizer: four special tokens and sixty characters; all others are unknown."""
     characters = "abcdefghijklmnopqrstuvwxyz0123456789ABDLPRSTU .,:;!?+-=()[]\n"
     characters += "_"[: VOCABULARY - 4 - len(characters)]
     special = ["<pad>", "<|im_start|>", "<|im_end|>", "<unk>"]
@@ -114,22 +114,22 @@ def build_tokenizer():
 
 
 def write_checkpoint(directory, entry, model, tokenizer):
-    """Writes a complete Hugging Face directory and proves that transformers reads the same model back from it."""
+    """Writes a complete Hugging Face directory, and checks that transformers reads the same model back from it."""
     model.generation_config = transformers.GenerationConfig(
         do_sample=True, temperature=1.0, eos_token_id=entry.get("stops", STOP), pad_token_id=PADDING
     )
     dtype = getattr(torch, entry.get("dtype", "float32"))
-    # A copy: converting would also round the model's rotary frequencies.
+    # A copy, because converting the model would also round its rotary frequencies.
     copy.deepcopy(model).to(dtype).save_pretrained(directory, max_shard_size=entry.get("shards", "1GB"))
     tokenizer.save_pretrained(directory)
     if entry.get("old_config"):
-        # The spelling of transformers 4: rope_theta at the top and torch_dtype; it must go on loading.
+        # transformers 4 spells it so: rope_theta at the top, and torch_dtype. This must keep loading.
         path = directory / "config.json"
         config = json.loads(path.read_text())
         config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
         config["rope_scaling"] = None
         if entry["family"] == "qwen2":
-            # Every Qwen2.5 has these two: a window that is switched off.
+            # Every Qwen2.5 has these two: a window, switched off.
             config["sliding_window"], config["max_window_layers"] = 512, 2
             config.pop("layer_types", None)
         if "num_local_experts" in config:
@@ -163,7 +163,7 @@ def logprobs_of(model, prompt, completion, temperature):
 
 
 def shortest(values):
-    """f32 values as the shortest decimals that read back to the same f32."""
+    """Formats f32 values as the shortest decimals that read back to the same f32."""
     return [json.loads(format_f32(value)) for value in values.detach().float().tolist()]
 
 
@@ -176,14 +176,14 @@ def format_f32(value):
 
 
 def write_logprobs(directory, model, seed):
-    """logprobs.json: what each completion of each prompt scores; returns the largest f32 - f64 difference."""
+    """logprobs.json: the scores of each completion of each prompt; returns the largest f32 - f64 difference."""
     generator = torch.Generator().manual_seed(1000 + seed)
     first, long = random_ids(generator, 11), random_ids(generator, 97)
     prompts = [
         # (prompt, lengths of its completions, which of them end with the stop token)
         (first, (7, 12, 1), (True, False, True)),
         (first[:6] + random_ids(generator, 9), (5, 5, 9), (False, True, False)),  # shares six ids with the first
-        (random_ids(generator, 1), (4, 16, 2), (True, True, False)),  # the shortest prompt there can be
+        (random_ids(generator, 1), (4, 16, 2), (True, True, False)),  # the shortest possible prompt
         (long, (6, 20, 11), (False, True, True)),
         (random_ids(generator, 33), (24,), (True,)),
     ]
@@ -217,15 +217,15 @@ def training_batch(seed):
     replies = [random_ids(generator, length) for length in (6, 9, 4)]
     groups = [
         (first, [reply[:-1] + [STOP] for reply in replies]),
-        # Goes on from the first group's first completion, as a later turn does.
+        # Continues the first group's first completion, as a later turn does.
         (first + replies[0][:-1] + [STOP] + random_ids(generator, 5), [random_ids(generator, n) for n in (3, 8, 8)]),
         # Shares eight ids with the first prompt, then leaves it.
         (first[:8] + random_ids(generator, 7), [random_ids(generator, n) for n in (1, 10, 5)]),
     ]
     repeated = random_ids(generator, 7)
-    # Equal completions, and one that is the beginning of another.
+    # Equal completions, and one that is a prefix of another.
     groups.append((random_ids(generator, 21), [repeated, list(repeated), repeated[:4], repeated + random_ids(generator, 3)]))
-    # Groups of one share nothing.
+    # Groups of one share no prefix.
     groups.append((random_ids(generator, 70), [random_ids(generator, 18)]))
     groups.append((random_ids(generator, 1), [random_ids(generator, 6)]))
     return generator, groups
@@ -262,14 +262,14 @@ def gradients_of(model, sequences, recorded, advantages, temperature, aggregate=
 
 
 def slopes_of(logprobs, recorded, advantages):
-    """The slope of the loss by each log-probability, where these are."""
+    """The derivative of the loss with respect to each log-probability."""
     leaves = [item.detach().requires_grad_() for item in logprobs]
     batch_loss(leaves, recorded, advantages, "token", "clip").backward()
     return [leaf.grad for leaf in leaves]
 
 
 def gradients_of_slopes(model, sequences, slopes, temperature):
-    """Gradients by name for given slopes by the log-probabilities, so that rounding cannot decide the clipping."""
+    """Gradients by name from given derivatives, so that rounding cannot affect the clipping."""
     model.zero_grad(set_to_none=True)
     for (prompt, completion), slope in zip(sequences, slopes):
         logprobs = logprobs_of(model, prompt, completion, temperature)
@@ -278,7 +278,7 @@ def gradients_of_slopes(model, sequences, slopes, temperature):
 
 
 def on_disk(name, value):
-    """Names and values of a tensor as a checkpoint has them: transformers stacks the experts of a layer when it loads them."""
+    """A tensor's names and values as stored in a checkpoint; transformers stacks a layer's experts when it loads them."""
     if ".experts." not in name:
         return [(name, value)]
     prefix, kind = name.rsplit(".", 1)
@@ -312,7 +312,7 @@ def write_gradient(directory, model, seed, temperature):
             group_advantages = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
         else:
             deviation = 0.0
-            group_advantages = [0.75 if index % 2 else -1.25]  # a group of one has no baseline: given outright
+            group_advantages = [0.75 if index % 2 else -1.25]  # a group of one has no baseline, so fixed
         for branch, completion in enumerate(completions):
             advantages.append(group_advantages[branch])
             lines.append({
@@ -370,7 +370,7 @@ def write_gradient(directory, model, seed, temperature):
             "objective": objective, "aggregate": aggregate, "loss": value, "gradient_norm": norm_of(gradients),
             "gradient_norms": {name: gradient.norm().item() for name, gradient in gradients.items()},
         })
-    # Groups without an advantage have no term, and still count in the average.
+    # Groups without an advantage have no loss term, but still count in the average.
     flat_groups = [lines[0]["group"], lines[-4]["group"]]
     kept = [0.0 if line["group"] in flat_groups else advantage for line, advantage in zip(lines, advantages)]
     flat = []
@@ -393,9 +393,9 @@ def write_gradient(directory, model, seed, temperature):
 
 
 def perturbed(logprobs, generator):
-    """Recorded logprobs as an older policy would have left them: half within the clip range, a quarter on either side.
+    """Recorded logprobs as if from an older policy: half within the clip range, a quarter on either side.
 
-    The ratio new/old is exp(shift): drawn away from 0.8 and 1.2, where the clip has its kinks. At most 0.
+    The ratio new/old is exp(shift). It stays away from 0.8 and 1.2, where the clipped loss has kinks. At most 0.
     """
     shifts = []
     for value in logprobs.tolist():
@@ -403,7 +403,7 @@ def perturbed(logprobs, generator):
         draw = torch.rand(1, generator=generator).item()
         ratio = {0: 1.25 + 0.5 * draw, 1: 0.5 + 0.25 * draw}.get(kind, 0.85 + 0.3 * draw)
         old = value - math.log(ratio)
-        # A logprob above 0 is rounding: a nearly certain token keeps its value.
+        # A logprob above 0 can only be rounding, so a nearly certain token keeps its value.
         shifts.append(old if old < 0 else value)
     return torch.tensor(shifts, dtype=torch.float32)
 
@@ -417,7 +417,7 @@ def versions():
 
 
 def write_json(path, value):
-    """JSON with one list of numbers a line: readable, and a changed number is a changed line."""
+    """Writes JSON with one list of numbers a line, so that it is readable and diffs are small."""
     text = json.dumps(value, indent=1)
     out, depth = [], 0
     for line in text.split("\n"):

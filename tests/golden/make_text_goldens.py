@@ -1,11 +1,10 @@
 """Makes the goldens in text/: chats as transformers renders them, and token ids of a byte-level BPE tokenizer.
 
-Why: chat templates are Jinja programs run by another implementation of Jinja here, and the pattern that cuts text into
-words before byte-level BPE is run by another engine for regular expressions. Both have to agree with transformers to
-the last character.
+Why: Troupe runs chat templates with another implementation of Jinja, and the pattern that splits text into words before
+byte-level BPE with another regular expression engine. Both must agree with transformers to the last character.
 
 Left out: real models' templates and tokenizers. The templates next to the outputs were written here with the features of real
-ones; the tokenizer is trained on the sentences below, with the two patterns that Qwen and Llama 3 cut text by.
+ones; the tokenizer is trained on the sentences below, with the two patterns of Qwen and Llama 3.
 
 Run:  python make_text_goldens.py       (needs transformers, tokenizers; seconds)
 """
@@ -17,8 +16,8 @@ import tokenizers
 import transformers
 
 HERE = pathlib.Path(__file__).resolve().parent / "text"
-DATE = "26 Jul 2024"  # The day on which the clock of chat templates stands in Troupe.
-# How Qwen2 and Llama 3 cut text into words: digits one by one, or up to three.
+DATE = "26 Jul 2024"  # the date that Troupe gives chat templates
+# The patterns of Qwen2 and Llama 3, which split digits one by one, or in groups of up to three.
 PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SPECIAL = ["<|end|>", "<|user|>", "<|think|>"]
 SENTENCES = [
@@ -89,7 +88,7 @@ def main():
         (HERE / f"{name}.ids.json").write_text(f"[\n{lines}\n]\n")
     cases = []
     fast_of = {name: wrapped(tokenizer, (HERE / f"{name}.jinja").read_text()) for name in ("thinking", "dated")}
-    # transformers passes today's date; the clock of Troupe stands still.
+    # transformers passes today's date, while Troupe's is fixed.
     for name, variants in (("thinking", [{}, {"enable_thinking": False}, {"enable_thinking": True}]), ("dated", [{}, {"date_string": "1 Jan 2030"}])):
         for arguments in variants:
             for chat in CHATS:

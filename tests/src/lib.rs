@@ -4,6 +4,8 @@
 //! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers
 //! leave out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
 
+pub mod folder;
+pub mod program;
 pub mod server;
 pub mod skip;
 pub mod storm;
@@ -15,6 +17,12 @@ use std::sync::OnceLock;
 /// The root of the workspace.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_path_buf()
+}
+
+/// A folder or file of the goldens; `TROUPE_GOLDEN` names another place for all, on a machine without the sources.
+pub fn golden(name: &str) -> PathBuf {
+    let here = || root().join("tests/golden");
+    std::env::var_os("TROUPE_GOLDEN").map_or_else(here, PathBuf::from).join(name)
 }
 
 /// The folder with the workspace's programs, built once in the profile of the running test; `TROUPE_TEST_PROGRAMS` names another.

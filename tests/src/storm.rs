@@ -42,7 +42,7 @@ impl Default for Random {
     }
 }
 
-/// Numbers of a fuzzer's inputs: its usual number of them, or as many as fit into [`fuzz_time`].
+/// Numbers of a fuzzer's inputs: `usual` of them, or however many fit into [`fuzz_time`].
 pub fn inputs(usual: u64) -> impl Iterator<Item = u64> {
     let (time, started) = (fuzz_time(), Instant::now());
     (0..).take_while(move |number| time.map_or(*number < usual, |time| started.elapsed() < time))

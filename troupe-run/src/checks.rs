@@ -1,4 +1,4 @@
-//! Which flags go together: what has no effect is refused.
+//! Checks combinations of flags, and refuses flags without effect.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use record::failure::{Failure, Result};
 use crate::flags;
 use crate::settings::{PolicyChoice, Settings};
 
-/// What starts shards and ranks.
+/// The program that starts shards and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Launcher {
-    /// This machine; ranks by `mpirun` with a share of its cores each.
+    /// Directly, as child processes. Ranks run under `mpirun`, each with an equal share of the cores.
     Local,
-    /// `mpirun` as it is configured.
+    /// `mpirun` as the user configured it.
     Mpirun,
-    /// Slurm.
+    /// Slurm's `srun`.
     Srun,
 }
 
-/// Checks all flags against each other: what starts shards and ranks.
+/// Checks all flags against each other and chooses the launcher.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -59,7 +59,7 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     };
     if ranks > 1 {
         if !settings.is_on("side_by_side") {
-            share_parts(settings, 1)?; // else once it is known how many policies there are
+            share_parts(settings, 1)?; // checked again once the number of policies is known
         }
         if settings.stage.contains_key("update") {
             return ask(
@@ -133,10 +133,10 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     Ok(launcher)
 }
 
-/// The models that have a name of their own.
+/// The models that have a short name.
 const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
 
-/// Whether `--model` is a preset, a file or folder that is there, or a hub's model.
+/// Returns true if `--model` is a preset, an existing file or folder, or a hub's model.
 fn check_model(settings: &Settings) -> Result<()> {
     let model = settings.text("model");
     let is_of_hub = model.starts_with("hf:");
@@ -161,12 +161,13 @@ fn check_model(settings: &Settings) -> Result<()> {
     Err(Failure::usage(format!("--model {model}: there is no such preset, file or folder")).hint(hint))
 }
 
-/// Values with which nothing is learned, or what was is lost.
+/// Refuses values with which nothing is learned, or learned weights are lost.
 fn check_learning(settings: &Settings) -> Result<()> {
     for (name, optimizer) in
         [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
     {
-        // A step of these moves each weight by about the learning rate, and weights are smaller than 1.
+        // Each step of these optimizers moves every weight by about the learning rate,
+        // and weights are below 1.
         let is_scaled = settings.text(optimizer) != "sgd";
         if is_scaled && settings.text(name).parse::<f64>().is_ok_and(|lr| lr >= 1.0) {
             let dashed = name.replace('_', "-");
@@ -194,7 +195,7 @@ fn check_learning(settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Whether the ranks of each of so many policies, trained side by side, can share its parts.
+/// Refuses a number of ranks that cannot share the parts of policies trained side by side.
 ///
 /// # Errors
 /// Usage (exit 2).
@@ -209,7 +210,7 @@ pub fn share_parts(settings: &Settings, policies: u64) -> Result<()> {
         .hint("each rank computes as many parts; the bytes of the policies depend on --parts"))
 }
 
-/// Whether a program is on the `PATH`.
+/// Returns true if a program is on the `PATH`.
 pub fn is_installed(program: &str) -> bool {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| {

@@ -1,4 +1,4 @@
-//! Whether a run collapses: what its last step looks like beside those before it. A warning and no more: nothing is stopped.
+//! Detects collapse by comparing a run's last step with the steps before it. It only warns and never stops the run.
 //!
 //! docs/evaluation.md says from which runs the limits were found.
 
@@ -8,20 +8,21 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Steps that the last one is compared with.
+/// Number of earlier steps to compare with.
 const BEFORE: usize = 6;
-/// By how much of one a share must move: of answers that are well formed, or cut by the limit.
+/// Absolute change of a share that counts as large: of well-formed answers, or of truncated ones.
 const MOVED: f64 = 0.3;
-/// Standard errors by which success must have fallen, over the last two steps, and to less than half.
+/// Success has fallen if its mean over the last two steps is this many standard errors
+/// lower, and at most half.
 const STANDARD_ERRORS: f64 = 3.5;
-/// Entropy that grew by this factor, and by a nat, is noise that is sampled.
+/// Entropy that grew by this factor, and by at least 1 nat, means that the policy samples noise.
 const ENTROPY: f64 = 2.0;
-/// Factor by which answers grew or shrank while fewer succeeded.
+/// Factor by which answer length must change, while success falls.
 const LENGTH: f64 = 2.0;
-/// Share of tokens with a ratio outside the clip range, beyond which an update left what it was made from.
+/// Largest sound share of tokens with a ratio outside the clip range; above it, the update moved too far from its start.
 const CLIPPED: f64 = 0.15;
 
-/// How a step went.
+/// One step's statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepHealth {
     episodes: f64,
@@ -29,17 +30,17 @@ pub struct StepHealth {
     samples: f64,
     cut: f64,
     tokens: f64,
-    /// Of which so many have a format, and so many are well formed: some environments say nothing of it.
+    /// Samples with a format, and well-formed ones among them; some environments report no format.
     with_format: f64,
     well_formed: f64,
-    /// Nats a token; the mean of all policies.
+    /// Nats per token, averaged over policies.
     entropy: Option<f64>,
-    /// Of the policy with most.
+    /// The largest value of any policy.
     clipped: f64,
 }
 
 impl StepHealth {
-    /// Of a step's metrics; `None` where there are none.
+    /// Reads a step's metrics; `None` without metrics.
     pub fn of(metrics: &Path) -> Option<StepHealth> {
         let text = fs::read_to_string(metrics).ok()?;
         let mut health = StepHealth::default();
@@ -60,7 +61,12 @@ impl StepHealth {
         (health.episodes > 0.0 && health.samples > 0.0).then_some(health)
     }
 
-    /// What `rollout` counted, which may be several shards.
+    /// Share of episodes that succeed.
+    pub fn success(&self) -> f64 {
+        self.solved / self.episodes
+    }
+
+    /// Adds the counts of `rollout`, which may have run as several shards.
     fn take_end(&mut self, end: &Value) {
         end["after"].as_array().into_iter().flatten().for_each(|before| self.take_end(before));
         if end["stage"] != "rollout" {
@@ -87,15 +93,15 @@ impl StepHealth {
 #[derive(Debug, Default)]
 pub struct Watch {
     steps: VecDeque<StepHealth>,
-    /// Whether the last step was said to collapse: it is said once.
+    /// True if the last step was reported as a collapse, which is reported once.
     has_warned: bool,
 }
 
 impl Watch {
-    /// How many steps before matter.
+    /// Number of earlier steps needed to restore the state after a restart.
     pub const STEPS: u64 = BEFORE as u64;
 
-    /// Takes a step; what moved far, when it is first seen.
+    /// Adds a step. Returns the signs of collapse if the previous step had none.
     pub fn step(&mut self, health: StepHealth) -> Option<String> {
         let signs = signs(self.steps.make_contiguous(), &health);
         self.steps.push_back(health);
@@ -107,17 +113,18 @@ impl Watch {
     }
 }
 
-/// What moved far in a step, beside those before it.
+/// The measures that moved far in a step, compared with the steps before it.
 fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     let mut signs = Vec::new();
-    if now.clipped >= CLIPPED {
-        signs.push(format!("{:.0} % of tokens outside the clip range", 100.0 * now.clipped));
-    }
     let mean = |of: &dyn Fn(&StepHealth) -> Option<f64>| -> Option<f64> {
         let values: Vec<f64> = before.iter().filter_map(of).collect();
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     };
     let success = success(before, now);
+    // A policy that learns a format moves far in its first steps, too.
+    if now.clipped >= CLIPPED && success.is_some_and(|success| success.now < success.before) {
+        signs.push(format!("{:.0} % of tokens outside the clip range", 100.0 * now.clipped));
+    }
     if let Some(success) = success.filter(|success| success.fell()) {
         signs.push(format!("success in training {:.3} to {:.3}", success.before, success.now));
     }
@@ -150,17 +157,17 @@ fn signs(before: &[StepHealth], now: &StepHealth) -> Vec<String> {
     signs
 }
 
-/// Success over the last two steps, and over those before them.
+/// Success over the last two steps, and over the steps before them.
 #[derive(Clone, Copy, Debug)]
 struct Success {
     before: f64,
     now: f64,
-    /// Of their difference, if it is chance.
+    /// The probability of their difference by chance.
     standard_error: f64,
 }
 
 impl Success {
-    /// By more than chance, and far.
+    /// Returns true if success fell significantly and at least by half.
     fn fell(self) -> bool {
         self.now <= self.before / 2.0
             && self.before - self.now >= STANDARD_ERRORS * self.standard_error.max(1e-9)
@@ -198,7 +205,7 @@ mod tests {
         }
     }
 
-    /// What is said of each of these steps.
+    /// The warnings for each of these steps.
     fn said(steps: &[StepHealth]) -> Vec<Option<String>> {
         let mut watch = Watch::default();
         steps.iter().map(|step| watch.step(step.clone())).collect()
@@ -215,7 +222,7 @@ mod tests {
             })
             .collect();
         assert!(said(&steps).iter().all(Option::is_none), "{:?}", said(&steps));
-        // Chance: one step of few successes among many of half.
+        // Not significant: one bad step among many at 50 %.
         let mut wavering = vec![step(8.0, 0.9, 0.1, 0.5); 8];
         wavering[5] = step(3.0, 0.85, 0.15, 0.6);
         assert!(said(&wavering).iter().all(Option::is_none), "{:?}", said(&wavering));
@@ -233,12 +240,22 @@ mod tests {
             "answers cut by the limit 0 to 91 %, well-formed answers 90 to 20 %, entropy 0.4 to 2.5 nats"
         );
         assert_eq!(said[5], None);
-        // Success alone needs two steps to be more than chance.
+        // A drop in success alone is significant only after two steps.
         let mut slow = vec![step(12.0, 0.9, 0.0, 0.4); 5];
         slow.extend([step(3.0, 0.9, 0.0, 0.4), step(2.0, 0.9, 0.0, 0.4)]);
         let said = self::said(&slow);
         assert_eq!(said[6].as_deref(), Some("success in training 0.750 to 0.156"));
         assert!(said[..6].iter().all(Option::is_none), "{said:?}");
+    }
+
+    /// The clip shares are those of a half-billion model that learned Plan-Path, with learning rates of 5e-4 and 1e-4.
+    #[test]
+    fn many_clipped_tokens_are_a_sign_where_fewer_succeed() {
+        let clipped = |solved: f64, clipped: f64| StepHealth { clipped, ..step(solved, 0.9, 0.0, 0.4) };
+        let learned = [clipped(6.0, 0.284), clipped(9.0, 0.145), clipped(14.0, 0.163)];
+        assert!(said(&learned).iter().all(Option::is_none), "{:?}", said(&learned));
+        let lost = [clipped(9.0, 0.01), clipped(9.0, 0.1), clipped(5.0, 0.163)];
+        assert_eq!(said(&lost)[2].as_deref(), Some("16 % of tokens outside the clip range"));
     }
 
     #[test]

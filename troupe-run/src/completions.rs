@@ -1,4 +1,5 @@
-//! Shell completions: of `pipeline.sh`, from the table of flags, and of a package's `troupe`, which begins other programs.
+//! Shell completions: for `pipeline.sh`, from the table of flags, and for a package's `troupe` command,
+//! which runs other programs.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,7 @@ use crate::disk;
 use crate::flags::{self, Flag, Kind};
 use crate::help;
 
-/// What a package's `troupe` begins.
+/// The programs that a package's `troupe` runs.
 pub const PROGRAMS: [(&str, &str); 8] = [
     ("pipeline", "the training loop"),
     ("envs", "environments: tasks, their rules, demonstrations"),
@@ -24,10 +25,11 @@ pub const PROGRAMS: [(&str, &str); 8] = [
     ("policy", "makes, imports and checks policies"),
 ];
 
-/// If set, a program writes its man pages and shell completions to this folder, laid out like `share`, and exits.
+/// If set, a program writes its man page and shell completions into this folder, laid out
+/// like `share`, and exits.
 const MANUALS: &str = "TROUPE_MANUALS";
 
-/// Prints a shell's completion of `pipeline.sh`.
+/// Prints the completion script of `pipeline.sh` for a shell.
 ///
 /// # Errors
 /// stdout cannot be written (exit 74).
@@ -40,7 +42,7 @@ pub fn print(shell: &str) -> Result<()> {
     record::write::stdout(&of_pipeline(shell))
 }
 
-/// Writes what a package installs, if this was started for that.
+/// Writes the man page and completions if [`MANUALS`] is set, and returns true if it did.
 ///
 /// # Errors
 /// I/O (exit 74).
@@ -75,7 +77,7 @@ fn of_pipeline(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// The page of the loop: its help, cut where the options begin.
+/// The man page's text: the help up to the options.
 fn manual() -> Result<String> {
     let text = help::text().replace("./pipeline.sh", "troupe pipeline");
     let (examples, options) = text.split_once("\n\nOptions:\n").unwrap_or((&text, ""));
@@ -91,11 +93,11 @@ fn manual() -> Result<String> {
     Ok(pages.into_iter().map(|(_, page)| String::from_utf8_lossy(&page).into_owned()).collect())
 }
 
-/// The flags as `clap` has them. It never reads a command line.
+/// The flags as a `clap` command, used only to generate completions.
 fn command() -> clap::Command {
     let environments = environments();
     let argument = |flag: &Flag| {
-        // Lives as long as the program, which ends once it has printed them.
+        // Leaked on purpose: the process exits after printing.
         let long: &'static str = flag.key().leak();
         let argument = Arg::new(flag.name).long(long).help(help::meaning(flag));
         let one_of = |words: &[&'static str]| PossibleValuesParser::new(words.to_vec());
@@ -117,7 +119,7 @@ fn command() -> clap::Command {
     clap::Command::new("pipeline.sh").about(help::SUMMARY).args(flags::all().map(argument))
 }
 
-/// The environments of `envs`, which is beside this program; none, where it is not.
+/// Names of the environments, from the `envs` next to this program; empty if it is not there.
 fn environments() -> Vec<&'static str> {
     let names = || {
         let envs = std::env::current_exe().ok()?.with_file_name("envs");
@@ -146,7 +148,7 @@ fn zsh_programs() -> String {
     PROGRAMS.iter().map(|(name, about)| format!("'{name}:{}' ", about.replace(':', "\\:"))).collect()
 }
 
-/// The word after `troupe`, then what completes that program: a file beside this one has it.
+/// Completes the program's name, then delegates to that program's completion file in this folder.
 const BASH: &str = r#"_troupe_completions=${BASH_SOURCE[0]%/*}
 _troupe() {
     if [ "$COMP_CWORD" -eq 1 ]; then
@@ -202,7 +204,7 @@ fi
 mod tests {
     use super::*;
 
-    /// What bash offers for the last of these words.
+    /// What bash completes for the last of `words`.
     fn offered(folder: &Path, words: &[&str]) -> Vec<String> {
         let (last, program) = (words.len() - 1, words[0]);
         let script = format!(

@@ -1,4 +1,4 @@
-//! Answers that ended at the token limit: what is cut is rarely right, so a larger limit is the first thing to try.
+//! Answers that ended at the token limit. They are rarely right, so a larger limit is the first thing to try.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::disk;
 
-/// From this share on they are worth a word.
+/// A smaller share is worth no warning.
 const MANY: f64 = 0.2;
 
-/// The `end` lines of `rollout` before those in a step's metrics.
+/// The `end` lines of `rollout` that a step's metrics repeat.
 ///
 /// # Errors
 /// I/O (exit 74).
@@ -31,17 +31,17 @@ pub fn rollouts(metrics: &Path) -> Result<Vec<Value>> {
     Ok(rollouts)
 }
 
-/// Answers of a step.
+/// Counts of a step's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutAnswers {
-    /// How many.
+    /// All answers.
     pub samples: u64,
-    /// Those that the limit cut.
+    /// Answers that the limit cut off.
     pub cut: u64,
 }
 
 impl CutAnswers {
-    /// Of a step's metrics; none where a program of one's own does not say.
+    /// Counts the answers in a step's metrics; 0 if a user's program does not report them.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -56,20 +56,20 @@ impl CutAnswers {
         Ok(all)
     }
 
-    /// The share that was cut, where that is worth a word.
+    /// The share of cut answers, if it is worth a warning.
     pub fn many(self) -> Option<f64> {
         let share = self.cut as f64 / self.samples.max(1) as f64;
         Some(share).filter(|share| *share >= MANY)
     }
 
-    /// What a line about a step says of them; `solves` is whether any episode was solved.
+    /// The part of a step's line about them; `solves` is true if any episode was solved.
     pub fn said(self, limit: &str, solves: bool) -> String {
         let advice = if solves { "" } else { ": raise --max-tokens first" };
         let said = |share: f64| format!(", {:.0} % of answers cut at {limit} tokens{advice}", 100.0 * share);
         self.many().map_or(String::new(), said)
     }
 
-    /// The first advice where nothing is learned.
+    /// The first advice if nothing is learned.
     pub fn advice(self, limit: &str) -> String {
         let said = |share: f64| {
             format!(

@@ -1,5 +1,6 @@
-//! The run directory: which steps count, and what makes one more count. A step counts once `steps/NNNNNN/done` is there, which names
-//! the version of every policy; it is written last and by rename. Names that were not made here are left alone.
+//! The run directory, and which steps are committed. Step N is committed once `steps/NNNNNN/done`
+//! exists. That file names the version of every policy; it is written last, by rename. Entries that were
+//! not made here are left alone.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,20 +11,20 @@ use serde_json::{Map, Value};
 
 use crate::disk;
 
-/// The versions of all policies, by name.
+/// The version of each policy, by policy name.
 pub type Versions = Vec<(String, String)>;
 
-/// A run directory, and the steps that wait until the optimizers' states are saved.
+/// A run directory, and the steps that are committed once the optimizer states are saved.
 #[derive(Debug)]
 pub struct RunFiles {
     path: PathBuf,
-    /// The names of the policies below `policies/` that `done` speaks of, in order.
+    /// The names of the policies in `policies/` that `done` files record, in order.
     policies: Vec<String>,
     committing: Vec<u64>,
 }
 
 impl RunFiles {
-    /// Makes a run directory, or opens one that is there.
+    /// Creates or opens a run directory.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -35,29 +36,25 @@ impl RunFiles {
         Ok(RunFiles { path, policies: Vec::new(), committing: Vec::new() })
     }
 
-    /// Adds the policies that its steps name.
+    /// Sets the policies that `done` files record.
     pub fn with_policies(self, mut policies: Vec<String>) -> RunFiles {
         policies.sort();
         policies.dedup();
         RunFiles { policies, ..self }
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The names of the policies that its steps name.
     pub fn policies(&self) -> &[String] {
         &self.policies
     }
 
-    /// The directory of a policy.
     pub fn policy(&self, name: &str) -> PathBuf {
         self.path.join("policies").join(name)
     }
 
-    /// The folder of a step.
     pub fn step(&self, step: u64) -> PathBuf {
         self.path.join("steps").join(format!("{step:06}"))
     }
@@ -70,10 +67,10 @@ impl RunFiles {
         self.step(step).join("done.tmp")
     }
 
-    /// Takes the lock of the run, which belongs to the open file: a process that inherits it and outlives this one keeps it.
+    /// Takes the run's lock. It belongs to the open file, so a child process that outlives this one keeps it.
     ///
     /// # Errors
-    /// Somebody else has it (exit 1); it cannot be taken (exit 74).
+    /// Another process has it (exit 1); it cannot be taken (exit 74).
     pub fn lock(&self) -> Result<File> {
         let path = self.path.join("lock");
         let file = File::options().append(true).create(true).open(&path);
@@ -98,7 +95,7 @@ impl RunFiles {
         Ok(names.iter().filter_map(number).collect())
     }
 
-    /// The steps that count.
+    /// The committed steps.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -106,7 +103,7 @@ impl RunFiles {
         Ok(self.steps()?.into_iter().filter(|step| self.done(*step).is_file()).collect())
     }
 
-    /// The newest version of each policy.
+    /// The current version of each policy.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -122,18 +119,19 @@ impl RunFiles {
         self.policies.iter().map(version).collect()
     }
 
-    /// Makes a step count, at once or with the next [`settle`](Self::settle).
+    /// Commits a step, now if `settles`, else with the next [`settle`](Self::settle).
     ///
     /// # Errors
     /// I/O (exit 74).
     pub fn commit(&mut self, step: u64, versions: &Versions, settles: bool) -> Result<()> {
         let folder = self.step(step);
-        // Empty until the streams are on the disk: after a power cut, what counts by its states must have them.
+        // The file stays empty until the streams are on disk. Otherwise, after a power cut, `go_back` could
+        // commit a step without its streams.
         disk::write(&self.not_yet_done(step), "")?;
         for name in disk::names(&folder)?.iter().filter(|name| name.contains('.')) {
             let file = folder.join(name);
             match disk::sync(&file) {
-                Err(_) if !file.exists() => {} // somebody has compressed it meanwhile
+                Err(_) if !file.exists() => {} // another process has compressed it
                 synced => synced?,
             }
         }
@@ -144,7 +142,8 @@ impl RunFiles {
         if settles { self.settle() } else { Ok(()) }
     }
 
-    /// Makes all steps count that wait for it: the last first, the only one with its states.
+    /// Commits all pending steps, the last first: it is the only one whose optimizer
+    /// states are still on disk.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -160,22 +159,24 @@ impl RunFiles {
         Ok(())
     }
 
-    /// What waits does not count: no state was saved for it.
+    /// Drops the pending steps, because their optimizer states were not saved.
     pub fn forget(&mut self) {
         self.committing.clear();
     }
 
-    /// Goes back to the last step that counts, which is returned: versions after it are removed, so that their steps are repeated.
+    /// Rolls back to the last committed step, and returns it. Versions after it are removed;
+    /// training repeats their steps.
     ///
     /// # Errors
-    /// I/O (exit 74); a step that counts, but cannot be gone back to (exit 65).
+    /// I/O (exit 74); the committed step's versions or its `done` are missing (exit 65).
     pub fn go_back(&mut self) -> Result<u64> {
         if self.committed()?.is_empty() {
             disk::make(&self.step(0))?;
             self.commit(0, &self.versions()?, true)?;
         }
         let last = self.committed()?.last().copied().unwrap_or_default();
-        // With --resident a step counts once the next is answered; of a run that was killed before, if its states are on the disk.
+        // With `--resident` a step is committed only after the next step's answer. If the run was killed in
+        // between, a pending step is still good if all its optimizer states are on disk.
         let mut newest = last;
         for step in last + 1.. {
             let file = self.not_yet_done(step);
@@ -209,7 +210,7 @@ impl RunFiles {
         Ok(newest)
     }
 
-    /// Makes `version` the newest of a policy.
+    /// Makes `version` the current one of a policy.
     fn take_back(&self, name: &str, version: &str, done: &Path) -> Result<()> {
         let (policy, folder) = (self.policy(name), folder_of(version));
         if !policy.join(&folder).is_dir() {
@@ -232,7 +233,7 @@ impl RunFiles {
         if fs::read_link(&current).ok().as_deref() != Some(Path::new(&folder)) {
             disk::link(&folder, &current)?;
         }
-        // `update` would go on from a later one that has its state, and remove this one (--save-every).
+        // `update` would resume from a later version that has a state, and delete this one (`--save-every`).
         for later in disk::names(&policy)?.iter().filter(|name| name.starts_with("step-") && **name > folder)
         {
             let removed = policy.join(format!(".removed-{later}"));
@@ -243,7 +244,7 @@ impl RunFiles {
         Ok(())
     }
 
-    /// The versions that a `done` names, of policies of this run.
+    /// Reads the versions that a `done` file names, and checks that they belong to this run's policies.
     fn named_in(&self, done: &Path) -> Result<Versions> {
         let text = fs::read_to_string(done).map_err(|error| disk::failed("read", done, &error))?;
         let broken = |cause: &str| {
@@ -266,7 +267,7 @@ impl RunFiles {
         if versions.is_empty() { Err(broken("it names no policies")) } else { Ok(versions) }
     }
 
-    /// Returns true if all versions are there with their optimizers' states, which version 0 has none of.
+    /// Returns true if all versions exist with their optimizer states. Version 0 has none.
     fn has_states(&self, versions: &Versions) -> bool {
         versions.iter().all(|(name, version)| {
             let folder = self.policy(name).join(folder_of(version));
@@ -282,7 +283,7 @@ fn written(step: u64, versions: &Versions) -> String {
     format!("{{\"step\":{step},\"policies\":{{{}}}}}\n", policies.join(","))
 }
 
-/// The number of a version, as in `12:9f2c41d0`.
+/// The step number of a version such as `12:9f2c41d0`.
 fn number_of(version: &str) -> Option<u64> {
     version.split_once(':')?.0.parse().ok()
 }

@@ -1,4 +1,5 @@
-//! A run directory by example, and against a reference: random steps of training, each of which may be killed at any call.
+//! Tests of the run directory: examples, and random training runs that may be killed at any disk call,
+//! compared with a reference.
 
 use proptest::prelude::*;
 
@@ -31,7 +32,7 @@ impl SimulatedRun {
         self.folder.path().join("run").join(path)
     }
 
-    /// What `update` does for a policy at a step: a version without its state, which becomes the newest.
+    /// Acts as `update`: publishes a version without its state and makes it current.
     fn publish(&self, name: &str, step: u64) -> Result<()> {
         let folder = self.at(&format!("policies/{name}/step-{step:06}"));
         disk::make(&folder)?;
@@ -39,8 +40,8 @@ impl SimulatedRun {
         disk::link(&format!("step-{step:06}"), &self.at(&format!("policies/{name}/current")))
     }
 
-    /// Saves the state of the newest version, and removes what no run would go on from: states but this one and the one before, and
-    /// versions but the newest two and those with a state.
+    /// Saves the state of the current version. Removes states except the last two, and versions except the
+    /// newest two and those with a state.
     fn save(&self, name: &str, step: u64) -> Result<()> {
         let policy = self.at(&format!("policies/{name}"));
         let state = |step: &str| policy.join(step).join("trainer_state.json");
@@ -49,7 +50,7 @@ impl SimulatedRun {
         steps.retain(|name| name.starts_with("step-"));
         let (mut states, newest) = (0, steps.len());
         for (number, step) in steps.iter().enumerate().rev() {
-            // A run goes on from version 0, too, until a state is saved; it never has one.
+            // Version 0 has no state, yet training can resume from it until a state is saved.
             let has_state = state(step).is_file() || step == "step-000000";
             states += usize::from(has_state);
             if has_state && states > 2 {
@@ -133,7 +134,8 @@ fn a_step_that_is_missing_below_one_that_counts_is_said() {
     );
 }
 
-/// A stretch of training: number of steps, how often states are saved, and the call at which it is killed.
+/// A stretch of training: number of steps, how often states are saved, and the disk
+/// call at which it is killed.
 #[derive(Clone, Debug)]
 struct Stretch {
     steps: u64,
@@ -153,13 +155,14 @@ fn stretches() -> impl Strategy<Value = Vec<Stretch>> {
     prop::collection::vec(stretch, 1..8)
 }
 
-/// Known from outside: steps up to the first count were trained, steps after the second were not.
+/// What an observer knows: steps up to `counts` were trained, steps after `trained` were not.
 struct Known {
     counts: u64,
     trained: u64,
 }
 
-/// Trains as `pipeline.sh` does. A step that is answered before its state is saved counts with the next answer, or at the end.
+/// Trains as `pipeline.sh` does. A step answered before its state is saved is committed with the
+/// next answer, or at the end.
 fn train(simulated: &SimulatedRun, stretch: &Stretch, known: &mut Known) -> Result<()> {
     let (mut run, begun) = simulated.open()?;
     known.counts = begun;
@@ -173,7 +176,7 @@ fn train(simulated: &SimulatedRun, stretch: &Stretch, known: &mut Known) -> Resu
         if !stretch.resident {
             POLICIES.iter().try_for_each(|name| simulated.save(name, step))?;
         }
-        // The answer to this step says that the state of those before is saved, if it was their turn.
+        // This answer implies that the states of earlier steps are saved, where `save_every` asked for it.
         if stretch.resident && (step - 1).is_multiple_of(stretch.save_every) {
             run.settle()?;
             known.counts = known.counts.max(step - 1);

@@ -1,4 +1,5 @@
-//! What a run directory does to the disk, call by call, so that a test can end the process at each of them.
+//! Disk operations of the run directory, one call at a time, so that tests can kill the process before any of
+//! them. Failures are I/O errors (exit 74).
 
 use std::fs::{self, File};
 use std::io;
@@ -8,43 +9,31 @@ use record::failure::{Failure, Result};
 
 const HINT: &str = "see that there is room on that disk (df -h), and who may write there (ls -l)";
 
-/// A call that failed, and where.
+/// An I/O error that names the operation and the path.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::io(format!("cannot {what} {}: {error}", path.display()));
     if failure.hint.is_some() { failure } else { failure.hint(HINT) }
 }
 
-/// Makes a folder and those above it, if it is not there.
-///
-/// # Errors
-/// I/O (exit 74).
+/// Creates a folder and its parents if they are missing.
 pub fn make(folder: &Path) -> Result<()> {
     kill::check()?;
     fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))
 }
 
 /// Writes a file.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn write(file: &Path, text: &str) -> Result<()> {
     kill::check()?;
     fs::write(file, text).map_err(|error| failed("write", file, &error))
 }
 
 /// Renames a file or folder.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
     kill::check()?;
     fs::rename(from, to).map_err(|error| failed("write", to, &error))
 }
 
-/// Makes a link that names `target`, in place of one that is there.
-///
-/// # Errors
-/// I/O (exit 74).
+/// Creates a symbolic link to `target`, replacing any existing one.
 pub fn link(target: &str, link: &Path) -> Result<()> {
     kill::check()?;
     let new = link.with_extension("tmp");
@@ -53,10 +42,7 @@ pub fn link(target: &str, link: &Path) -> Result<()> {
     rename(&new, link)
 }
 
-/// Removes a file or a folder with all that is in it; neither need be there.
-///
-/// # Errors
-/// I/O (exit 74).
+/// Removes a file, or a folder with its contents, if it exists.
 pub fn remove(path: &Path) -> Result<()> {
     kill::check()?;
     remove_if_there(path).map_err(|error| failed("remove", path, &error))
@@ -71,21 +57,15 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
-/// Waits until a file or folder is on the disk, not only in its cache.
-///
-/// # Errors
-/// I/O (exit 74).
+/// Flushes a file or folder to disk (`fsync`).
 pub fn sync(path: &Path) -> Result<()> {
     kill::check()?;
-    // A test ends processes, and no power.
+    // Tests end the process, not the power, so the flush is not needed.
     let synced = File::open(path).and_then(|file| if cfg!(test) { Ok(()) } else { file.sync_all() });
     synced.map_err(|error| failed("write to disk", path, &error))
 }
 
-/// Writes a file whole or not at all.
-///
-/// # Errors
-/// I/O (exit 74).
+/// Replaces a file atomically.
 pub fn replace(file: &Path, text: &str) -> Result<()> {
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(".tmp");
@@ -95,22 +75,19 @@ pub fn replace(file: &Path, text: &str) -> Result<()> {
     rename(&new, file)
 }
 
-/// The names in a folder, in order.
-///
-/// # Errors
-/// I/O (exit 74).
+/// The names in a folder, sorted.
 pub fn names(folder: &Path) -> Result<Vec<String>> {
     let read = fs::read_dir(folder).and_then(|entries| {
         entries.map(|entry| Ok(entry?.file_name().into_string())).collect::<io::Result<Vec<_>>>()
     });
-    // A name that is not UTF-8 is none of ours.
+    // The run directory has no names that are not UTF-8.
     let mut names: Vec<String> =
         read.map_err(|error| failed("read", folder, &error))?.into_iter().flatten().collect();
     names.sort();
     Ok(names)
 }
 
-/// Ends the work of a test before one of the calls.
+/// Ends a test's work before a chosen disk call.
 #[cfg(test)]
 pub mod kill {
     use std::cell::Cell;
@@ -119,12 +96,12 @@ pub mod kill {
 
     thread_local! { static LEFT: Cell<Option<usize>> = const { Cell::new(None) }; }
 
-    /// So many more calls happen; `None`: all.
+    /// Allows `calls` more calls; `None` allows all.
     pub fn after(calls: Option<usize>) {
         LEFT.set(calls);
     }
 
-    /// Returns true if this call happens.
+    /// Fails if no more calls are allowed.
     pub fn check() -> Result<()> {
         match LEFT.get() {
             Some(0) => Err(Failure::work("killed")),
@@ -139,7 +116,7 @@ pub mod kill {
 
 #[cfg(not(test))]
 mod kill {
-    /// Nobody ends it.
+    /// Always succeeds outside tests.
     pub fn check() -> record::failure::Result<()> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The environment of a run: its name, who acts there, and how long a completion may be.
+//! The run's environment: its name, its agents, and its token limit.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -15,30 +15,29 @@ use crate::processes;
 use crate::programs::{Programs, cannot_start, code_of};
 use crate::settings::Settings;
 
-/// Who acts in which environment.
+/// The environment and its agents.
 #[derive(Clone, Debug, Default)]
 pub struct Acting {
-    /// The environment's name.
     pub env: String,
-    /// The workflow's; empty: the program's own.
+    /// The workflow; empty for the program's default.
     pub workflow: String,
     /// The agents, in order.
     pub agents: Vec<String>,
-    /// Tokens of a completion at most, where `--max-tokens` says nothing.
+    /// Default of `--max-tokens`: the longest completion, in tokens.
     pub max_tokens: u64,
 }
 
-/// How long a program of `--env-command` may be silent.
+/// How long an `--env-command` program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How much it may answer: one task, or who acts in it.
+/// Largest answer of an `--env-command` program, in bytes.
 const LARGEST: u64 = 16 << 20;
-/// Tokens of a completion in an environment that does not say.
+/// Token limit for environments that do not declare one.
 const SHORT: u64 = 8;
 
-/// Asks an environment who acts in it. Settings that follow from the kind of policy are added to those of the run.
+/// Asks an environment for its agents, and adds environment settings that depend on the kind of policy.
 ///
 /// # Errors
-/// There is no such environment, workflow, setting or agent (exit 2).
+/// The environment, workflow, setting or agent does not exist (exit 2).
 pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let acting = if settings.text("env_command").is_empty() {
         ask_own(programs, settings)?
@@ -53,9 +52,14 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
             .hint(format!("agents: {}", acting.agents.join(" "))));
     }
-    if settings.text("max_tokens").is_empty() {
-        settings.set_text("max_tokens", acting.max_tokens.to_string());
+    if let Some((flag, role)) =
+        settings.roles().find(|(_, role)| !acting.agents.iter().any(|agent| agent == role))
+    {
+        let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
+        return Err(Failure::usage(format!("{flag} {role}=…: {env}/{workflow} has no agent {role}"))
+            .hint(format!("agents: {}{equals}", acting.agents.join(" "))));
     }
+    settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
     Ok(acting)
 }
 
@@ -72,7 +76,7 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         let mut arguments = vec!["list", &env, "--format", "json"];
         file.iter().for_each(|file| arguments.extend(["--workflow", file]));
         set.iter().for_each(|setting| arguments.extend(["--set", setting]));
-        let text = programs.printed("envs", &arguments)?; // it names the nearest
+        let text = programs.printed("envs", &arguments)?; // on failure it suggests the nearest name
         serde_json::from_str(&text)
             .map_err(|error| Failure::work(format!("envs list {env} --format json: {error}")))
     };
@@ -124,7 +128,7 @@ pub fn keep_workflow(settings: &Settings, run: &Path) -> Result<()> {
     }
 }
 
-/// Its first task names it, and the answer to that task names who acts.
+/// Reads the environment's name from its first task, and the agents from its response to that task.
 fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Acting> {
     let asked = " tasks --split train --count 1 --seed 1";
     let unexpected = |asked: &str, cause: &str| {
@@ -143,7 +147,7 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
         return Err(refused(&format!("`{command}` refused its own task: {error}")));
     }
     if !workflow.is_empty() {
-        // One that knows workflows has another answer to a name that is none.
+        // A program that reads `workflow` must answer an unknown name differently.
         request["workflow"] = "no such workflow".into();
         let other = answer(programs, command, "", &format!("{request}\n"))?;
         if other[0] == lines[0] {
@@ -168,7 +172,7 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
     })
 }
 
-/// Returns true if this can be the name of a folder.
+/// Returns true if `name` is safe as a folder name.
 fn is_name(name: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     name.chars().all(plain) && name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
@@ -179,7 +183,7 @@ fn refused(cause: &str) -> Failure {
         .hint("RECORD.md shows the lines, examples/ has whole programs")
 }
 
-/// What a program answers when it is started with these arguments and told this.
+/// Runs `command` with `arguments` and `told` on stdin; returns the lines that it prints.
 fn answer(programs: &Programs, command: &str, arguments: &str, told: &str) -> Result<Vec<Value>> {
     let shown = format!("{command}{arguments}");
     let mut shell = programs.command("sh");
@@ -187,7 +191,7 @@ fn answer(programs: &Programs, command: &str, arguments: &str, told: &str) -> Re
     let mut child = shell.spawn().map_err(|error| cannot_start("sh", &error))?;
     if let Some(mut stdin) = child.stdin.take() {
         let told = told.to_owned();
-        // What it does not read it need not know.
+        // A program that exits without reading its input is fine.
         std::thread::spawn(move || stdin.write_all(told.as_bytes()));
     }
     let (sender, receiver) = mpsc::channel();
@@ -195,7 +199,7 @@ fn answer(programs: &Programs, command: &str, arguments: &str, told: &str) -> Re
         std::thread::spawn(move || {
             let mut bytes = Vec::new();
             let read = stdout.take(LARGEST + 1).read_to_end(&mut bytes).map(|_| bytes);
-            // Nobody may wait for it any more.
+            // The receiver may have timed out.
             let _ = sender.send(read);
         });
     }

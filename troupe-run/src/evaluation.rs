@@ -1,4 +1,4 @@
-//! Success on the test tasks: evaluations, the best policies, and the page that shows the run.
+//! Evaluation on the test tasks, the best policies, and the report page of the run.
 
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -16,7 +16,7 @@ use crate::programs::{Programs, cannot_start, code_of};
 use crate::settings::Settings;
 use crate::shell::{EVALUATION, Shell};
 
-/// Prints a line. A stage that stays may have begun one on the terminal.
+/// Prints a line on stdout. Clears the progress line that a resident stage may have left on the terminal.
 ///
 /// # Errors
 /// stdout cannot be written (exit 74).
@@ -26,26 +26,26 @@ pub fn say(line: &str) -> Result<()> {
     let line = format!("{}{line}\n", if clear { "\r\u{1b}[K" } else { "" });
     match output.write_all(line.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(record::stage::unwritten(&error)),
-        _ => Ok(()), // nobody listens: the run is in its directory
+        _ => Ok(()), // nobody reads stdout; the run directory has everything
     }
 }
 
-/// An evaluation that did better than those before it.
+/// An evaluation that did better than all earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Best {
-    /// The share of test tasks that succeed.
+    /// The share of test tasks solved.
     pub success: f64,
-    /// After which step.
+    /// The step after which it ran.
     pub step: u64,
 }
 
 impl Best {
-    /// The best of these evaluations; of equals the first.
+    /// The best evaluation; the earliest of equals.
     pub fn of(evaluations: impl IntoIterator<Item = Best>) -> Option<Best> {
         evaluations.into_iter().reduce(|best, next| if next.success > best.success { next } else { best })
     }
 
-    /// What is said of an evaluation beside those before it.
+    /// The message about an evaluation, compared with earlier ones.
     fn said(before: Option<Best>, now: Best) -> String {
         match before {
             None => String::new(),
@@ -56,10 +56,10 @@ impl Best {
 }
 
 /// Plays the test tasks after a step, if that has not been done, and says how many succeed. Returns the best evaluation of the run up to
-/// this one; `before` is that of those before it.
+/// this one; `before` is the best of the earlier ones.
 ///
 /// # Errors
-/// That of the pipe.
+/// The pipe's failure.
 pub fn evaluate(
     run: &RunFiles,
     (programs, settings): (&Programs, &Settings),
@@ -88,7 +88,7 @@ pub fn evaluate(
     let now = evaluations(programs, &[(step, file)]).pop();
     let beside = now.map_or(String::new(), |now| Best::said(before, now));
     let rate = rate.trim_end();
-    // What is cut says so itself; where nothing is solved it is the first thing to mend.
+    // Cut-off answers are reported separately; if nothing is solved, they are the first thing to fix.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
     let advice = if is_cut { ": raise --max-tokens first" } else { "" };
     say(&format!(
@@ -101,7 +101,7 @@ pub fn evaluate(
     Ok(Best::of(before.into_iter().chain(now)))
 }
 
-/// The evaluations of a run after steps before this one, in order.
+/// The evaluation files of steps before `step`, in order.
 pub fn files_before(run: &Path, step: u64) -> Vec<(u64, PathBuf)> {
     let entries = fs::read_dir(run.join("eval")).into_iter().flatten().flatten();
     let mut files: Vec<(u64, PathBuf)> = entries
@@ -115,7 +115,7 @@ pub fn files_before(run: &Path, step: u64) -> Vec<(u64, PathBuf)> {
     files
 }
 
-/// The success of each of these evaluations; none, where one of them is not whole. With several environments it is their mean.
+/// The success rate of each evaluation, averaged over its environments. Empty if any file is incomplete.
 pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
     if files.is_empty() {
         return Vec::new();
@@ -134,7 +134,7 @@ pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
     files.iter().filter_map(success).collect()
 }
 
-/// `best` is a link that moves once its policies are there; of equals the first stays.
+/// Copies the policies if this is the best evaluation, and then moves the link `best` to the copy.
 fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     let before = fs::read_to_string(run.path().join("best/success")).ok();
     let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
@@ -158,7 +158,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
     Ok(())
 }
 
-/// The page of a run, made from its files: if it fails, nothing is lost.
+/// Makes the page of a run from its files. A failure loses no data.
 #[derive(Debug)]
 pub struct Page {
     drawing: Option<Child>,
@@ -166,12 +166,11 @@ pub struct Page {
 }
 
 impl Page {
-    /// None is drawn.
     pub fn new() -> Page {
         Page { drawing: None, drawn: Instant::now() }
     }
 
-    /// How long ago the last one was begun.
+    /// Time since the last drawing began.
     pub fn age(&self) -> Duration {
         self.drawn.elapsed()
     }
@@ -186,7 +185,7 @@ impl Page {
         report
     }
 
-    /// Draws one, and waits for it.
+    /// Draws the page and waits for it.
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
@@ -196,7 +195,7 @@ impl Page {
         self.finish(run)
     }
 
-    /// Draws one in the background, one at a time.
+    /// Starts drawing in the background, unless a drawing is in progress.
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
@@ -215,7 +214,7 @@ impl Page {
         Ok(())
     }
 
-    /// Waits for the one in the background.
+    /// Waits for the drawing in the background.
     ///
     /// # Errors
     /// stdout cannot be written (exit 74).
@@ -229,19 +228,19 @@ impl Page {
     }
 }
 
-/// How many groups of a step had nothing to compare.
+/// Counts of a step's flat groups: groups whose members all have the same score, so that advantages are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flat {
-    /// Those without anything to compare.
+    /// Groups without anything to compare.
     pub flat: u64,
-    /// All.
+    /// All groups.
     pub groups: u64,
-    /// Whether a policy keeps its version, because nothing was left to train it on.
+    /// True if a policy keeps its version because no samples were left to train on.
     pub is_skipped: bool,
 }
 
 impl Flat {
-    /// Of a step's metrics.
+    /// Reads a step's metrics.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -257,13 +256,13 @@ impl Flat {
         Ok(counts)
     }
 
-    /// Whether there was nothing to learn from.
+    /// Returns true if there was nothing to learn from.
     pub fn is_flat(self) -> bool {
         self.groups > 0 && self.flat == self.groups
     }
 }
 
-/// How many tokens `rollout` generated in a step, by the `end` line of its metrics.
+/// Tokens that `rollout` generated in a step, from the `end` lines in its metrics.
 ///
 /// # Errors
 /// I/O (exit 74).
@@ -272,15 +271,24 @@ pub fn tokens(metrics: &Path) -> Result<u64> {
     Ok(cut::rollouts(metrics)?.iter().map(tokens).sum())
 }
 
-/// All groups of several steps are flat; `answers` are those of the last one.
+/// All groups of several steps are flat, since most episodes succeed.
+pub fn nothing_left(step: u64, solved: f64) -> String {
+    format!(
+        "steps {} to {step}: all groups are flat, and {:.0} % of episodes succeed: the run ends here, since these tasks have \
+         nothing left to learn; a harder task does",
+        step - 2,
+        100.0 * solved
+    )
+}
+
+/// All groups of several steps are flat; `answers` come from the last step.
 pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2
     ))
     .hint(format!(
-        "{}where all fail, an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup; \
-         where all succeed, a harder task",
+        "{}an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup",
         answers.advice(limit)
     ))
 }

@@ -1,4 +1,4 @@
-//! `--config FILE` and `--resume RUN`: flags as lines of a TOML file. A number stays as it was written there.
+//! `--config FILE` and `--resume RUN`: flags as lines of a TOML file. Numbers keep their spelling.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,10 +13,10 @@ use toml::de::{DeTable, DeValue};
 use crate::flags::{self, Flag, Given, Kind};
 use crate::sweep::{self, SweepAxis};
 
-/// The largest file that is read, in bytes: each flag is a line.
+/// Largest configuration file, in bytes.
 const LARGEST: u64 = 1 << 18;
 
-/// What the command line takes the place of, besides the flag itself.
+/// Flags on the command line that also replace other flags of the file.
 const INSTEAD: [(&str, &[&str]); 5] = [
     ("policies", &["model", "adapter"]),
     ("env_command", &["env", "set"]),
@@ -25,24 +25,23 @@ const INSTEAD: [(&str, &[&str]); 5] = [
     ("seeds", &["seed"]),
 ];
 
-/// What a command line and its file ask for.
+/// The flags of the command line merged with its configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunRequest {
-    /// The flags, in order.
     pub flags: Vec<Given>,
-    /// In what the runs differ; empty: it is one run.
+    /// The swept flags; empty for a single run.
     pub axes: Vec<SweepAxis>,
-    /// The name of the file without its ending, where it is `--config`'s.
+    /// The stem of the `--config` file's name.
     pub name: Option<String>,
-    /// With `--resume`, the flags that the command line has.
+    /// With `--resume`: the flags given on the command line.
     pub resumed_with: Option<BTreeSet<&'static str>>,
 }
 
-/// The flags of a command line, after the flags of the file that it names, if any. Flags of the command line
-/// override the file's.
+/// Merges the command line with the configuration file that it names. Flags of the
+/// command line override the file.
 ///
 /// # Errors
-/// A file that cannot be read, or a line that is no flag.
+/// The file cannot be read, or a line is not a flag.
 pub fn merge(given: Vec<Given>) -> Result<RunRequest> {
     let mut asked = merge_lines(given)?;
     let is_seeds = |given: &Given| given.name == "seeds";
@@ -117,7 +116,7 @@ fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
     Ok(RunRequest { flags: all, axes, ..asked })
 }
 
-/// The flags that a run wrote down.
+/// The flags recorded in a run's `config.toml`.
 pub fn of_run(run: &Path) -> Result<Vec<Given>> {
     let path = run.join("config.toml").display().to_string();
     Ok(parse(&path, &read(&path)?)?.0)
@@ -143,11 +142,11 @@ fn read(path: &str) -> Result<String> {
     })
 }
 
-/// The flags of a file, in its order, and in what its runs differ.
+/// Parses a file into its flags, in order, and its sweep axes.
 fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<SweepAxis>)> {
     let place = |at: usize| format!("{path}:{}", 1 + text[..at.min(text.len())].matches('\n').count());
     let table = DeTable::parse(text).map_err(|error| {
-        // At the end of a file, the last line is meant.
+        // An error at the end of the file belongs to its last line.
         let at = error.span().map_or(0, |span| span.start.min(text.trim_end().len()));
         let message = error.message().replace('\n', ", ");
         Failure::usage(format!("{}: {message}", place(at))).hint(if message.contains("duplicate") {
@@ -188,14 +187,14 @@ fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<SweepAxis>)> {
 
 type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
 
-/// The entries of a table as they stand in the text.
+/// A table's entries in the order of the text.
 pub fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
     let mut entries: Vec<Entry<'a, 'i>> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries
 }
 
-/// The values of a line for the command line, if it is of the flag's kind.
+/// The command-line values of an entry; `None` if they do not have the flag's type.
 pub fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<String>> {
     let number = |value: &Spanned<DeValue<'_>>| -> Option<String> {
         let is_number = match value.get_ref() {
@@ -221,6 +220,8 @@ pub fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<V
     match (flag.kind, value.get_ref()) {
         (Kind::Whole(_), DeValue::Integer(_)) => Some(vec![number(value)?]),
         (Kind::Number, _) => Some(vec![number(value)?]),
+        (Kind::NumberByRole | Kind::WholeByRole(_), DeValue::String(_)) => Some(vec![string(value)?]),
+        (Kind::NumberByRole | Kind::WholeByRole(_), _) => Some(vec![number(value)?]),
         (Kind::Betas, DeValue::Array(two)) if two.len() == 2 => {
             Some(vec![two.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
         }
@@ -242,7 +243,7 @@ const ABOUT: &str = "\
 # it again in DIR. Relative paths are as they were given.
 ";
 
-/// A file with these flags, in the order of the table of flags.
+/// Writes flags as a TOML file, in the order of the table of flags.
 pub fn written(lines: &[Given]) -> String {
     let mut text = ABOUT.to_owned();
     let of = |flag: &Flag| -> Vec<&str> {
@@ -258,6 +259,8 @@ pub fn written(lines: &[Given]) -> String {
             let shown = match flag.kind {
                 Kind::Whole(_) => (*last).to_owned(),
                 Kind::Number => number(last),
+                Kind::NumberByRole if flags::is_number(last) => number(last),
+                Kind::WholeByRole(_) if flags::is_number(last) => (*last).to_owned(),
                 Kind::Betas => format!("[{}]", last.split(',').map(number).collect::<Vec<_>>().join(", ")),
                 Kind::List => {
                     format!("[{}]", values.iter().map(|text| string(text)).collect::<Vec<_>>().join(", "))
@@ -287,7 +290,7 @@ pub fn written(lines: &[Given]) -> String {
     text
 }
 
-/// A number as TOML has it: digits on both sides of a point, no zeros before it.
+/// Spells a number as TOML requires: digits on both sides of the point, no leading zeros.
 fn number(text: &str) -> String {
     let is_toml = DeValue::parse(text).is_ok_and(|value| {
         value.get_ref().is_float()
@@ -300,7 +303,7 @@ fn number(text: &str) -> String {
     }
 }
 
-/// A string as TOML has it.
+/// Quotes a string as TOML requires.
 fn string(text: &str) -> String {
     let escaped = |c: char| match c {
         '"' => "\\\"".to_owned(),
@@ -409,7 +412,7 @@ mod tests {
         );
     }
 
-    /// `TROUPE_FUZZ_SECONDS=60 cargo test -p troupe-run fuzz` goes on for that long.
+    /// Run longer with `TROUPE_FUZZ_SECONDS=60 cargo test -p troupe-run fuzz`.
     #[test]
     fn fuzz_configurations() {
         const TOKENS: [&str; 20] = [
@@ -453,7 +456,7 @@ mod tests {
             assert!(started.elapsed().as_secs() < 5, "{}", shown());
             all += 1;
             let outcome = read.and_then(|asked| {
-                // A run's own file has the same flags in it.
+                // Writing the flags and reading them again must give the same flags.
                 let given = asked.flags;
                 let (again, _) = parse("written", &written(&given))?;
                 let names = |lines: &[Given]| {

@@ -1,5 +1,5 @@
-//! Every flag of a run, once: name, kind, defaults by the kind of policy, meaning. The command line, a TOML file, `run.json`, and
-//! `--help` are read and written by this table.
+//! The table of a run's flags: name, type, default for each kind of policy, meaning. The command line, TOML
+//! files, `run.json` and `--help` all use it.
 
 use std::path::Path;
 
@@ -8,39 +8,43 @@ use record::failure::{Failure, Result};
 use crate::method;
 use crate::words::quoted;
 
-/// What a flag takes.
+/// The type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A whole number, at least this.
+    /// An integer with this minimum.
     Whole(u64),
     /// A number as it was written: `1e-3` stays `1e-3`.
     Number,
+    /// The same for all agents or, as `ROLE=X`, for one; repeatable.
+    NumberByRole,
+    /// The same with whole numbers, at least this.
+    WholeByRole(u64),
     /// Two numbers with a comma between them.
     Betas,
-    /// Text.
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// Whole numbers with commas between them.
+    /// Integers, comma-separated.
     Seeds,
-    /// Text, which may be left out: then it is this.
+    /// Text with this value if the flag stands alone.
     Optional(&'static str),
-    /// `NAME=VALUE`, repeatable; a table in a file.
+    /// `NAME=VALUE`, repeatable; a table in a TOML file.
     Table,
     /// A name, or `AGENT=DIR`, repeatable.
     Policies,
     /// Text, repeatable.
     List,
-    /// Nothing, `yes` or `no`.
+    /// No value, `yes` or `no`.
     Switch,
 }
 
 impl Kind {
-    /// How a file writes it, for an error.
+    /// The TOML type, for error messages.
     pub fn described(self) -> &'static str {
         match self {
             Kind::Whole(_) => "a whole number",
             Kind::Number => "a number",
+            Kind::NumberByRole | Kind::WholeByRole(_) => "a number, or a string as \"0.7 planner=1\"",
             Kind::Betas => "two numbers in brackets",
             Kind::Text | Kind::Choice(_) | Kind::Optional(_) => "a string",
             Kind::Seeds => "whole numbers in brackets",
@@ -52,45 +56,48 @@ impl Kind {
     }
 }
 
-/// One flag.
 #[derive(Clone, Copy, Debug)]
 pub struct Flag {
-    /// Its name, as Rust would write it: `lr_warmup` is `--lr-warmup`.
+    /// The name in snake case: `lr_warmup` is `--lr-warmup`.
     pub name: &'static str,
-    /// What it takes.
     pub kind: Kind,
-    /// Its value where none is given, for tiny policies, pretrained ones and adapters; empty: the program's own.
+    /// Defaults for tiny policies, pretrained ones, and adapters; empty for the program's default.
     pub defaults: [&'static str; 3],
-    /// How `--help` shows its value.
+    /// Placeholder of the value in `--help`.
     pub value: &'static str,
-    /// What it is; only of [`NUMBERS`], the others have a paragraph in `--help`.
+    /// Description; only in [`NUMBERS`]. The other flags have a paragraph in `--help`.
     pub meaning: &'static str,
 }
 
 impl Flag {
-    /// As on the command line.
+    /// The name as on the command line, with dashes.
     pub fn dashed(&self) -> String {
         format!("--{}", self.key())
     }
 
-    /// As in a file.
+    /// The name as in a TOML file.
     pub fn key(&self) -> String {
         self.name.replace('_', "-")
     }
 
-    /// Whether it has a place in a file: it is a part of what a run is made with.
+    /// Returns true if the flag configures a run and so may stand in its file.
     pub fn is_of_a_run(&self) -> bool {
         !["run", "evaluate", "setup", "config", "resume", "runs", "completions", "explain"]
             .contains(&self.name)
     }
 
-    /// Whether `--resume` may change it in the middle of a run: what the next step is sampled, compared and trained with. What made the
-    /// policies may not, nor what an optimizer's state belongs to, nor what makes the run's evaluations comparable.
+    /// Returns true if `--resume` may change it in the middle of a run. Flags that only affect how later
+    /// steps are sampled, compared and trained may change. Flags may not if they shaped the policies, if an
+    /// optimizer's state depends on them, or if changing them would make evaluations incomparable.
     pub fn may_change(&self) -> bool {
-        const FREE: [&str; 15] = [
+        const FREE: [&str; 19] = [
             "tasks",
             "branches",
             "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "stop",
             "select",
             "max_tokens",
             "lr",
@@ -122,16 +129,19 @@ const fn choice(name: &'static str, kind: Kind, default: &'static str) -> Flag {
     Flag { name, kind, defaults: [default; 3], value: "", meaning: "" }
 }
 
-use Kind::{Betas, Choice, List, Number, Optional, Policies, Seeds, Switch, Table, Text, Whole};
+use Kind::{
+    Betas, Choice, List, Number, NumberByRole, Optional, Policies, Seeds, Switch, Table, Text, Whole,
+    WholeByRole,
+};
 
 const OPTIMIZERS: Kind = Choice(&["adamw", "sgd", "muon"]);
 
-/// The numbers of a run. docs/real-models.md says how those of pretrained policies were found.
+/// The numeric flags of a run. docs/real-models.md says how the defaults of pretrained policies were found.
 pub const NUMBERS: &[Flag] = &[
     number("steps", Whole(0), "N", ["80", "10", "10"], "training steps in all"),
     number("tasks", Whole(1), "N", ["48", "16", "16"], "episodes a step"),
     number("branches", Whole(1), "K", ["8", "8", "8"], "candidates of each agent at each turn"),
-    number("temperature", Number, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
+    number("temperature", NumberByRole, "T", ["1.0", "0.7", "0.7"], "logits are divided by this"),
     number("optimizer", OPTIMIZERS, "NAME", ["adamw", "adamw", "adamw"], "of `update`"),
     number("lr", Number, "X", ["1e-3", "1e-5", "5e-4"], "peak learning rate"),
     number("lr_warmup", Whole(0), "N", ["5", "2", "2"], "optimizer steps of linear warm-up"),
@@ -152,7 +162,7 @@ pub const NUMBERS: &[Flag] = &[
     number("warmup_lr_other", Number, "X", ["4e-3", "-", "-"], "the same of what muon leaves to AdamW"),
 ];
 
-/// What else is a flag.
+/// The other flags.
 pub const CHOICES: &[Flag] = &[
     choice("env", Text, "plan-path"),
     choice("env_command", Text, ""),
@@ -166,7 +176,11 @@ pub const CHOICES: &[Flag] = &[
     choice("train", List, ""),
     choice("select", Choice(&["random", "best"]), "random"),
     choice("turns", Whole(1), ""),
-    choice("max_tokens", Whole(1), ""),
+    choice("max_tokens", WholeByRole(1), ""),
+    choice("top_p", NumberByRole, ""),
+    choice("top_k", WholeByRole(0), ""),
+    choice("min_p", NumberByRole, ""),
+    choice("stop", List, ""),
     choice("tokens", Whole(1), ""),
     choice("seed", Whole(0), "1"),
     choice("seeds", Seeds, ""),
@@ -192,18 +206,17 @@ pub const CHOICES: &[Flag] = &[
     choice("completions", Choice(&["bash", "fish", "zsh"]), ""),
 ];
 
-/// All flags.
 pub fn all() -> impl Iterator<Item = &'static Flag> {
     NUMBERS.iter().chain(CHOICES)
 }
 
-/// The flag with this name, dashes or not.
+/// Finds a flag by name, with or without its dashes.
 pub fn find(name: &str) -> Option<&'static Flag> {
     let name = name.replace('-', "_");
     all().find(|flag| flag.name == name)
 }
 
-/// Names that other trainers have for a flag.
+/// Names that other trainers use for a flag.
 const ALIASES: [(&str, &str); 9] = [
     ("learning-rate", "lr"),
     ("batch-size", "tasks"),
@@ -216,7 +229,7 @@ const ALIASES: [(&str, &str); 9] = [
     ("environment", "env"),
 ];
 
-/// The name that is most like this one, as a command line has it without its dashes, if one is.
+/// The known name most similar to `name`, without dashes, if one is similar enough.
 pub fn nearest(name: &str, known: impl Iterator<Item = &'static Flag>) -> Option<String> {
     let name = name.replace('_', "-");
     let known: Vec<String> = known.map(Flag::key).collect();
@@ -233,7 +246,7 @@ pub fn nearest(name: &str, known: impl Iterator<Item = &'static Flag>) -> Option
         .map(|(_, known)| known)
 }
 
-/// The flag that takes this file or folder, if it is one.
+/// The flag that accepts this file or folder, for a hint.
 fn of_file(argument: &str) -> Option<String> {
     let path = Path::new(argument);
     let flag = match () {
@@ -253,7 +266,7 @@ fn of_file(argument: &str) -> Option<String> {
     Some(format!("{flag} {}", quoted(argument)))
 }
 
-/// Whether this is a number as flags have it: decimal, perhaps with an exponent.
+/// Returns true if `text` is a decimal number, optionally with an exponent.
 pub fn is_number(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.')
@@ -261,19 +274,19 @@ pub fn is_number(text: &str) -> bool {
         && text.parse::<f64>().is_ok()
 }
 
-/// One flag with its value.
+/// A flag with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// The flag's name.
     pub name: &'static str,
-    /// Its value, `yes` or `no` of a switch.
+    /// Its value; `yes` or `no` for a switch.
     pub value: String,
 }
 
-/// What a command line says: its flags in order. `None`: it asks for help.
+/// Parses a command line into flags, in order. `None` if it asks for help.
 ///
 /// # Errors
-/// An unknown flag, or one without its value.
+/// A flag is unknown or lacks its value.
 pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
     let mut given = Vec::new();
     let mut rest = arguments.iter().peekable();

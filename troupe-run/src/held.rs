@@ -1,4 +1,4 @@
-//! `run.json` and `config.toml`: what a run is held to, and what it was called with last.
+//! `run.json`, the values that a run must keep, and `config.toml`, the flags of the latest command.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,10 @@ use crate::flags::{self, Flag, Given, Kind, NUMBERS};
 use crate::settings::{PolicyChoice, Settings, is_server};
 use crate::words::quoted;
 
-/// The values that bind a run once there are policies made with them.
+/// The values that may not change once policies have been trained with them.
 ///
 /// # Errors
-/// A policy that was handed in cannot be read (exit 74).
+/// A policy given by the user cannot be read (exit 74).
 pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<String, Value>> {
     let mut values = Map::new();
     let mut add = |name: &str, value: &str| values.insert(name.to_owned(), value.into());
@@ -28,10 +28,17 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     for name in ["turns", "seed", "device", "dtype", "select", "max_tokens"] {
         add(name, settings.text(name));
     }
+    for name in ["top_p", "top_k", "min_p"].into_iter().filter(|name| !settings.text(name).is_empty()) {
+        add(name, settings.text(name));
+    }
+    if !settings.stop.is_empty() {
+        let texts: Vec<String> = settings.stop.iter().map(|text| format!("{text:?}")).collect();
+        add("stop", &texts.join(" "));
+    }
     add("stages", &stages(settings));
     for flag in NUMBERS {
         match (flag.name, settings.text(flag.name)) {
-            // They change no sample, or nothing where nobody asked for it.
+            // Left out because they change no sample, or are at a default at which they do nothing.
             ("steps" | "keep" | "save_every", _) | ("clip", "0.2") | ("kl", "0") | ("parts", "1") => {}
             (name, value) => drop(add(name, value)),
         }
@@ -65,17 +72,20 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     Ok(values)
 }
 
-/// The defaults of the values that have another one, by the same names: a page marks what a run does otherwise.
+/// The default of each value that differs from its default, so that the report page can mark the difference.
 pub fn defaults(settings: &Settings, acting: &Acting, values: &Map<String, Value>) -> Map<String, Value> {
     let limit = acting.max_tokens.to_string();
     let default = |name: &str| -> Option<String> {
         match name {
             "settings" | "stages" | "train" | "env_command" | "turns" => Some(String::new()),
             "max_tokens" => Some(limit.clone()),
-            // These are of the machine, or say what another value says.
+            // These describe the machine, or follow from another value.
             "device" | "dtype" | "build" => None,
             name if name.starts_with("flags of ") => Some(String::new()),
             name => {
+                if let Some(rate) = settings.rate.clone().filter(|_| name == "lr") {
+                    return Some(rate);
+                }
                 let flag = flags::find(name)?;
                 let kind = if flags::NUMBERS.iter().any(|number| number.name == name) {
                     settings.kind as usize
@@ -103,7 +113,7 @@ pub fn write_defaults(run: &Path, defaults: &Map<String, Value>) -> Result<()> {
     disk::replace(&run.join("defaults.json"), &format!("{text}\n"))
 }
 
-/// The commands in place of stages, in an order of their own.
+/// The commands of `--stage`, in canonical order.
 fn stages(settings: &Settings) -> String {
     let joined: String =
         settings.stage.iter().map(|(stage, command)| format!("{stage}={command};")).collect();
@@ -112,7 +122,7 @@ fn stages(settings: &Settings) -> String {
     parts.iter().map(|part| format!("{part};")).collect()
 }
 
-/// The identity of a policy that was handed in: its weights' bytes.
+/// Checksum of a policy's weight files.
 fn digest(directory: &Path) -> Result<u32> {
     let mut files = Vec::new();
     for folder in [directory.join("current"), directory.to_path_buf()] {
@@ -129,14 +139,14 @@ fn digest(directory: &Path) -> Result<u32> {
     Ok(bytes.checksum())
 }
 
-/// The checksum of these bytes, as POSIX's `cksum` has it.
+/// POSIX `cksum` of the bytes.
 fn checksum(bytes: impl AsRef<[u8]>) -> u32 {
     let mut all = Bytes::default();
     all.add(bytes.as_ref());
     all.checksum()
 }
 
-/// Bytes whose checksum is taken.
+/// Bytes to checksum.
 #[derive(Default)]
 struct Bytes {
     state: u32,
@@ -189,7 +199,7 @@ impl std::io::Write for Bytes {
     }
 }
 
-/// All that a run is made with, as the lines of a file.
+/// The complete configuration of a run, as lines of `config.toml`.
 pub fn lines(settings: &Settings) -> Vec<Given> {
     let is_handed_in = matches!(settings.policies, PolicyChoice::Named(_));
     let is_own = settings.text("env_command").is_empty();
@@ -209,9 +219,10 @@ pub fn lines(settings: &Settings) -> Vec<Given> {
             (Kind::Table, "flags") => of_stages(&settings.flags),
             (Kind::Table, _) => of_stages(&settings.stage),
             (Kind::Policies, _) => settings.policies.words(),
+            (Kind::List, "stop") => settings.stop.clone(),
             (Kind::List, _) => settings.train.clone(),
             _ => match settings.text(flag.name) {
-                "" | "-" => Vec::new(), // the program's own, or without effect
+                "" | "-" => Vec::new(), // the program's default, or without effect
                 text => vec![text.to_owned()],
             },
         };
@@ -222,15 +233,15 @@ pub fn lines(settings: &Settings) -> Vec<Given> {
     lines
 }
 
-/// What a run was held to until now.
+/// A comparison with the values recorded in `run.json`.
 #[derive(Debug)]
 pub struct Comparison {
     before: Map<String, Value>,
-    /// The names that differ.
+    /// The names whose values differ.
     differing: Vec<String>,
 }
 
-/// Values that are changed in the middle of a run.
+/// A change of values in the middle of a run.
 #[derive(Debug)]
 pub struct ValueChange {
     values: Map<String, Value>,
@@ -238,13 +249,13 @@ pub struct ValueChange {
     said: String,
 }
 
-/// The name in run.json of what was changed, in order.
+/// The key in `run.json` that lists earlier changes.
 const HISTORY: &str = "history";
 
-/// Compares the values of a run with those that its policies were made with; `None`: there are no policies yet.
+/// Compares values with those recorded in `run.json`. `None` if the run has no policies yet.
 ///
 /// # Errors
-/// A damaged `run.json` (exit 65).
+/// `run.json` is damaged (exit 65).
 pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Comparison>> {
     let path = run.join("run.json");
     if !run.join("policies/done").is_file() || !path.is_file() {
@@ -264,7 +275,7 @@ pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Compari
 }
 
 impl Comparison {
-    /// What differs, as flags: of the run, and of these values.
+    /// The differing values as flags: recorded, and new.
     fn sides(&self, values: &Map<String, Value>) -> [String; 2] {
         let side = |of: &Map<String, Value>| {
             self.differing.iter().map(|name| said(name, of.get(name))).collect::<Vec<_>>().join(" ")
@@ -272,7 +283,7 @@ impl Comparison {
         [side(&self.before), side(values)]
     }
 
-    /// Refuses other values, all of them at once.
+    /// Fails if any value differs, and names all that do.
     ///
     /// # Errors
     /// Usage (exit 2).
@@ -302,7 +313,8 @@ impl Comparison {
         Err(Failure::usage(message).hint(hint))
     }
 
-    /// What is changed, if anything is and all of it was asked for with `--resume`.
+    /// The requested change, if something differs and every difference was named with
+    /// `--resume` and may change.
     fn change(self, values: &Map<String, Value>, named: &BTreeSet<&'static str>) -> Option<ValueChange> {
         let is_meant = |name: &String| {
             may_change(name)
@@ -319,7 +331,7 @@ impl Comparison {
 }
 
 impl ValueChange {
-    /// Writes down that the values count from this step on, and with which flags.
+    /// Records that the values apply from `step` on.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -332,12 +344,12 @@ impl ValueChange {
     }
 }
 
-/// Holds a run to the values that its policies were made with, and writes both files. A mistake in the first command is mended by the
-/// second. What differs is said as flags, all of it at once; `named` has the flags that `--resume` was given with: what they change is
-/// returned, and counts once it is written.
+/// Checks that a run keeps its recorded values, and writes `run.json` and `config.toml`. Before the first
+/// policies exist, any value may still change. `named` holds the flags given with `--resume`: a change of
+/// them is returned, and takes effect once the caller writes it.
 ///
 /// # Errors
-/// Other values (exit 2), or a damaged `run.json` (exit 65).
+/// Values differ (exit 2), or `run.json` is damaged (exit 65).
 pub fn hold(
     run: &Path,
     values: &Map<String, Value>,
@@ -366,7 +378,7 @@ fn write(run: &Path, values: &Map<String, Value>, lines: &[Given]) -> Result<()>
     disk::replace(&run.join("config.toml"), &file::written(lines))
 }
 
-/// The flag behind a name of run.json, with its dashes.
+/// The flag, with dashes, that a name in `run.json` comes from.
 fn flag_of(name: &str) -> String {
     match name {
         "stages" => "--stage".to_owned(),
@@ -386,14 +398,14 @@ fn text(value: Option<&Value>) -> Option<String> {
     value.map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// Whether two values are one: 1e-3 is 0.001.
+/// Compares two values; numbers compare by value, so 1e-3 equals 0.001.
 fn is_same(old: Option<&Value>, new: Option<&Value>) -> bool {
     let (old, new) = (text(old), text(new));
     let number = |text: &Option<String>| text.as_ref()?.parse::<f64>().ok();
     old == new || number(&old).is_some_and(|old| number(&new) == Some(old))
 }
 
-/// What of a command line is this value of run.json; a missing one is the program's own.
+/// A value of `run.json` as the flags that set it. A missing value is the program's default.
 fn said(name: &str, value: Option<&Value>) -> String {
     let value = text(value);
     let shown = value.clone().unwrap_or_else(|| "None".to_owned());
@@ -459,7 +471,7 @@ mod tests {
         fs::write(run.join("policies/done"), "").unwrap();
         let slower = [("seed", "1"), ("lr", "1e-4"), ("env", "math"), ("flags of update", "--epochs 2")];
         let named = BTreeSet::from(["lr", "flags"]);
-        // Not without --resume, not what it does not name, and not what binds.
+        // Refused without `--resume`, for flags it does not name, and for flags that may not change.
         let refused = hold(run, &values(&slower), &[], None).unwrap_err();
         assert!(refused.hint.unwrap().contains("with --lr 1e-4 --flags 'update=--epochs 2' changes that"));
         assert_eq!(hold(run, &values(&slower), &[], Some(&BTreeSet::from(["lr"]))).unwrap_err().code, 2);
@@ -470,7 +482,7 @@ mod tests {
             serde_json::from_str(&fs::read_to_string(run.join("run.json")).unwrap()).unwrap()
         };
         assert_eq!(read(), values(&began));
-        // It counts once it is written, and then binds.
+        // It takes effect once it is written.
         let change = hold(run, &values(&slower), &[], Some(&named)).unwrap().unwrap();
         assert_eq!(read(), values(&began));
         change.write(run, 4, &[]).unwrap();

@@ -1,11 +1,11 @@
-//! `--help`, from the table of flags and a paragraph for each that is no number.
+//! `--help`, generated from the table of flags and a paragraph for each flag that is not a number.
 
 use record::failure::Result;
 
 use crate::flags::{self, Flag, NUMBERS};
 use crate::processes::called;
 
-/// What the loop does.
+/// One-line summary of the program.
 pub const SUMMARY: &str = "Train a team of language-model agents: warm-up, evaluation, AT-GRPO, evaluation.";
 
 const CHOICES: &str = "\
@@ -33,6 +33,7 @@ Examples:
   ./pipeline.sh --policies tool=A --policies planner=http://localhost:8000/v1   a served model is the partner
   ./pipeline.sh --stage advantage='python3 mine.py'    any command in place of a stage
   ./pipeline.sh --stage reward='python3 examples/judge.py'   a judge between rollout and group
+  ./pipeline.sh --evaluate 0 --model hf:ORG/NAME | report evaluate   how good a model is before any training
   ./pipeline.sh --evaluate 0 --policies tool=A --policies planner=B | report evaluate   only evaluate policies
   ./pipeline.sh --setup                            build and fetch the runtime library, nothing else
   ./pipeline.sh --setup --device cuda              the same for an NVIDIA GPU: also CUDA's libraries, where missing
@@ -56,8 +57,8 @@ Options:
   --explain             print the pipe with the flags of --method, then stop
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       who acts when: a name or FILE.toml [default: team; the program's own]
-  --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format |
-                        hf:ORG/NAME, a model of the hub                      [default: tiny]
+  --model NAME          what the policies begin as: tiny | smollm2 | a directory in Hugging Face format | FILE.gguf |
+                        hf:ORG/NAME, a model of the hub | hf:ORG/NAME/FILE.gguf   [default: tiny]
   --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR, or AGENT=URL of an OpenAI-compatible
                         server, which plays and is not trained (repeatable)  [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
@@ -65,6 +66,13 @@ Options:
   --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: the environment's own: 8 to 96 for tiny
                         policies, in prose 128 and more; envs list ENV --format json has it as max_tokens]
+                        So --max-tokens ROLE=N for one agent (repeatable), as --temperature ROLE=T and the next three
+  --top-p P             sample from the most likely tokens that hold this share of the probability   [default: 1]
+  --top-k N             sample from this many of the most likely tokens                              [default: all]
+  --min-p P             sample from tokens at least this likely relative to the most likely one      [default: 0]
+                        The policy is trained as if all tokens could be sampled; RECORD.md says what that means
+  --stop TEXT           ends an answer with the token that completes TEXT (repeatable); ROLE=TEXT for one agent, '=TEXT' for a
+                        text with = in it
   --tokens N            end the run with the step that makes N generated tokens of training in all, if --steps are not reached
                         before: so methods compare at equal cost. N may grow      [default: no limit]
   --seed S              the seed of everything random                        [default: 1]
@@ -98,7 +106,8 @@ Options:
   --compress            of each committed step keep samples.jsonl.zst and tasks.jsonl.zst (zstd), which all programs read;
                         `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
-  --evaluate STEP       print the stream of an evaluation of --policies AGENT=DIR as step STEP, then stop
+  --evaluate STEP       print the stream of an evaluation as step STEP, then stop: of --policies AGENT=DIR, or of --model,
+                        which then plays all agents
   --completions SHELL   print what completes these flags in bash, fish or zsh, then stop:
                         source <(./pipeline.sh --completions bash)
   --help                this text
@@ -106,7 +115,7 @@ Options:
 Numbers, and their defaults by the kind of policy:                  tiny      pretrained  adapters of one
 ";
 
-/// The column at which a paragraph of [`CHOICES`] says what a flag is.
+/// The column at which a flag's description begins in [`CHOICES`]' paragraphs.
 const WORDS_AT: usize = 24;
 
 const END: &str = "\
@@ -115,7 +124,7 @@ begins. With --env-command its default is 0. In prose (encoding=full) is the def
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 ";
 
-/// All of it.
+/// The complete help text.
 pub fn text() -> String {
     let mut text = format!("{SUMMARY}\n\n{CHOICES}");
     for flag in NUMBERS {
@@ -129,7 +138,7 @@ pub fn text() -> String {
     (text + END).replace("CHANGEABLE", &free)
 }
 
-/// What a flag is, in a few words.
+/// A short description of a flag.
 pub fn meaning(flag: &Flag) -> String {
     let start = format!("\n  {} ", flag.dashed());
     let column = |line: &str| line.chars().skip(WORDS_AT.saturating_sub(start.len() - 1)).collect::<String>();
@@ -139,7 +148,7 @@ pub fn meaning(flag: &Flag) -> String {
     words.trim().trim_end_matches([':', ',', '.']).to_owned()
 }
 
-/// Prints it.
+/// Prints the help.
 ///
 /// # Errors
 /// stdout cannot be written (exit 74).

@@ -1,5 +1,5 @@
-//! `troupe-run keep RUN NAME STEP`: writes each part of stdin into the folder of its step, from STEP on, and passes it on. A part of a
-//! stream ends with its `end` line.
+//! `troupe-run keep RUN NAME STEP`: a `tee` that splits its input by step. It copies stdin to stdout, and
+//! writes the stream up to each `end` line into file NAME of the next step's folder, beginning with STEP.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -12,14 +12,14 @@ use crate::disk;
 
 const END: &[u8] = b"{\"type\":\"end\"";
 
-/// A stream in blocks of whole lines, cut after each `end` line.
+/// Cuts a stream into blocks of whole lines, with a cut after each `end` line.
 #[derive(Debug, Default)]
 pub struct StreamSplitter {
     rest: Vec<u8>,
 }
 
 impl StreamSplitter {
-    /// The blocks that are whole with these bytes, and whether each closes its part.
+    /// Adds bytes. Returns the complete blocks, each with true if it ends a step's part.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<(Vec<u8>, bool)> {
         self.rest.extend_from_slice(bytes);
         let whole = self.rest.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -38,13 +38,13 @@ impl StreamSplitter {
         blocks
     }
 
-    /// What a stage that died left of a line.
+    /// The remaining bytes of an incomplete line, left by a stage that died.
     pub fn rest(self) -> Vec<u8> {
         self.rest
     }
 }
 
-/// The file of a part, in the folder of its step.
+/// The file of a step's part.
 #[derive(Debug)]
 pub struct PartFile {
     run: PathBuf,
@@ -54,12 +54,12 @@ pub struct PartFile {
 }
 
 impl PartFile {
-    /// Files called `name` in the folders of a run's steps.
+    /// Files called `name` in the step folders of a run, beginning with `step`.
     pub fn new(run: &Path, name: &str, step: u64) -> PartFile {
         PartFile { run: run.to_path_buf(), name: name.to_owned(), step, file: None }
     }
 
-    /// Writes a block of the step's part; with its end the next step begins.
+    /// Writes a block; if `ends`, later blocks go to the next step's file.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -81,7 +81,7 @@ impl PartFile {
     }
 }
 
-/// The program.
+/// Runs the program.
 ///
 /// # Errors
 /// Usage (exit 2), I/O (exit 74), a signal (exit 130 and 143).
@@ -95,7 +95,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let mut parts = StreamSplitter::default();
     let (mut input, mut output) = (Stdin, io::stdout().lock());
     let mut pass = |block: &[u8]| match output.write_all(block).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()), // whoever went away says why
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::closed()), // the reader reports why
         Err(error) => Err(record::stage::unwritten(&error)),
         Ok(()) => Ok(()),
     };
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn parts_are_kept_by_step_however_the_pipe_cuts_them() {
-        // Lines that only look like an end; a part that is nothing but its end; half a line, as of a stage that died.
+        // Includes lines that only resemble an end, a part with nothing but its end, and an unfinished line.
         let first = "{\"type\":\"sample\",\"completion\":\"{\\\"type\\\":\\\"end\\\"\"}\n{\"type\":\"other\",\"at\":{\"type\":\"end\"}}\n \
                      {\"type\":\"end\"}\n{\"type\":\"end\",\"v\":1,\"ok\":true}\n";
         let (second, third) = ("{\"type\":\"end\",\"v\":1,\"ok\":true}\n", "{\"type\":\"sam");

@@ -1,25 +1,25 @@
-//! What kind of policy a directory holds, by its vocabulary: the numbers of a run default by it.
+//! The kind of policy in a directory, judged by its vocabulary size. A run's numeric defaults depend on it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// The columns of the numbers of a run.
+/// The kinds, in the order of [`Flag::defaults`](crate::flags::Flag::defaults).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// A preset of this project.
+    /// A small preset of this project.
     Tiny,
-    /// A language model, all of whose weights are trained.
+    /// A language model with all weights trained.
     Pretrained,
-    /// Adapters of one.
+    /// Adapters over a language model.
     Adapters,
 }
 
-/// The kind of a policy directory, or of one in Hugging Face or PEFT format; tiny if it does not exist, which
-/// `policy` will report.
+/// The kind of a policy directory, or of a model in Hugging Face or PEFT format. A missing directory counts
+/// as tiny; `policy` reports it later.
 pub fn of(directory: &Path) -> PolicyKind {
-    let depth = 8; // a base of a base of itself
+    let depth = 8; // limit, because a base may refer to itself
     of_at(directory, depth)
 }
 

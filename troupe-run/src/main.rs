@@ -1,5 +1,5 @@
-//! `troupe-run`: the bookkeeping of `pipeline.sh`, which starts it. It reads the flags, holds the lock of the run, says which pipe of
-//! the shell is next, and makes a step count once its pipe has ended well.
+//! `troupe-run`: the bookkeeping behind `pipeline.sh`. It parses the flags, takes the run's lock, tells the
+//! shell which pipe to run next, and commits a step once its pipe has succeeded.
 
 mod checks;
 mod collapse;
@@ -17,6 +17,7 @@ mod keep;
 mod kind;
 mod make;
 mod method;
+mod model;
 mod prepare;
 mod processes;
 mod programs;
@@ -41,6 +42,8 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
+use crate::kind::PolicyKind;
+use crate::model::Model;
 use crate::prepare::PreparedRun;
 use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
@@ -107,12 +110,12 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     train(&prepared, asked.resumed_with.as_ref())
 }
 
-/// Begins a run, or goes on with it; `named` has the flags that `--resume` was given with.
+/// Starts or resumes a run. `named` holds the flags given with `--resume`.
 fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
-    disk::remove(&staying::drawn(run.path()))?; // of a run that was killed
+    disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
     let (values, lines) = (prepared.values()?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
@@ -133,22 +136,28 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     evaluation::say(&format!("the run is in {path}, its report in {path}/report.html"))
 }
 
-/// `--evaluate`: a stream, and no run.
+/// `--evaluate`: writes an evaluation to stdout, without a run directory.
 fn evaluate_only(
     programs: &Programs,
     settings: &Settings,
     acting: &Acting,
     launcher: checks::Launcher,
 ) -> Result<()> {
-    let PolicyChoice::Named(pairs) = &settings.policies else {
-        return Err(
-            Failure::usage("--evaluate needs --policies AGENT=DIR").hint("policies are played as they are")
-        );
+    let pairs = match &settings.policies {
+        PolicyChoice::Named(pairs) => pairs.clone(),
+        _ if settings.kind == PolicyKind::Tiny => {
+            return Err(Failure::usage("--evaluate needs --model NAME, or --policies AGENT=DIR")
+                .hint("a model is played as it is by all agents; policies are named by agent"));
+        }
+        _ => {
+            let model = Model::fetch(programs, settings.text("model"))?;
+            acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
+        }
     };
     let folder = tempfile::tempdir().map_err(|error| Failure::io(format!("a temporary folder: {error}")))?;
     // They are played where they are, and not from a run.
-    let served = pairs.iter().cloned().collect();
     let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();
+    let served = pairs.into_iter().collect();
     let team = Team { agents, served, ..Team::default() };
     let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
     plan.write(folder.path())?;

@@ -1,4 +1,4 @@
-//! The first policies of a run, and their warm-up.
+//! Creates and warms up the initial policies of a run.
 
 use std::path::Path;
 
@@ -13,14 +13,15 @@ use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
 
-/// Makes the policies of a run, anew only where no step rests on them: what cannot be seen need not be missing.
+/// Makes the policies of a run. It replaces policies only if no step depends on them: one that cannot be read may still exist.
 ///
 /// # Errors
-/// That of the program which makes one; `policies/done` is gone (exit 74).
+/// The failure of the program that makes one; `policies/done` is missing (exit 74).
 pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let done = run.path().join("policies/done");
     if done.is_file() {
-        // A KL may begin in the middle of a run: what was handed in is there, or the run would not go on.
+        // A KL term may be added in the middle of a run. The given policies still exist,
+        // because resuming checks them.
         return references(plan, run);
     }
     if !run.committed()?.is_empty() {
@@ -42,13 +43,13 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     disk::sync(run.path())
 }
 
-/// Runs `policy init`, which prints what it made.
+/// Runs `policy init`, which prints the new policy.
 fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
     let directory = directory.display().to_string();
     plan.programs.run("policy", &[&["init", directory.as_str()], from].concat())
 }
 
-/// Policies that were handed in, and if there is a KL, what they were.
+/// Copies the user's policies and, with a KL term, keeps a second copy as their reference.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {
@@ -71,8 +72,9 @@ fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
     Ok(())
 }
 
-/// One policy that is warmed up, and copies of it. What is pretrained stays as it is under adapters: the warm-up trains one of them,
-/// and each role begins with a copy. A base is beside the adapters, so that they find it wherever the run is moved to.
+/// Creates one policy, warms it up, and copies it for each role. Pretrained weights stay frozen under
+/// adapters: the warm-up trains one adapter, which each role copies. The base is stored next to the adapters,
+/// so that the run directory can be moved.
 fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let settings = plan.settings;
     disk::make(&run.path().join("warmup"))?;
@@ -105,13 +107,12 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     run.policies().iter().try_for_each(|name| init(plan, &run.policy(name), from))
 }
 
-/// What `--model` is to `policy init`.
+/// The arguments of `policy init` for `--model`.
 fn beginning(settings: &Settings) -> Vec<String> {
-    let model = settings.text("model");
-    let words = match model {
-        "tiny" => vec!["--preset", "tiny", "--seed", settings.text("seed")],
-        "smollm2" | "bench" => vec!["--preset", model],
-        model => vec!["--from", model],
+    let words = match (&settings.model, settings.text("model")) {
+        (Some(model), _) => vec!["--from", &model.directory],
+        (None, "tiny") => vec!["--preset", "tiny", "--seed", settings.text("seed")],
+        (None, preset) => vec!["--preset", preset],
     };
     words.into_iter().map(str::to_owned).collect()
 }

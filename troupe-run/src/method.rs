@@ -1,6 +1,6 @@
-//! The methods of `--method`: each is a name for flags of the stages, and nothing else. RECORD.md has the same table.
+//! The methods of `--method`. Each is only a name for a set of stage flags; RECORD.md has the same table.
 //!
-//! A new method is one entry. `--flags STAGE=…` replaces any of its flags.
+//! Adding a method means adding one entry here. `--flags STAGE=…` overrides its flags.
 
 use std::path::Path;
 
@@ -9,24 +9,23 @@ use record::failure::{Failure, Result};
 use crate::disk;
 use crate::settings::Settings;
 
-/// A flag of a stage, with its value.
+/// Stage, flag and value.
 type Flag = (&'static str, &'static str, &'static str);
 
-/// Stands for the run directory in a flag's value.
+/// Placeholder for the run directory in a flag's value.
 const RUN: &str = "RUN";
 
 /// A named set of flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// Its name.
     pub name: &'static str,
-    /// Where it is from, and what it compares.
+    /// Source and a one-line description.
     pub about: &'static str,
-    /// Its flags, in the order of the pipe.
+    /// Its flags, in the order of the stages.
     pub flags: &'static [&'static [Flag]],
-    /// Optimizer steps a step; 0 leaves that to `--minibatches`.
+    /// Optimizer steps per training step; 0 uses `--minibatches`.
     pub minibatches: u64,
-    /// What a run must say itself: a flag of a stage, and a value as an example.
+    /// A flag that the user must give: stage, flag, example value.
     pub asks: Option<(&'static str, &'static str, &'static str)>,
 }
 
@@ -39,14 +38,13 @@ const ALIGNED: &[Flag] = &[("rollout", "--joint", "aligned")];
 const EXPANDED: &[Flag] = &[("rollout", "--expand", "all")];
 const TREE: &[Flag] = &[("advantage", "--credit", "tree")];
 const MEAN: &[Flag] = &[("advantage", "--estimator", "dr-grpo")];
-/// arXiv 2508.04652: the sum over tokens, one optimizer step a rollout, so that no ratio matters.
+/// arXiv 2508.04652: the loss sums over tokens. There is one optimizer step per rollout, so all ratios are 1.
 const SUM: &[Flag] = &[("update", "--aggregate", "constant"), ("update", "--max-tokens", "1")];
 
 const fn method(name: &'static str, about: &'static str, flags: &'static [&'static [Flag]]) -> Method {
     Method { name, about, flags, minibatches: 0, asks: None }
 }
 
-/// All methods.
 pub const METHODS: &[Method] = &[
     method("at-grpo", "arXiv 2510.11062: the candidates of one agent at one turn, by their own reward", &[]),
     method(
@@ -149,7 +147,6 @@ pub const METHODS: &[Method] = &[
     ),
 ];
 
-/// Their names.
 pub const NAMES: [&str; METHODS.len()] = {
     let (mut names, mut index) = ([""; METHODS.len()], 0);
     while index < names.len() {
@@ -159,7 +156,6 @@ pub const NAMES: [&str; METHODS.len()] = {
     names
 };
 
-/// The method of this name.
 pub fn find(name: &str) -> Option<&'static Method> {
     METHODS.iter().find(|method| method.name == name)
 }
@@ -169,21 +165,21 @@ impl Method {
         self.flags.iter().flat_map(|flags| flags.iter())
     }
 
-    /// Its flags of a stage that `has` does not name, for a run in the directory `run`.
+    /// The flags for `stage`, except those for which `has` returns true, as words.
     fn words(&self, stage: &str, run: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
         let asked = self.all().filter(|(of, flag, _)| *of == stage && !has(flag));
         asked.flat_map(|(_, flag, value)| [(*flag).to_owned(), value.replace(RUN, run)]).collect()
     }
 }
 
-/// The flags of a stage that a run's method stands for, unless `--flags` has them.
+/// The flags that the run's method adds to a stage, except those that `--flags` sets.
 pub fn of_stage(settings: &Settings, stage: &str, run: &Path) -> Vec<String> {
     let has = |flag: &str| settings.has_flag(stage, flag);
     let run = run.display().to_string();
     find(settings.text("method")).map_or(Vec::new(), |method| method.words(stage, &run, has))
 }
 
-/// Begins what a method keeps from step to step: baselines, which are 0 before the first step.
+/// Creates the state that a method keeps between steps: baselines, initially 0.
 ///
 /// # Errors
 /// I/O (exit 74).
@@ -200,10 +196,10 @@ pub fn begin(settings: &Settings, run: &Path) -> Result<()> {
     disk::sync(&folder)
 }
 
-/// What a method decides that is no flag of a stage.
+/// Applies a method's effects on settings that are not stage flags.
 ///
 /// # Errors
-/// Usage: it needs a flag that nobody but its user knows.
+/// Usage: the method needs a flag that only the user can choose.
 pub fn settle(settings: &mut Settings) -> Result<()> {
     let Some(method) = find(settings.text("method")) else { return Ok(()) };
     if let Some((stage, flag, value)) = method.asks
@@ -221,7 +217,7 @@ pub fn settle(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// The pipe that a run's method stands for, a stage a line.
+/// The pipe of the run's method, one stage a line.
 pub fn explain(settings: &Settings) -> String {
     let Some(method) = find(settings.text("method")) else { return String::new() };
     let mut text = format!("# {}: {}\n", method.name, method.about);
@@ -265,7 +261,7 @@ mod tests {
         }
     }
 
-    /// The commands of the methods' specification, a stage a line.
+    /// Compares each method's commands with its specification.
     #[test]
     fn methods_are_their_commands() {
         let pipe = |text: &str| text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>();

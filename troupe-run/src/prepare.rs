@@ -1,4 +1,4 @@
-//! A run that has been checked but not begun, so nothing is written.
+//! A run that is checked but not started; nothing is written yet.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,13 @@ use crate::disk;
 use crate::environment::{self, Acting};
 use crate::held;
 use crate::method;
+use crate::model;
 use crate::programs::Programs;
 use crate::settings::Settings;
 use crate::stages::Plan;
 use crate::team::Team;
 
-/// All that a run is made with.
+/// The complete inputs of a run.
 #[derive(Debug)]
 pub struct PreparedRun {
     programs: Programs,
@@ -27,16 +28,14 @@ pub struct PreparedRun {
 }
 
 impl PreparedRun {
-    /// Asks the environment who acts, and has every stage check its command line.
+    /// Asks the environment for its agents, and has every stage check its command line.
     ///
     /// # Errors
-    /// The first value that is none of its flag's (exit 2), or that of the stage which refuses.
+    /// A flag's value is invalid (exit 2), or a stage refuses its command line (that stage's exit code).
     pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<PreparedRun> {
         let acting = environment::ask(&programs, &mut settings)?;
         method::settle(&mut settings)?;
-        if settings.text("max_tokens").is_empty() {
-            settings.set_text("max_tokens", acting.max_tokens.to_string());
-        }
+        settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
         let run = match settings.text("run") {
             "" => format!("runs/{}", acting.env),
             run => run.to_owned(),
@@ -47,12 +46,14 @@ impl PreparedRun {
         }
         let path = absolute(Path::new(&run))?;
         let team = Team::new(&settings, &acting)?;
-        let prepared = PreparedRun { programs, settings, acting, team, path, launcher };
+        let mut prepared = PreparedRun { programs, settings, acting, team, path, launcher };
         prepared.plan().check()?;
+        // What may take long comes after what is refused at once.
+        model::settle(&prepared.programs, &mut prepared.settings, &prepared.path)?;
         Ok(prepared)
     }
 
-    /// What the stages' command lines follow from.
+    /// The inputs of the stages' command lines.
     pub fn plan(&self) -> Plan<'_> {
         Plan {
             programs: &self.programs,
@@ -64,22 +65,21 @@ impl PreparedRun {
         }
     }
 
-    /// The values that bind the run.
+    /// The values that the run must keep.
     ///
     /// # Errors
-    /// A policy that was handed in cannot be read (exit 74); `rollout` is another program (exit 1).
+    /// A policy given by the user cannot be read (exit 74); `rollout` is not this project's (exit 1).
     pub fn values(&self) -> Result<Map<String, Value>> {
         let build = self.programs.build(self.settings.text("device"))?;
         held::values(&self.settings, &self.acting, &build)
     }
 
-    /// The run directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// The absolute path; a path that goes up is resolved.
+/// The absolute path, with `..` resolved.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
     let goes_up = path.components().any(|part| part == std::path::Component::ParentDir);
     let found = if goes_up {

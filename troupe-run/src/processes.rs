@@ -1,4 +1,4 @@
-//! Signals, and the processes that end with this one. A signal ends all descendants, whatever they do with theirs.
+//! Signal handling: a signal ends this process and all its descendants, even those that ignore it.
 
 use std::fs;
 use std::process::Command;
@@ -13,12 +13,12 @@ use signal_hook::iterator::Signals;
 
 use crate::words::quoted;
 
-/// How long descendants have after SIGTERM.
+/// How long descendants have to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_millis(800);
 
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// The message when a signal stops the run.
+/// What the message about a signal mentions.
 #[derive(Debug)]
 struct StopMessage {
     step: Option<u64>,
@@ -41,18 +41,18 @@ pub fn is_resumable(run: &std::path::Path) {
     said().resumable = Some(run.display().to_string());
 }
 
-/// What a user types to start this.
+/// The command that the user typed.
 pub fn called() -> String {
     std::env::var("TROUPE_CALLED").unwrap_or_else(|_| "./pipeline.sh".to_owned())
 }
 
-/// From now on a signal stops all processes of the run, and then this one.
+/// From now on a signal ends all descendants, and then this process.
 ///
 /// # Errors
-/// Signals cannot be watched (exit 69).
+/// Signal handlers cannot be installed (exit 69).
 pub fn heed_signals() -> Result<()> {
     let unavailable = |error| Failure::unavailable(format!("signals cannot be watched: {error}"));
-    // A file at its size limit is an error of the write, like a full disk.
+    // Exceeding the file size limit then fails the write, like a full disk.
     signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map_err(unavailable)?;
     let heeded = [SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| !is_ignored(*signal));
     let mut signals = Signals::new(heeded).map_err(unavailable)?;
@@ -65,9 +65,9 @@ pub fn heed_signals() -> Result<()> {
     Ok(())
 }
 
-/// Returns true if whoever started this ignores a signal, as `nohup` does.
+/// Returns true if the parent process set this signal to be ignored, as `nohup` does.
 fn is_ignored(signal: i32) -> bool {
-    // SAFETY: it writes one action, for which there is room, and changes none.
+    // SAFETY: it only reads the current action, into a buffer of the right size.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0
@@ -75,8 +75,8 @@ fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Returns unless a signal is stopping the run: what fails now fails because of it. A process that got the signal with this one may
-/// have ended before this one noticed it.
+/// Blocks if a signal is stopping the run, so that failures caused by the signal are not reported. A child
+/// may receive the signal and fail before this process handles it.
 pub fn wait_if_stopping() {
     for _ in 0..10 {
         if STOPPING.load(Ordering::SeqCst) {
@@ -100,14 +100,14 @@ fn stop(signal: i32) -> ! {
         "pipeline.sh: stopped{step}\nhint: the same command goes on from there{}\n",
         printable(&resume)
     );
-    // A closed stderr leaves nobody to tell.
+    // If stderr is closed, there is nobody to tell.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     std::process::exit(128 + signal)
 }
 
-/// Ends a process and all that it started.
+/// Ends a process and all its descendants.
 pub fn kill_with_descendants(process: u32) {
-    send("STOP", &[process]); // it starts no more
+    send("STOP", &[process]); // so that it starts no more processes
     end_descendants(process);
     send("KILL", &[process]);
 }
@@ -115,7 +115,7 @@ pub fn kill_with_descendants(process: u32) {
 fn end_descendants(process: u32) {
     let mut all = Vec::new();
     loop {
-        // A stopped process starts no more processes, so the search ends when it finds no new ones.
+        // Stopped processes start no others, so the search ends once it finds no new ones.
         let found: Vec<u32> = descendants(process).into_iter().filter(|pid| !all.contains(pid)).collect();
         if found.is_empty() {
             break;
@@ -140,12 +140,12 @@ fn send(signal: &str, processes: &[u32]) {
         _ => libc::SIGKILL,
     };
     for process in processes.iter().filter_map(|pid| i32::try_from(*pid).ok()) {
-        // SAFETY: a signal to a process that may be gone already.
+        // SAFETY: sends a signal; the process may be gone already, which is only an error code.
         unsafe { libc::kill(process, number) };
     }
 }
 
-/// The processes that a process started, and those that they did.
+/// All descendants of a process.
 fn descendants(process: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = vec![process];
@@ -173,13 +173,13 @@ fn children(process: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Returns true if a process has not ended. A process that has ended has no command line, even if its parent
-/// has not waited for it.
+/// Returns true if a process has not ended. The command line of an ended process is empty even before
+/// its parent waits for it.
 fn is_running(process: u32) -> bool {
     match fs::read(format!("/proc/{process}/cmdline")) {
         Ok(line) => !line.is_empty(),
         Err(_) if std::path::Path::new("/proc/self/cmdline").exists() => false,
-        // SAFETY: no signal is sent.
+        // SAFETY: signal 0 only checks that the process exists.
         Err(_) => i32::try_from(process).is_ok_and(|pid| unsafe { libc::kill(pid, 0) } == 0),
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         assert!(below.len() >= 2, "{below:?}");
         kill_with_descendants(child.id());
         child.wait().unwrap();
-        // Orphans are reaped by init, or not at all.
+        // Orphans may stay zombies if nothing reaps them; `is_running` counts zombies as ended.
         let asked = Instant::now();
         while below.iter().any(|pid| is_running(*pid)) {
             assert!(asked.elapsed() < Duration::from_secs(60), "{below:?}");

@@ -1,4 +1,4 @@
-//! The programs of a run: where they are, what their environment is, and the libraries that they need.
+//! Finds and runs the programs of a run, and the libraries that they need.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -10,25 +10,25 @@ use serde_json::Value;
 
 use crate::settings::Settings;
 
-/// Where the programs and scripts are, and what their environment has.
+/// The locations of programs and scripts, and their environment.
 #[derive(Clone, Debug)]
 pub struct Programs {
     /// The folder of the programs.
     bin: PathBuf,
     /// The folder of `pipeline.sh`.
     root: PathBuf,
-    /// What they find: the caller's programs before those of this project, so that `python3` is the caller's.
+    /// Their search path: the caller's programs before this project's, so that `python3` is the caller's.
     path: OsString,
     variables: Vec<(&'static str, OsString)>,
 }
 
-/// The failure of a program that has said why.
+/// A failure whose program has already printed the cause.
 pub fn silent(code: u8) -> Failure {
     Failure { code, ..Failure::work("") }
 }
 
 impl Programs {
-    /// Those of `pipeline.sh`, which names both folders.
+    /// The programs of `pipeline.sh`, which names both folders.
     ///
     /// # Errors
     /// It was not `pipeline.sh` that started this.
@@ -48,22 +48,20 @@ impl Programs {
         Ok(Programs { bin, root: root.into(), path, variables: Vec::new() })
     }
 
-    /// The path of a program.
     pub fn path_of(&self, program: &str) -> String {
         self.bin.join(program).display().to_string()
     }
 
-    /// `pipeline.sh`.
     pub fn script(&self) -> PathBuf {
         self.root.join("pipeline.sh")
     }
 
-    /// Adds to what all programs find in their environment.
+    /// Adds an environment variable for all programs.
     pub fn set(&mut self, name: &'static str, value: impl Into<OsString>) {
         self.variables.push((name, value.into()));
     }
 
-    /// A program of this project, or another by its path, ready to start.
+    /// A command that runs one of this project's programs, or another one by path.
     pub fn command(&self, program: &str) -> Command {
         let own = self.bin.join(program);
         let mut command = Command::new(if own.is_file() { own } else { program.into() });
@@ -75,7 +73,7 @@ impl Programs {
     /// Runs a program to its end.
     ///
     /// # Errors
-    /// That of the program, which has said why.
+    /// The program's failure; the program has printed its cause.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let status = self.command(program).args(arguments).status();
         let status = status.map_err(|error| cannot_start(program, &error))?;
@@ -88,7 +86,7 @@ impl Programs {
     /// What a program prints.
     ///
     /// # Errors
-    /// That of the program, which has said why.
+    /// The program's failure; the program has printed its cause.
     pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| cannot_start(program, &error))?;
@@ -98,10 +96,11 @@ impl Programs {
         }
     }
 
-    /// Builds what a run needs and not all runs do, fetches the libraries that are missing, and checks that the programs are there.
+    /// Builds optional programs that this run needs, fetches missing libraries, and checks
+    /// that all programs exist.
     ///
     /// # Errors
-    /// What cannot be built or fetched.
+    /// Something cannot be built or fetched.
     pub fn set_up(&mut self, settings: &Settings) -> Result<()> {
         let ranks = settings.number("ranks") > 1;
         if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT").filter(|_| ranks) {
@@ -141,7 +140,7 @@ impl Programs {
     }
 
     /// The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the plain one would
-    /// keep `rollout` off the GPU. Only what they do not find is fetched.
+    /// keep `rollout` off the GPU. Only missing libraries are fetched.
     fn fetch_cuda(&self) -> Result<()> {
         let told = self.printed("rollout", &["--version", "--format", "json"])?;
         let told: Value = serde_json::from_str(&told)
@@ -172,14 +171,14 @@ impl Programs {
         self.printed(&fetch, &needed).map(drop)
     }
 
-    /// The build of `rollout` and its ONNX Runtime, without the path where that is found, or why it is not.
+    /// The version of `rollout` and its ONNX Runtime, without its path, or why ONNX Runtime is not found.
     ///
     /// # Errors
-    /// It is another program; or the library that was just there cannot be opened.
+    /// `rollout` is not this project's program, or ONNX Runtime cannot be opened.
     pub fn build(&self, device: &str) -> Result<String> {
         let child = self.command("rollout").arg("--version").stdout(Stdio::piped()).spawn();
         let mut child = child.map_err(|error| cannot_start("rollout", &error))?;
-        // It goes on to look for CUDA's libraries, which nobody waits for.
+        // `rollout --version` goes on to search for CUDA libraries; do not wait for that.
         let mut lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
         let mut line = || lines.as_mut().and_then(|lines| lines.next()?.ok()).unwrap_or_default();
         let (version, runtime) = (line(), line());
@@ -205,7 +204,7 @@ impl Programs {
 fn build(checkout: &Path, what: &[&str]) -> Result<()> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--release", "--workspace", "--locked"]).args(what).current_dir(checkout);
-    // stdout is the run's.
+    // stdout carries the run's output, so cargo may not write to it.
     let status = cargo.stdout(Stdio::null()).status().map_err(|error| cannot_start("cargo", &error))?;
     if status.success() {
         Ok(())
@@ -214,13 +213,13 @@ fn build(checkout: &Path, what: &[&str]) -> Result<()> {
     }
 }
 
-/// A program that does not start.
+/// The error for a program that does not start.
 pub fn cannot_start(program: &str, error: &std::io::Error) -> Failure {
     Failure::unavailable(format!("{program} cannot be started: {error}"))
         .hint("see that it is there and may be run, and that there is memory for one more process")
 }
 
-/// The exit code of a process, as shells have it.
+/// A process's exit code by shell convention: 128 + N for signal N.
 pub fn code_of(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);

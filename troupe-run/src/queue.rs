@@ -1,5 +1,5 @@
-//! Runs one after another: `seeds` and `[sweep]`. Finished runs are skipped, unfinished ones resume, and
-//! failed ones are named at the end.
+//! Trains several runs in turn, for `seeds` and `[sweep]`. Finished runs are skipped, unfinished ones resume,
+//! and failures are listed at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -18,15 +18,15 @@ use crate::settings::Settings;
 use crate::sweep;
 use crate::words::quoted;
 
-/// The last that is given of a flag.
+/// The last value given for a flag.
 fn given<'a>(asked: &'a RunRequest, name: &str) -> Option<&'a str> {
     asked.flags.iter().rfind(|given| given.name == name).map(|given| given.value.as_str())
 }
 
-/// Trains all of them.
+/// Trains all runs.
 ///
 /// # Errors
-/// A value of any run (exit 2), before the first begins; some failed, with the code of the first which did.
+/// A run has an invalid value (exit 2, before any run begins); some runs failed (exit code of the first).
 pub fn run(asked: &RunRequest) -> Result<()> {
     if given(asked, "evaluate").is_some() {
         return Err(Failure::usage("--evaluate plays policies once, and not for several seeds or values")
@@ -84,7 +84,7 @@ pub fn run(asked: &RunRequest) -> Result<()> {
     Err(failure)
 }
 
-/// The folder of the runs' folders.
+/// The folder that holds the runs.
 fn folder(asked: &RunRequest) -> Result<PathBuf> {
     let folder = match (given(asked, "run"), &asked.name) {
         (Some(run), _) => run.to_owned(),
@@ -106,7 +106,7 @@ fn is_done(prepared: &PreparedRun) -> bool {
     Progress::of(prepared.path()).is_done(settings.number("steps"), tokens, settings.number("eval_every") > 0)
 }
 
-/// A run that is done is one with these values.
+/// Checks that a finished run was made with the same values.
 fn bound(prepared: &PreparedRun) -> Result<()> {
     let values = prepared.values()?;
     match held::compare(prepared.path(), &values)? {
@@ -115,7 +115,7 @@ fn bound(prepared: &PreparedRun) -> Result<()> {
     }
 }
 
-/// One page of all runs that have a step.
+/// Draws one report page of all runs that have a step.
 fn compare(folder: &Path, runs: &[(&str, PreparedRun)]) -> Result<()> {
     let begun: Vec<String> = runs
         .iter()

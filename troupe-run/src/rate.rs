@@ -1,4 +1,4 @@
-//! How many episodes of a training step succeeded.
+//! The success rate of a training step.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::programs::Programs;
 
-/// Successes over episodes of a step.
+/// The rate as text: `0.500 (8/16)`.
 pub fn of_step(programs: &Programs, step: &Path) -> String {
     counted_rate(step).unwrap_or_else(|| evaluated_rate(programs, &step.join("samples.jsonl")))
 }
 
-/// By the counts of `rollout` at the end of the step's metrics, which is next to nothing to read. Only of one environment, each task of
-/// which was played once and could be scored.
+/// The rate from the counts in the metrics' `end` line, which is cheap to read. `None` unless there is one
+/// environment, each task was played once, and no episode failed.
 fn counted_rate(step: &Path) -> Option<String> {
     let metrics = fs::read_to_string(step.join("metrics.jsonl")).ok()?;
     let tasks = fs::read_to_string(step.join("tasks.jsonl")).ok()?;
@@ -47,7 +47,7 @@ fn counted_rate(step: &Path) -> Option<String> {
     is_plain.then(|| format!("{:.3} ({solved}/{episodes})", solved as f64 / episodes as f64))
 }
 
-/// By what `report` says of the `episode` lines alone: samples are most of the file.
+/// The rate as `report` computes it, from the `episode` lines alone, because most of the file is samples.
 fn evaluated_rate(programs: &Programs, samples: &Path) -> String {
     let counted = || -> Option<String> {
         let text = fs::read(samples).ok()?;
@@ -96,7 +96,8 @@ mod tests {
         assert_eq!(rate(&three, &end(3, 2, 0, "e")).as_deref(), Some("0.667 (2/3)"));
         let shards = format!("{},{}", end(2, 1, 0, "e"), end(1, 0, 0, "e"));
         assert_eq!(rate(&three, &shards).as_deref(), Some("0.333 (1/3)"));
-        // A task that comes twice, one that failed, two environments, episodes side by side, another stage: `report` says how they count.
+        // In these cases `report` must count: a repeated task, a failed episode, two environments, parallel
+        // episodes, a custom stage.
         for (tasks, ends) in [
             (&["e/1", "e/1", "e/3"][..], end(3, 2, 0, "e")),
             (&three, end(3, 2, 1, "e")),

@@ -1,4 +1,4 @@
-//! `--runs`: the runs in a folder, with their state, steps, best evaluation and size.
+//! `--runs`: lists the runs in a folder with their state, steps, best evaluation and size.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -13,19 +13,19 @@ use crate::file;
 use crate::programs::Programs;
 use crate::settings::Settings;
 
-/// How deep below the folder a run may be: inside a sweep's folder.
+/// How deep to search for runs: a sweep's runs are one folder deeper.
 const DEPTH: usize = 3;
 
-/// How far a run is, by its files.
+/// The progress of a run, judged by its files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     run: PathBuf,
-    /// The last step that counts; 0 is before the first.
+    /// The last committed step; 0 before training.
     pub last: Option<u64>,
 }
 
 impl Progress {
-    /// Progress of a run; zero for a folder that is no run.
+    /// Reads a run's progress; `last` is `None` if the folder is not a run.
     pub fn of(run: &Path) -> Progress {
         let steps = fs::read_dir(run.join("steps")).into_iter().flatten().flatten();
         let committed = steps.filter_map(|entry| {
@@ -35,7 +35,7 @@ impl Progress {
         Progress { run: run.to_path_buf(), last: committed.max() }
     }
 
-    /// Returns true if it has ended: by its steps or its tokens, and with its last evaluation.
+    /// Returns true if the run reached its number of steps or tokens and has its last evaluation.
     pub fn is_done(&self, steps: u64, tokens: Option<u64>, evaluates: bool) -> bool {
         let Some(last) = self.last else { return false };
         let metrics = |step: u64| self.run.join(format!("steps/{step:06}/metrics.jsonl"));
@@ -45,18 +45,18 @@ impl Progress {
     }
 }
 
-/// Returns true if somebody has the lock of a run.
+/// Returns true if a process holds the run's lock.
 fn is_running(run: &Path) -> bool {
     File::open(run.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
-/// What a run was asked to be.
+/// The recorded settings of a run.
 fn settings(run: &Path) -> Option<Settings> {
     Settings::new(&file::of_run(run).ok()?).ok()
 }
 
-/// Size of a folder on the disk, in bytes; hard links count once.
+/// Disk usage of a folder in bytes; hard links count once.
 fn size(folder: &Path, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -82,7 +82,7 @@ fn shown_size(bytes: u64) -> String {
     format!("{size:.1} TB")
 }
 
-/// The runs at or below a folder, in order.
+/// The runs in a folder and below it, in order.
 fn found(folder: &Path, depth: usize) -> Vec<PathBuf> {
     if folder.join("run.json").is_file() {
         return vec![folder.to_path_buf()];
@@ -126,10 +126,10 @@ fn row(programs: &Programs, folder: &Path, run: &Path) -> [String; 5] {
     ]
 }
 
-/// Prints a row for each run at or below a folder.
+/// Prints a row for each run.
 ///
 /// # Errors
-/// There is none (exit 2); stdout cannot be written (exit 74).
+/// There is no run (exit 2); stdout cannot be written (exit 74).
 pub fn print(programs: &Programs, folder: &Path) -> Result<()> {
     let runs = found(folder, DEPTH);
     if runs.is_empty() {

@@ -1,4 +1,4 @@
-//! What a run is asked to be: the values of all flags, checked one by one and against each other.
+//! The settings of a run: the validated values of all flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,25 +6,26 @@ use record::failure::{Failure, Result};
 
 use crate::flags::{self, Given, Kind, is_number};
 use crate::kind::{self, PolicyKind};
+use crate::model::Model;
 
 /// The stages of the pipe that take flags, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
 
-/// Who plays with which policy.
+/// Which policy plays which agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// All agents with one.
+    /// One policy for all agents.
     Shared,
     /// A policy per agent.
     PerRole,
     /// An adapter per agent over one base.
     AdapterPerRole,
-    /// Given by the user: agents, and directories or URLs.
+    /// Given by the user: pairs of an agent and a directory or URL.
     Named(Vec<(String, String)>),
 }
 
 impl PolicyChoice {
-    /// The words of the command line.
+    /// The choice as command-line words.
     pub fn words(&self) -> Vec<String> {
         match self {
             PolicyChoice::Shared => vec!["shared".to_owned()],
@@ -37,26 +38,31 @@ impl PolicyChoice {
     }
 }
 
-/// All values of a run, and which of them were given.
+/// The values of all flags, and which of them were given.
 #[derive(Clone, Debug)]
 pub struct Settings {
     texts: BTreeMap<&'static str, String>,
     given: BTreeSet<&'static str>,
-    /// Who plays with which policy.
     pub policies: PolicyChoice,
-    /// Settings of the environment, `NAME=VALUE`.
+    /// Environment settings, `NAME=VALUE`.
     pub set: Vec<String>,
     /// Agents that are trained; empty: all that are not played by a server.
     pub train: Vec<String>,
+    /// Texts that end a completion, each `TEXT` or `ROLE=TEXT`.
+    pub stop: Vec<String>,
     /// More flags of stages, by stage: the words of `--flags`.
     pub flags: BTreeMap<String, String>,
-    /// Commands in place of stages.
+    /// Custom commands of stages (`--stage`).
     pub stage: BTreeMap<String, String>,
     /// By which of the three columns the numbers default.
     pub kind: PolicyKind,
+    /// The model that new policies are made from, once it is on this machine.
+    pub model: Option<Model>,
+    /// The learning rate that follows from its size.
+    pub rate: Option<String>,
 }
 
-/// Returns true if what plays an agent is a server, of which nothing is trained.
+/// Returns true if the policy is a server's URL, which is never trained.
 pub fn is_server(what: &str) -> bool {
     what.starts_with("http://") || what.starts_with("https://")
 }
@@ -65,6 +71,51 @@ const HELP: &str = "./pipeline.sh --help says what the flags take";
 
 fn usage(message: impl std::fmt::Display) -> Failure {
     Failure::usage(message).hint(HELP)
+}
+
+/// A number as a flag has it.
+fn number(kind: Kind, dashed: &str, value: &str) -> Result<String> {
+    if let Kind::Whole(least) | Kind::WholeByRole(least) = kind {
+        let digits = (1..=12).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
+        let number = value.parse::<u64>().ok().filter(|_| digits);
+        let number = number
+            .ok_or_else(|| usage(format!("{dashed} {value}: not a whole number of at most 12 digits")))?;
+        return match number < least {
+            true => Err(usage(format!("{dashed} must be at least {least}"))),
+            false => Ok(number.to_string()), // 010 is ten
+        };
+    }
+    match value.parse::<f64>() {
+        _ if !is_number(value) => Err(usage(format!("{dashed} {value}: not a number"))),
+        Ok(number) if number < 0.0 => Err(usage(format!("{dashed} {value} must not be negative"))),
+        _ => Ok(value.to_owned()),
+    }
+}
+
+/// The words `X` and `ROLE=X` of `before` and `value`, the value for all others first. The later of two for one
+/// agent counts.
+fn by_role(kind: Kind, dashed: &str, before: &str, value: &str) -> Result<String> {
+    let mut words: Vec<(&str, String)> = Vec::new();
+    for word in before.split(' ').chain(value.split(' ')).filter(|word| !word.is_empty()) {
+        let (role, text) = word.split_once('=').unwrap_or(("", word));
+        if word.starts_with('=') {
+            return Err(usage(format!("{dashed} {word}: not X or ROLE=X")));
+        }
+        let text = number(kind, dashed, text)?;
+        words.retain(|(known, _)| *known != role);
+        words.push((role, text));
+    }
+    words.sort_by_key(|(role, _)| !role.is_empty());
+    match words.is_empty() {
+        true => Err(usage(format!("{dashed} {value}: not a number"))),
+        false => {
+            let word = |(role, text): &(&str, String)| match role.is_empty() {
+                true => text.clone(),
+                false => format!("{role}={text}"),
+            };
+            Ok(words.iter().map(word).collect::<Vec<_>>().join(" "))
+        }
+    }
 }
 
 impl Settings {
@@ -80,9 +131,12 @@ impl Settings {
             policies: PolicyChoice::Shared,
             set: Vec::new(),
             train: Vec::new(),
+            stop: Vec::new(),
             flags: BTreeMap::new(),
             stage: BTreeMap::new(),
             kind: PolicyKind::Tiny,
+            model: None,
+            rate: None,
         };
         given.iter().try_for_each(|given| settings.take(given))?;
         settings.choose_defaults()?;
@@ -95,24 +149,51 @@ impl Settings {
         self.texts.get(name).map_or("", String::as_str)
     }
 
-    /// A whole number; 1 for the program's default.
+    /// An integer; 1 for the program's default.
     pub fn number(&self, name: &str) -> u64 {
         self.text(name).parse().unwrap_or(1)
     }
 
-    /// Returns true if a switch is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.text(name) == "yes"
     }
 
-    /// Returns true if a flag was given.
     pub fn is_given(&self, name: &str) -> bool {
         self.given.contains(name)
     }
 
-    /// Sets a value that follows from others.
+    /// Sets a derived value.
     pub fn set_text(&mut self, name: &'static str, value: impl Into<String>) {
         self.texts.insert(name, value.into());
+    }
+
+    /// Sets the value of agents that the flag does not name, unless there is one.
+    pub fn set_for_others(&mut self, name: &'static str, value: &str) {
+        let text = self.text(name);
+        if text.split(' ').all(|word| word.is_empty() || word.contains('=')) {
+            let text = format!("{value} {text}");
+            self.set_text(name, text.trim());
+        }
+    }
+
+    /// The agents that a flag names which has values for one, with its name.
+    pub fn roles(&self) -> impl Iterator<Item = (String, &str)> {
+        let numbers =
+            flags::all().filter(|flag| matches!(flag.kind, Kind::NumberByRole | Kind::WholeByRole(_)));
+        let words =
+            numbers.flat_map(|flag| self.text(flag.name).split(' ').map(|word| (flag.dashed(), word)));
+        let stops = self.stop.iter().map(|text| ("--stop".to_owned(), text.as_str()));
+        let roles = words.chain(stops).filter_map(|(flag, word)| Some((flag, word.split_once('=')?.0)));
+        roles.filter(|(_, role)| !role.is_empty())
+    }
+
+    /// Returns true if some tokens cannot be sampled.
+    pub fn is_truncated(&self) -> bool {
+        let all = [("top_p", 1.0), ("top_k", 0.0), ("min_p", 0.0)];
+        all.into_iter().any(|(name, everything)| {
+            let numbers = self.text(name).split(' ').map(|word| word.rsplit('=').next().unwrap_or_default());
+            numbers.filter_map(|number| number.parse::<f64>().ok()).any(|number| number != everything)
+        })
     }
 
     /// Returns true if more flags of a stage name this one.
@@ -124,7 +205,7 @@ impl Settings {
         })
     }
 
-    /// Returns true if the tasks come from this project's environments and depend only on the step.
+    /// Returns true if tasks come from this project's environments, and so depend only on the step.
     pub fn has_own_tasks(&self) -> bool {
         !self.stage.contains_key("tasks") && self.text("env_command").is_empty()
     }
@@ -132,25 +213,13 @@ impl Settings {
     fn take(&mut self, Given { name, value }: &Given) -> Result<()> {
         let Some(flag) = flags::find(name) else { return Ok(()) };
         let dashed = flag.dashed();
-        self.given.insert(flag.name);
+        let is_first = self.given.insert(flag.name);
         let mut text = value.clone();
         match flag.kind {
-            Kind::Whole(least) => {
-                let digits = (1..=12).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_digit());
-                let number = value.parse::<u64>().ok().filter(|_| digits);
-                let number = number.ok_or_else(|| {
-                    usage(format!("{dashed} {value}: not a whole number of at most 12 digits"))
-                })?;
-                if number < least {
-                    return Err(usage(format!("{dashed} must be at least {least}")));
-                }
-                text = number.to_string(); // 010 is ten
-            }
-            Kind::Number if !is_number(value) => {
-                return Err(usage(format!("{dashed} {value}: not a number")));
-            }
-            Kind::Number if value.parse::<f64>().is_ok_and(|number| number < 0.0) => {
-                return Err(usage(format!("{dashed} {value} must not be negative")));
+            Kind::Whole(_) | Kind::Number => text = number(flag.kind, &dashed, value)?,
+            Kind::NumberByRole | Kind::WholeByRole(_) => {
+                let before = if is_first { "" } else { self.text(flag.name) };
+                text = by_role(flag.kind, &dashed, before, value)?;
             }
             Kind::Betas if value.split(',').count() != 2 || !value.split(',').all(is_number) => {
                 return Err(usage(format!("{dashed} {value}: not two numbers with a comma between them")));
@@ -169,14 +238,14 @@ impl Settings {
                 self.set.push(value.clone());
             }
             Kind::Table => return self.take_of_stage(flag.name, value),
+            Kind::List if *name == "stop" => {
+                if value.split_once('=').map_or(value.as_str(), |(_, text)| text).is_empty() {
+                    return Err(usage(format!("{dashed} {value}: not TEXT or ROLE=TEXT")));
+                }
+                self.stop.push(value.clone());
+            }
             Kind::List => self.train.push(value.clone()),
-            Kind::Number
-            | Kind::Betas
-            | Kind::Text
-            | Kind::Choice(_)
-            | Kind::Seeds
-            | Kind::Optional(_)
-            | Kind::Switch => {}
+            Kind::Betas | Kind::Text | Kind::Choice(_) | Kind::Seeds | Kind::Optional(_) | Kind::Switch => {}
         }
         self.texts.insert(flag.name, text);
         Ok(())
@@ -223,7 +292,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Chooses the defaults that follow from the kind of policy.
+    /// Fills in the defaults that depend on the kind of policy.
     fn choose_defaults(&mut self) -> Result<()> {
         self.kind = match &self.policies {
             PolicyChoice::Named(pairs) => {
@@ -232,7 +301,7 @@ impl Settings {
                         .hint("leave one of them out"));
                 }
                 match pairs.iter().find(|(_, what)| !is_server(what)) {
-                    Some((_, directory)) => kind::of(directory.as_ref()), // the first decides
+                    Some((_, directory)) => kind::of(directory.as_ref()), // the first policy decides
                     None if self.is_given("evaluate") => PolicyKind::Pretrained,
                     None => {
                         return Err(Failure::usage(
@@ -251,12 +320,15 @@ impl Settings {
             self.given.insert("warmup");
         }
         for flag in flags::all() {
+            let default = flag.defaults[self.kind as usize];
             if !self.is_given(flag.name) {
-                self.set_text(flag.name, flag.defaults[self.kind as usize]);
+                self.set_text(flag.name, default);
+            } else if matches!(flag.kind, Kind::NumberByRole | Kind::WholeByRole(_)) {
+                self.set_for_others(flag.name, default);
             }
         }
         if self.text("kl").parse() == Ok(0.0) {
-            self.set_text("kl", "0"); // 0.0 is none either
+            self.set_text("kl", "0"); // 0.0 also means no KL
         }
         if self.text("dtype").is_empty() && self.text("device") == "cpu" {
             self.set_text("dtype", "float32");
@@ -287,6 +359,52 @@ mod tests {
         assert!(!adapters.is_on("keep_best"));
         assert_eq!(settings("--env-command x").unwrap().number("warmup"), 0);
         assert_eq!(settings("--env-command x --warmup 5").unwrap().number("warmup"), 5);
+    }
+
+    #[test]
+    fn an_agent_may_have_a_value_of_its_own() {
+        let one = settings("--temperature planner=1.2").unwrap();
+        assert_eq!(one.text("temperature"), "1.0 planner=1.2", "the others have the default");
+        let pretrained = settings("--model smollm2 --temperature planner=1 --temperature tool=0.5").unwrap();
+        assert_eq!(pretrained.text("temperature"), "0.7 planner=1 tool=0.5");
+        let later = settings("--temperature planner=1 --temperature 0.5 --temperature planner=2").unwrap();
+        assert_eq!(later.text("temperature"), "0.5 planner=2", "the later counts");
+        // The form of a file.
+        let words = Given { name: "max_tokens", value: "64 planner=8".to_owned() };
+        let mut file = Settings::new(&[words]).unwrap();
+        file.set_for_others("max_tokens", "32");
+        assert_eq!(file.text("max_tokens"), "64 planner=8");
+        let mut own = settings("--max-tokens planner=8").unwrap();
+        own.set_for_others("max_tokens", "32");
+        assert_eq!(own.text("max_tokens"), "32 planner=8");
+        let roles = |words: &str| {
+            settings(words).unwrap().roles().map(|(flag, role)| format!("{flag} {role}")).collect::<Vec<_>>()
+        };
+        assert_eq!(roles("--top-k a=3 --min-p 0.1 --stop b=x --stop =c=d"), ["--top-k a", "--stop b"]);
+        for bad in [
+            "--temperature a=warm",
+            "--temperature =1",
+            "--top-k a=1.5",
+            "--max-tokens a=0",
+            "--min-p a=-1",
+            "--stop a=",
+        ] {
+            assert_eq!(settings(bad).unwrap_err().code, 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn truncation_is_what_leaves_tokens_out() {
+        for (words, truncated) in [
+            ("", false),
+            ("--top-p 1 --top-k 0 --min-p 0.0", false),
+            ("--top-p a=0.9", true),
+            ("--top-k 20", true),
+            ("--min-p 0.05 --min-p a=0", true),
+            ("--temperature 0.5 --stop x", false),
+        ] {
+            assert_eq!(settings(words).unwrap().is_truncated(), truncated, "{words}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
-//! `troupe-run shards N LAUNCHER THREADS ROLLOUT FLAG...`: `rollout` by N processes, each of which plays
-//! every N-th task of stdin and writes a separate file. A file gets its name once it is complete, so that
-//! only failed or killed shards are played again, now or by the next pipeline.sh. stdout has all of them, in
-//! order.
+//! `troupe-run shards N LAUNCHER THREADS ROLLOUT FLAG...`: runs N processes of `rollout`. Each plays every
+//! N-th task of stdin and writes its own file, which is renamed once complete. So a retry, or the next
+//! `pipeline.sh`, plays only the shards that failed or were killed. stdout is all shards in order.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -13,7 +12,7 @@ use record::failure::{Failure, Result};
 use crate::disk;
 use crate::programs::{cannot_start, code_of};
 
-/// How often a shard is played, at most.
+/// Number of attempts per shard.
 const TRIES: usize = 3;
 
 struct ShardedStep<'a> {
@@ -26,10 +25,10 @@ struct ShardedStep<'a> {
     tasks: PathBuf,
 }
 
-/// The program.
+/// Runs the program.
 ///
 /// # Errors
-/// That of the first shard which failed.
+/// A shard fails after all attempts.
 pub fn run(arguments: &[String]) -> Result<()> {
     let step = std::env::var("STEP").ok().and_then(|step| step.parse::<u64>().ok());
     let (Some(run), Some(step), [count, launcher, threads, command @ ..]) =
@@ -88,7 +87,7 @@ impl ShardedStep<'_> {
         self.folder.join(format!("shard-{shard}-of-{}.jsonl", self.count))
     }
 
-    /// Keeps the tasks of stdin, and of the shards that are whole those which were played from the same ones.
+    /// Saves the tasks of stdin. Keeps completed shards only if they were played from the same tasks.
     fn take_tasks(&self) -> Result<()> {
         let mut tasks = Vec::new();
         io::stdin()
@@ -126,7 +125,7 @@ impl ShardedStep<'_> {
                     disk::sync(&file.with_extension("tmp"))?;
                     return disk::rename(&file.with_extension("tmp"), &file);
                 }
-                2 | 65 | 130 | 143 => break, // would fail again, or is not wanted any more
+                2 | 65 | 130 | 143 => break, // a retry would fail again, or the run was stopped
                 _ => {}
             }
         }
@@ -139,7 +138,7 @@ impl ShardedStep<'_> {
         let output = File::create(file).map_err(|error| disk::failed("write", file, &error))?;
         let mut command;
         if self.is_by_slurm {
-            // The shard opens its files on its node, because Slurm breaks long lines that it forwards.
+            // The process opens its files on its node, because Slurm breaks long lines that it forwards.
             command = Command::new("srun");
             command.args(["--ntasks=1", "--exact", "--input=none", "--quiet", "bash", "-c"]);
             command.args(["exec \"${@:3}\" <\"$1\" >\"$2\"", "shard"]).arg(&self.tasks).arg(file);
@@ -157,13 +156,13 @@ impl ShardedStep<'_> {
             command.arg("--threads").arg(self.threads.to_string());
         }
         if shard > 0 && !self.command.iter().any(|word| word == "--quiet") {
-            command.arg("--quiet"); // the first speaks for all
+            command.arg("--quiet"); // the first shard reports progress for all
         }
         command.status().map(code_of).map_err(|error| cannot_start("rollout", &error))
     }
 }
 
-/// Removes leftovers of shards in the folder of a step, except of the current number of shards.
+/// Removes a step's shard files, except for the current number of shards.
 ///
 /// # Errors
 /// I/O (exit 74).

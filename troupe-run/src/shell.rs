@@ -1,4 +1,5 @@
-//! The pipes of `pipeline.sh`: which of them is run next is told to a shell that stays, and it answers with exit codes.
+//! Runs the pipes of `pipeline.sh`. A shell process stays alive, reads which pipe to run next, and
+//! answers with exit codes.
 
 use std::fs;
 use std::fs::File;
@@ -13,20 +14,19 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::processes;
 use crate::programs::{Programs, cannot_start};
 
-/// A pipe of `pipeline.sh`, with the names of its parts from left to right.
+/// A pipe of `pipeline.sh`, with the names of its stages from left to right.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipe {
     name: &'static str,
     parts: &'static [&'static str],
 }
 
-/// Demonstrations, and the update on them.
+/// Trains on demonstrations.
 pub const WARM_UP: Pipe = Pipe { name: "warm-up", parts: &["demo", "policy encode", "update"] };
-/// The test tasks, and how they are played.
+/// Plays the test tasks.
 pub const EVALUATION: Pipe = Pipe { name: "evaluation", parts: &["tasks", "rollout"] };
 /// An evaluation on stdout.
 pub const PRINTED: Pipe = Pipe { name: "printed-evaluation", parts: &["tasks", "rollout"] };
-/// A training step.
 pub const STEP: Pipe = Pipe {
     name: "step",
     parts: &["tasks", TASKS_FILE, "rollout", "group", "advantage", SAMPLES_FILE, "update"],
@@ -36,20 +36,20 @@ pub const JUDGED_STEP: Pipe = Pipe {
     name: "judged-step",
     parts: &["tasks", TASKS_FILE, "rollout", "reward", "group", "advantage", SAMPLES_FILE, "update"],
 };
-/// All steps, by stages that stay.
+/// All training steps in one pipe, with resident stages.
 pub const RESIDENT: Pipe =
     Pipe { name: "resident", parts: &["rollout", "group", "advantage", SAMPLES_FILE, "update"] };
 
 const TASKS_FILE: &str = "tee tasks.jsonl";
 const SAMPLES_FILE: &str = "tee samples.jsonl";
-/// The exit code of what wrote to a pipe that nobody reads any more.
+/// The exit code of a process that SIGPIPE ended, because its reader had gone.
 const BROKEN_PIPE: u8 = 141;
 
 impl Pipe {
-    /// Returns true if all of it succeeded.
+    /// Checks the exit codes of a pipe's stages.
     ///
     /// # Errors
-    /// The leftmost that failed, but for those that only lost their reader.
+    /// The leftmost failure, ignoring stages that only lost their reader.
     pub fn outcome(self, codes: &[u8], context: &str, demo: &str) -> Result<()> {
         let failed: Vec<(&str, u8)> =
             self.parts.iter().copied().zip(codes.iter().copied()).filter(|(_, code)| *code != 0).collect();
@@ -78,21 +78,20 @@ impl Pipe {
     }
 }
 
-/// Where the pipes are run: what the shells find in their environment.
+/// The context in which pipes run.
 #[derive(Debug)]
 pub struct Place<'a> {
-    /// The programs.
     pub programs: &'a Programs,
     /// The run directory.
     pub run: &'a Path,
     /// The folder of the stages' command lines.
     pub stages: PathBuf,
-    /// The lock of the run, which stages inherit.
+    /// The run's lock, which stages inherit.
     pub lock: Option<File>,
 }
 
 impl Place<'_> {
-    /// Starts a command that keeps the lock of the run if it outlives this process.
+    /// Starts a command. It inherits the run's lock, and keeps it if it outlives this process.
     ///
     /// # Errors
     /// It does not start (exit 69).
@@ -106,21 +105,21 @@ impl Place<'_> {
         child.map_err(|error| cannot_start("bash", &error))
     }
 
-    /// A shell for a file of this project.
+    /// A `bash` that runs one of this project's scripts.
     pub fn bash(&self, file: &Path) -> Command {
         let mut bash = self.programs.command("bash");
         bash.arg(file).env("RUN", self.run).env("STAGES", &self.stages);
         bash
     }
 
-    /// A shell that runs one pipe, with the stdin and stdout that it is given.
+    /// A shell that runs one pipe.
     pub fn one_pipe(&self, pipe: Pipe, step: u64) -> Command {
         let mut bash = self.bash(&self.programs.script());
         bash.args(["pipe", pipe.name, &step.to_string()]);
         bash
     }
 
-    /// The exit codes of the pipe that a shell for one has run.
+    /// The exit codes that a one-pipe shell recorded.
     pub fn codes(&self) -> Vec<u8> {
         let text = fs::read_to_string(self.stages.join("codes")).unwrap_or_default();
         numbers(&text)
@@ -131,7 +130,7 @@ fn numbers(text: &str) -> Vec<u8> {
     text.split_whitespace().filter_map(|code| code.parse().ok()).collect()
 }
 
-/// A shell that runs the pipes.
+/// A shell that stays alive and runs pipes on request.
 #[derive(Debug)]
 pub struct Shell {
     child: Child,
@@ -140,7 +139,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts one.
+    /// Starts the shell.
     ///
     /// # Errors
     /// It does not start (exit 69).
@@ -156,7 +155,7 @@ impl Shell {
     /// Runs a pipe to its end.
     ///
     /// # Errors
-    /// That of the pipe; or the shell ended.
+    /// A stage fails, or the shell ends.
     pub fn run(&mut self, pipe: Pipe, step: u64, context: &str, program: &str) -> Result<()> {
         let told = self.orders.as_mut().map(|orders| writeln!(orders, "{} {step}", pipe.name));
         let mut line = String::new();
@@ -177,8 +176,8 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        self.orders = None; // nothing more comes
-        // It ends with its input.
+        self.orders = None; // closes its input
+        // The shell exits at the end of its input.
         let _ = self.child.wait();
     }
 }

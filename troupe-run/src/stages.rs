@@ -1,4 +1,4 @@
-//! The command line of each stage, written to a file of its own, which people can read, copy and run.
+//! Writes the command line of each stage into a file that users can read, copy and run.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -16,24 +16,20 @@ use crate::settings::{PolicyChoice, STAGES, Settings};
 use crate::team::Team;
 use crate::words::ShellLine;
 
-/// All that the stages' command lines follow from.
+/// The inputs of the stages' command lines.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// The programs.
     pub programs: &'a Programs,
-    /// The values of all flags.
     pub settings: &'a Settings,
-    /// The environment.
     pub acting: &'a Acting,
-    /// Who plays.
     pub team: &'a Team,
     /// The run directory, absolute.
     pub run: &'a Path,
-    /// What starts shards and ranks.
+    /// The program that starts shards and ranks.
     pub launcher: Launcher,
 }
 
-/// Processes on this machine take each core once.
+/// Cores per process when `processes` share this machine.
 pub fn share_of_cores(processes: u64) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     cores.div_ceil(processes)
@@ -44,8 +40,8 @@ impl Plan<'_> {
         ShellLine::new(self.programs.path_of(name))
     }
 
-    /// With `--quiet`, unless somebody watches. On a terminal stages say how far they are, one at a time: `update` begins where
-    /// `rollout` ends.
+    /// Adds `--quiet` unless stderr is a terminal. There, stages take turns to show progress: `update`
+    /// begins when `rollout` ends.
     fn watched(line: ShellLine) -> ShellLine {
         if std::io::stderr().is_terminal() { line } else { line.word("--quiet") }
     }
@@ -70,31 +66,41 @@ impl Plan<'_> {
         }
     }
 
-    /// What all of `rollout`'s command lines have in common.
+    /// Adds the flags common to all command lines of `rollout`.
     fn player(&self, line: ShellLine) -> ShellLine {
         let players = self.team.players(self.run);
         let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
-        line.flag_if_any("--local", self.settings.text("local"))
+        let line = line
+            .flag_if_any("--local", self.settings.text("local"))
             .flag_if_any("--env-command", self.settings.text("env_command"))
             .flag_if_any("--workflow", &self.workflow())
-            .flag_if_any("--turns", self.settings.text("turns"))
-            .flag("--max-tokens", self.settings.text("max_tokens"))
-            .computed("--step", "\"$STEP\"")
+            .flag_if_any("--turns", self.settings.text("turns"));
+        let line = self.by_role(line, "max_tokens");
+        let line = self.settings.stop.iter().fold(line, |line, text| line.flag("--stop", text));
+        line.computed("--step", "\"$STEP\"")
             .flag("--device", self.settings.text("device"))
             .flag_if_any("--dtype", self.settings.text("dtype"))
+    }
+
+    /// A flag whose value may differ by agent, once for each of its words.
+    fn by_role(&self, line: ShellLine, name: &str) -> ShellLine {
+        let dashed = format!("--{}", name.replace('_', "-"));
+        let words = self.settings.text(name).split(' ').filter(|word| !word.is_empty());
+        words.fold(line, |line, word| line.flag(&dashed, word))
     }
 
     fn rollout(&self, line: ShellLine) -> ShellLine {
         let line = self
             .player(line)
             .flag("--branches", self.settings.text("branches"))
-            .flag("--select", self.settings.text("select"))
-            .flag("--temperature", self.settings.text("temperature"))
-            .flag("--seed", self.settings.text("seed"));
+            .flag("--select", self.settings.text("select"));
+        let all = ["temperature", "top_p", "top_k", "min_p"];
+        let line = all.into_iter().fold(line, |line, name| self.by_role(line, name));
+        let line = line.flag("--seed", self.settings.text("seed"));
         self.more("rollout", Self::watched(line))
     }
 
-    /// With the flags of the method and of `--flags`, a flag a word.
+    /// Adds the method's flags and those of `--flags`.
     fn more(&self, stage: &str, line: ShellLine) -> ShellLine {
         let given = self.settings.flags.get(stage).map_or("", String::as_str);
         line.words(method::of_stage(self.settings, stage, self.run)).words(given.split_whitespace())
@@ -109,7 +115,7 @@ impl Plan<'_> {
             .flag("--lr", text("lr"))
             .flag("--warmup", text("lr_warmup"));
         if text("optimizer") != "sgd" || self.settings.is_given("betas") {
-            line = line.flag("--betas", text("betas")); // else it has none, and says so
+            line = line.flag("--betas", text("betas")); // SGD refuses --betas
         }
         line = line.flag("--weight-decay", 0).flag("--minibatches", text("minibatches"));
         for (name, of_its_own) in [("clip", "0.2"), ("parts", "1"), ("keep", "2")] {
@@ -125,6 +131,10 @@ impl Plan<'_> {
         if self.settings.is_on("side_by_side") {
             line = line.word("--side-by-side");
         }
+        const ALLOW: &str = "--allow-truncated-sampling";
+        if self.settings.is_truncated() && !self.settings.has_flag("update", ALLOW) {
+            line = line.word(ALLOW); // it was asked for
+        }
         line = line
             .flag("--seed", text("seed"))
             .flag("--device", text("device"))
@@ -132,7 +142,7 @@ impl Plan<'_> {
         self.more("update", Self::watched(line))
     }
 
-    /// `update`, and what starts several of it.
+    /// `update`, started by `mpirun` or `srun` if there are several ranks.
     fn learner(&self) -> Result<ShellLine> {
         let ranks = self.settings.number("ranks");
         if ranks == 1 {
@@ -149,7 +159,7 @@ impl Plan<'_> {
             Launcher::Srun => {
                 let kind = std::env::var("SLURM_MPI_TYPE").unwrap_or_else(|_| "pmix".to_owned());
                 line.word(format!("--ntasks={ranks}"))
-                    // It waits for the samples of the shards, so it must not keep their cores from them.
+                    // `update` waits for the shards' samples, so it may share their cores.
                     .words(["--overlap", "--input=0", "--kill-on-bad-exit=1"])
                     .word(format!("--mpi={kind}"))
                     .word("--quiet")
@@ -167,7 +177,7 @@ impl Plan<'_> {
         })
     }
 
-    /// `rollout`, and with `--shards` what deals the tasks to several of it.
+    /// `rollout`, or `troupe-run shards` around it.
     fn dealer(&self) -> ShellLine {
         let shards = self.settings.number("shards");
         if shards == 1 {
@@ -208,7 +218,7 @@ impl Plan<'_> {
         lines
     }
 
-    /// Tasks of the test split, played greedily.
+    /// Plays tasks of the test split greedily.
     fn evaluation(&self) -> [(&'static str, ShellLine); 2] {
         let tasks = self
             .environment_program("tasks")
@@ -218,7 +228,8 @@ impl Plan<'_> {
         [("test-tasks", tasks), ("test-rollout", Self::watched(play))]
     }
 
-    /// Demonstrations that know the action format and have a bad habit to lose.
+    /// Trains on demonstrations, which teach the action format and deliberately contain
+    /// mistakes for training to remove.
     fn warm_up(&self) -> [(&'static str, ShellLine); 3] {
         let text = |name: &str| self.settings.text(name);
         let policy = self.run.join("warmup/policy").display().to_string();
@@ -244,11 +255,11 @@ impl Plan<'_> {
             .flag("--schedule", "cosine")
             .flag("--warmup", text("warmup_lr_warmup"))
             .flag("--minibatches", text("warmup"))
-            .flag("--seed", text("seed")); // on the CPU: Muon has no kernels
+            .flag("--seed", text("seed")); // no --device: Muon runs on the CPU only
         [("demo", demo), ("encode", encode), ("warm-up", update)]
     }
 
-    /// Whether there is a warm-up.
+    /// Returns true if the run has a warm-up.
     pub fn warms_up(&self) -> bool {
         self.team.source.is_empty() && self.settings.number("warmup") > 0
     }
@@ -256,11 +267,11 @@ impl Plan<'_> {
     /// Writes all command lines.
     ///
     /// # Errors
-    /// I/O (exit 74); what starts ranks is not installed (exit 69).
+    /// I/O (exit 74); `mpirun` or `srun` is not installed (exit 69).
     pub fn write(&self, folder: &Path) -> Result<()> {
         disk::make(folder)?;
         for name in disk::names(folder)? {
-            disk::remove(&folder.join(name))?; // a judge that is gone
+            disk::remove(&folder.join(name))?; // left by an earlier command with a judge
         }
         let mut lines = self.training(self.learner()?, self.dealer());
         lines.extend(self.evaluation());
@@ -284,10 +295,10 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// Has all programs read their command lines, and do nothing else: a mistake is found before anything is trained.
+    /// Has every program check its command line without running, so that mistakes show before training.
     ///
     /// # Errors
-    /// That of the first stage which refuses, which has said why.
+    /// A stage refuses its command line; it has printed the cause.
     pub fn check(&self) -> Result<()> {
         let mut lines = self.training(self.program("update"), self.program("rollout"));
         for name in self.settings.stage.keys() {
@@ -315,7 +326,7 @@ impl Plan<'_> {
             let output = output.map_err(|error| cannot_start("bash", &error))?;
             let code = code_of(output.status);
             if code != 0 && refused.is_none() {
-                // What it said: the others may have the same mistake.
+                // Show only the first complaint, since the other stages may repeat it.
                 let _ = std::io::Write::write_all(&mut std::io::stderr(), &output.stderr);
                 refused = Some(silent(code));
             }

@@ -1,5 +1,5 @@
-//! `--resident`: the tasks of one step after another go into one pipe, and `update`'s output says which steps
-//! are done.
+//! `--resident`: one pipe receives the tasks of all steps in turn, and the output of `update`
+//! tells which steps are done.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,23 +18,23 @@ use crate::processes;
 use crate::programs::code_of;
 use crate::shell::{Place, RESIDENT};
 
-/// The stages that stay.
+/// The pipe of resident stages.
 #[derive(Debug)]
 pub struct StayingStages {
     shell: Child,
     tasks: Option<ChildStdin>,
-    /// What `update` says. The shell does not hold it, as it would a pipe: it ends with `update`.
+    /// The output of `update`, a named pipe. The shell holds no end of it, so it closes when `update` ends.
     updates: File,
-    /// Where `update` finds it, until it has.
+    /// The path of that named pipe, until `update` has opened it.
     fifo: PathBuf,
     parts: StreamSplitter,
     metrics: PartFile,
-    /// Blocks that came with the end of a step.
+    /// Blocks that arrived together with the end of a step.
     early: std::collections::VecDeque<(Vec<u8>, bool)>,
 }
 
 impl StayingStages {
-    /// Starts them; `step` is the first that they take.
+    /// Starts the stages; `step` is the first step they will receive.
     ///
     /// # Errors
     /// They do not start (exit 69).
@@ -57,14 +57,14 @@ impl StayingStages {
         })
     }
 
-    /// Passes tasks on. If the stages are gone, the next read reports it.
+    /// Sends tasks. If the stages are gone, the next read reports it.
     pub fn pass(&mut self, tasks: &[u8]) {
         if let Some(pipe) = &mut self.tasks {
             let _ = pipe.write_all(tasks).and_then(|()| pipe.flush());
         }
     }
 
-    /// Waits until a step is done. False: they ended.
+    /// Waits until a step is done. Returns false if the stages ended.
     ///
     /// # Errors
     /// I/O (exit 74).
@@ -88,14 +88,14 @@ impl StayingStages {
         }
     }
 
-    /// Reads `update`'s output; 0 once it or the shell has ended.
+    /// Reads the output of `update`; 0 once it or the shell has ended.
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         loop {
             let wait = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
             let heard = poll(&mut [PollFd::new(&self.updates, PollFlags::IN)], Some(&wait));
             let has_ended = heard == Ok(0) && self.shell.try_wait()?.is_some();
             match self.updates.read(buffer) {
-                // Nobody has opened it yet.
+                // `update` has not opened the pipe yet.
                 Ok(0) if heard == Ok(0) && !has_ended => {}
                 Err(error)
                     if [std::io::ErrorKind::Interrupted, std::io::ErrorKind::WouldBlock]
@@ -105,13 +105,13 @@ impl StayingStages {
         }
     }
 
-    /// Nothing more comes for them: waits until they have saved their states.
+    /// Closes the stages' input and waits until they have saved their states.
     ///
     /// # Errors
-    /// That of the leftmost which failed.
+    /// The leftmost stage that failed.
     pub fn end(mut self, place: &Place<'_>, context: &str) -> Result<()> {
         self.tasks = None;
-        // Later output is no step.
+        // Output after this point reports no step.
         let _ = disk::remove(&self.fifo);
         while self.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
         let status = self.shell.wait();
@@ -131,7 +131,7 @@ impl StayingStages {
     }
 }
 
-/// Makes a named pipe and opens it for reading, even without a writer.
+/// Makes a named pipe and opens it for reading without waiting for a writer.
 fn open_fifo(path: &std::path::Path) -> std::io::Result<File> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the name ends with a zero byte and outlives the call.
@@ -141,10 +141,10 @@ fn open_fifo(path: &std::path::Path) -> std::io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Draws the tasks of a step into a file.
+/// Writes the tasks of a step into a file.
 ///
 /// # Errors
-/// That of the stage `tasks`; a stream that does not end with its only `end` line (exit 65).
+/// The stage `tasks` fails; its stream does not have exactly one `end` line, the last (exit 65).
 pub fn draw(place: &Place<'_>, step: u64, is_own: bool, file: &std::path::Path) -> Result<()> {
     let mut bash = place.bash(&place.stages.join("tasks"));
     let output = File::create(file).map_err(|error| disk::failed("write", file, &error))?;
@@ -157,7 +157,7 @@ pub fn draw(place: &Place<'_>, step: u64, is_own: bool, file: &std::path::Path) 
         failure.code = code;
         return Err(failure);
     }
-    // The stages would wait for another end, or take later lines for the next step.
+    // Otherwise the stages would wait for an `end`, or read later lines as the next step.
     if !is_own && !ends_once(&fs::read(file).map_err(|error| disk::failed("read", file, &error))?) {
         return Err(Failure::data(format!(
             "step {step}: the stream of tasks does not end with its only `end` line"
@@ -179,13 +179,13 @@ fn ends_once(tasks: &[u8]) -> bool {
     })
 }
 
-/// Tasks that are in the pipe without their end, and that.
+/// Splits a task stream into the tasks and the `end` line.
 pub fn without_end(tasks: &[u8]) -> (&[u8], &[u8]) {
     let last = tasks.trim_ascii_end().iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     tasks.split_at(last)
 }
 
-/// Where the tasks of the next step are drawn.
+/// The file that holds the next step's tasks until it begins.
 pub fn drawn(run: &std::path::Path) -> PathBuf {
     run.join("tasks.drawn")
 }

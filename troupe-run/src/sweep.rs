@@ -1,4 +1,4 @@
-//! `seeds` and `[sweep]`: runs that differ in some flags, each in a folder that is named by them.
+//! `seeds` and `[sweep]`: runs that differ in some flags, each in a folder named after its values.
 
 use std::collections::BTreeSet;
 
@@ -9,28 +9,27 @@ use toml::de::{DeTable, DeValue};
 use crate::file::{in_order, values};
 use crate::flags::{self, Flag, Given, Kind};
 
-/// More than these are a mistake.
+/// More runs than this are taken for a mistake.
 const MOST_RUNS: usize = 1000;
-/// Characters of a value in the name of a folder.
+/// Longest value in a folder's name, in characters.
 const LONGEST_VALUE: usize = 60;
-/// Bytes of the name of a folder, which file systems limit to 255.
+/// Longest folder name, in bytes; file systems allow 255.
 const LONGEST_NAME: usize = 200;
 
-/// What differs between runs.
+/// A swept flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SweepAxis {
-    /// The flag.
     pub flag: &'static str,
-    /// How folders call it: the flag's name, or the name in its table.
+    /// Its name in folder names: the flag, or the key in the flag's table.
     pub name: String,
-    /// What each run has of it.
+    /// The values, one entry per run.
     pub values: Vec<Vec<Given>>,
 }
 
-/// The seeds of `--seeds 1,2,3`.
+/// The axis for `--seeds 1,2,3`.
 ///
 /// # Errors
-/// They are no numbers (exit 2).
+/// A seed is not a number (exit 2).
 pub fn seeds(text: &str) -> Result<SweepAxis> {
     let seed = |seed: &str| {
         let digits = (1..=12).contains(&seed.len()) && seed.bytes().all(|b| b.is_ascii_digit());
@@ -44,10 +43,10 @@ pub fn seeds(text: &str) -> Result<SweepAxis> {
     Ok(SweepAxis { flag: "seed", name: "seed".to_owned(), values })
 }
 
-/// The axes of a table `[sweep]`; `place` says where something stands in the text.
+/// Parses the table `[sweep]`. `place` formats an offset in the text for error messages.
 ///
 /// # Errors
-/// A name that is no flag of a run, or values that are not in brackets or none of the flag's (exit 2).
+/// A name is not a flag of a run, or its values are not a list of valid values (exit 2).
 pub fn parse(table: &DeTable<'_>, text: &str, place: &impl Fn(usize) -> String) -> Result<Vec<SweepAxis>> {
     let mut axes = Vec::new();
     for (written, value) in in_order(table) {
@@ -110,7 +109,7 @@ fn axis(
     Ok(SweepAxis { flag: flag.name, name, values: found })
 }
 
-/// A value of a table: text, a number as it is written, true or false.
+/// A TOML value as command-line text.
 fn one(value: &Spanned<DeValue<'_>>, text: &str) -> Option<String> {
     match value.get_ref() {
         DeValue::String(string) => Some(string.to_string()),
@@ -122,13 +121,13 @@ fn one(value: &Spanned<DeValue<'_>>, text: &str) -> Option<String> {
 }
 
 impl SweepAxis {
-    /// The name in the flag's table, if it has one.
+    /// The key in the flag's table, if the flag is a table.
     pub fn key(&self) -> Option<&str> {
         let is_table = flags::find(self.flag).is_some_and(|flag| flag.kind == Kind::Table);
         is_table.then_some(self.name.as_str())
     }
 
-    /// How a folder calls a value.
+    /// A value as it appears in folder names.
     fn label(&self, values: &[Given]) -> String {
         let own = |given: &Given| match self.key() {
             Some(_) => given.value.split_once('=').map_or("", |(_, value)| value).to_owned(),
@@ -141,17 +140,17 @@ impl SweepAxis {
     }
 }
 
-/// All combinations of the values of all axes, each with the name of its folder; the last axis changes first.
+/// The Cartesian product of all axes, each combination with its folder's name. The last axis varies fastest.
 ///
 /// # Errors
-/// They are too many, or two have the same name (exit 2).
+/// There are too many, or two have the same folder name (exit 2).
 pub fn combinations(axes: &[SweepAxis]) -> Result<Vec<(String, Vec<Given>)>> {
     let count = axes.iter().map(|axis| axis.values.len()).try_fold(1_usize, usize::checked_mul);
     if count.is_none_or(|count| count > MOST_RUNS) {
         return Err(Failure::usage(format!("a sweep of more than {MOST_RUNS} runs"))
             .hint("each line of [sweep] multiplies them: leave some out"));
     }
-    // A name says what differs: no flag that has one value, unless all have.
+    // Axes with a single value stay out of the name, unless all axes have one.
     let is_named =
         |axis: &&SweepAxis| axis.values.len() > 1 || axes.iter().all(|axis| axis.values.len() == 1);
     let mut runs = vec![(String::new(), Vec::new())];

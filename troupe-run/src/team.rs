@@ -1,4 +1,4 @@
-//! Who acts in the environment, and which policy plays whom.
+//! The agents of a run, and the policy that plays each.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,24 +10,22 @@ use crate::environment::Acting;
 use crate::kind::PolicyKind;
 use crate::settings::{PolicyChoice, Settings, is_server};
 
-/// The policies of a run.
+/// The agents and policies of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Team {
     /// All agents, in the order of the workflow.
     pub agents: Vec<String>,
-    /// The name of the policy that plays an agent.
+    /// Agent to policy name.
     pub policy: BTreeMap<String, String>,
-    /// The URL of the server that plays an agent.
+    /// Agent to URL, for agents played by a server.
     pub served: BTreeMap<String, String>,
-    /// What a policy that was handed in is made from, by its name.
+    /// Policy name to the directory that the user gave for it.
     pub source: Vec<(String, String)>,
-    /// The agents that are trained.
+    /// The agents to train.
     pub trained: Vec<String>,
 }
 
 impl Team {
-    /// The team of a run.
-    ///
     /// # Errors
     /// Usage (exit 2).
     pub fn new(settings: &Settings, acting: &Acting) -> Result<Team> {
@@ -76,7 +74,7 @@ impl Team {
             self.served.insert(agent.to_owned(), what.to_owned());
             return Ok(());
         }
-        // Agents that name one directory share one policy.
+        // Agents with the same directory share one policy.
         let shared = self.source.iter().find(|(_, from)| from == what).map(|(name, _)| name.clone());
         let name = shared.unwrap_or_else(|| {
             self.source.push((agent.to_owned(), what.to_owned()));
@@ -113,7 +111,7 @@ impl Team {
         names
     }
 
-    /// `AGENT=DIR`, or `AGENT=URL`, of all agents.
+    /// `AGENT=DIR` or `AGENT=URL` for each agent.
     pub fn players(&self, run: &Path) -> Vec<String> {
         let plays = |agent: &String| match self.served.get(agent) {
             Some(url) => format!("{agent}={url}"),
@@ -122,7 +120,7 @@ impl Team {
         self.agents.iter().map(plays).collect()
     }
 
-    /// `AGENT=DIR` of the agents that are trained.
+    /// `AGENT=DIR` for each trained agent.
     pub fn learners(&self, run: &Path) -> Vec<String> {
         self.trained.iter().map(|agent| self.of(agent, run)).collect()
     }
@@ -132,7 +130,7 @@ impl Team {
         format!("{agent}={}", run.join("policies").join(name).display())
     }
 
-    /// `AGENT=DIR` of what each trained policy was before the first step.
+    /// `AGENT=DIR` of the KL reference of each trained agent: its policy before the first step.
     pub fn references(&self, settings: &Settings, run: &Path) -> Vec<String> {
         let reference = |agent: &String| {
             let folder = match &settings.policies {

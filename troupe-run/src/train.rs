@@ -1,4 +1,4 @@
-//! The loop: what is next, and what makes a step count.
+//! The loop: chooses the next action, and commits steps.
 
 use std::fs;
 use std::path::Path;
@@ -19,42 +19,37 @@ use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
 use crate::words::quoted;
 
-/// So many steps without anything to learn end a run.
+/// The number of consecutive steps without anything to learn that ends a run.
 const FLAT_STEPS: u64 = 3;
-/// How old the page is when the next is drawn.
+/// Share of successful episodes from which such a run counts as done.
+const SOLVED: f64 = 0.5;
+/// Minimum age of the report page before it is drawn again.
 const PAGE_AGE: Duration = Duration::from_secs(10);
 
-/// A run in progress.
 pub struct Training<'a> {
-    /// What it is made with.
     pub plan: Plan<'a>,
-    /// Where it is.
     pub place: Place<'a>,
-    /// Its files.
     pub run: RunFiles,
-    /// What runs the pipes.
     pub shell: Shell,
-    /// Its page.
     pub page: Page,
-    /// The stages that stay.
+    /// The resident stages, while they run.
     resident: Option<StayingStages>,
-    /// Whether the tasks of the next step are drawn.
+    /// True if the tasks of the next step are drawn.
     has_drawn: bool,
-    /// The end of the next step's tasks, if those are in the pipe already.
+    /// The end of the next step's tasks, if the tasks are in the pipe already.
     end: Option<Vec<u8>>,
     versions: Versions,
     flat_steps: u64,
-    /// Tokens that were generated until now, where they are limited.
+    /// Tokens generated so far, counted only if `--tokens` limits them.
     tokens: u64,
-    /// The best evaluation so far.
     best: Option<Best>,
-    /// The last steps, to see whether they collapse.
+    /// Recent steps, to detect a collapse.
     watch: Watch,
     step: u64,
 }
 
 impl<'a> Training<'a> {
-    /// A run that goes on after `step`.
+    /// Resumes after `step`.
     pub fn new(plan: Plan<'a>, place: Place<'a>, run: RunFiles, shell: Shell, step: u64) -> Training<'a> {
         Training {
             plan,
@@ -77,7 +72,7 @@ impl<'a> Training<'a> {
     /// Trains to the last step.
     ///
     /// # Errors
-    /// That of the stage which failed. What can count counts.
+    /// The failed stage's failure. Complete steps are still committed.
     pub fn run(&mut self) -> Result<()> {
         let trained = self.steps();
         let ended = self.end_stages();
@@ -92,11 +87,11 @@ impl<'a> Training<'a> {
 
     fn steps(&mut self) -> Result<()> {
         let last = self.plan.settings.number("steps");
-        self.compress(self.step)?; // it may have been killed before
+        self.compress(self.step)?; // a killed run may not have got to it
         (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
         for step in self.step.saturating_sub(Watch::STEPS).max(1)..=self.step {
             let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
-            health.and_then(|health| self.watch.step(health)); // said before
+            health.and_then(|health| self.watch.step(health)); // these warnings were printed before
         }
         self.evaluate_if_due(self.step)?;
         for step in self.step + 1..=last {
@@ -108,14 +103,24 @@ impl<'a> Training<'a> {
             self.train(step)?;
             self.evaluate_if_due(step)?;
             if self.flat_steps >= FLAT_STEPS {
-                let answers = CutAnswers::count(&self.run.step(step).join("metrics.jsonl"))?;
-                return Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")));
+                return self.end_flat(step);
             }
         }
         Ok(())
     }
 
-    /// Whether a step ends with an evaluation; the last step does, also of a run that stops because all groups are flat.
+    /// Ends a run whose groups are all flat. It is done if most episodes succeed.
+    fn end_flat(&self, step: u64) -> Result<()> {
+        let metrics = self.run.step(step).join("metrics.jsonl");
+        let solved = StepHealth::of(&metrics).map_or(0.0, |health| health.success());
+        if solved >= SOLVED {
+            return say(&evaluation::nothing_left(step, solved));
+        }
+        let answers = CutAnswers::count(&metrics)?;
+        Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")))
+    }
+
+    /// Returns true if a step ends with an evaluation. The last step does, also if the run stops because all groups are flat.
     fn is_due(&self, step: u64) -> bool {
         let every = self.plan.settings.number("eval_every");
         let is_last = step == self.plan.settings.number("steps")
@@ -158,7 +163,7 @@ impl<'a> Training<'a> {
         disk::make(&folder)?;
         let is_resident = self.plan.settings.is_on("resident");
         if self.end.is_none() {
-            self.versions = self.run.versions()?; // a step that went ahead may be done by now
+            self.versions = self.run.versions()?; // with tasks sent ahead, this step may already be done
         }
         if is_resident {
             self.pass_on(step)?
@@ -172,14 +177,15 @@ impl<'a> Training<'a> {
                 .hint("update ended well and published nothing: see the command of --stage update"));
         }
         self.flat_steps = if flat.is_flat() { self.flat_steps + 1 } else { 0 };
-        // `update` answers before it saves: the answer to a step says that the states of those before are on the disk.
+        // `update` answers before it saves, so this answer means that the states of
+        // earlier steps are on disk.
         let save_every = self.plan.settings.number("save_every");
         if is_resident && (step - 1).is_multiple_of(save_every) {
             self.run.settle()?;
         }
         self.run.commit(step, &self.versions, !is_resident)?;
         if let (Some(end), Some(resident)) = (self.end.as_ref(), &mut self.resident) {
-            resident.pass(end); // of the next step, now that this one is accounted for
+            resident.pass(end); // completes the next step's tasks
         }
         let rate = rate::of_step(self.plan.programs, &folder);
         let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?
@@ -190,8 +196,8 @@ impl<'a> Training<'a> {
         ))?;
         self.warn_of_collapse(step);
         self.compress(step)?;
-        // Events are appended: by one process at a time, and for each step. One is drawn beside the last step, so that the last page has
-        // little to read.
+        // TensorBoard events are appended, one process at a time, at every step. Otherwise the page is drawn
+        // during the last step too, so that the final drawing has little left to read.
         let settings = self.plan.settings;
         if !settings.text("tensorboard").is_empty() {
             self.draw_page()
@@ -202,7 +208,7 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Says what moved far in a step, and what to do about it.
+    /// Prints a warning with the signs of a collapse and a remedy.
     fn warn_of_collapse(&mut self, step: u64) {
         let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
         let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return };
@@ -230,7 +236,7 @@ impl<'a> Training<'a> {
         shards::forget(&folder, 1)
     }
 
-    /// Has the stages that stay take a step, and draws the tasks of the next meanwhile.
+    /// Sends a step to the resident stages, and meanwhile prepares the tasks of the next one.
     fn pass_on(&mut self, step: u64) -> Result<()> {
         if self.resident.is_none() {
             self.resident = Some(StayingStages::start(&self.place, step)?);
@@ -257,7 +263,8 @@ impl<'a> Training<'a> {
                 .hint("the same command goes on from there"));
         }
         self.count_tokens(step)?;
-        // An evaluation is of the versions that are there; so is the advice after three flat steps.
+        // Send the next tasks early only if nothing between the steps depends on the current versions: no
+        // evaluation, no end of the run.
         if self.has_drawn && !self.are_tokens_used() && !self.is_due(step) && self.flat_steps + 1 < FLAT_STEPS
         {
             self.has_drawn = false;
@@ -278,7 +285,8 @@ impl<'a> Training<'a> {
         }
     }
 
-    /// Where a stage failed, no state was saved: what waits for it does not count, and is repeated.
+    /// Stops the resident stages. If one failed, no states were saved, so pending steps are
+    /// dropped and will be repeated.
     fn end_stages(&mut self) -> Result<()> {
         let Some(resident) = self.resident.take() else { return Ok(()) };
         let ended = resident.end(&self.place, &format!("step {}", self.step));
@@ -288,7 +296,7 @@ impl<'a> Training<'a> {
         ended
     }
 
-    /// Compresses what nobody reads from step to step.
+    /// Compresses files that later steps do not read.
     fn compress(&self, step: u64) -> Result<()> {
         let files = ["samples", "tasks"].map(|name| self.run.step(step).join(format!("{name}.jsonl")));
         let files: Vec<String> =
@@ -298,7 +306,7 @@ impl<'a> Training<'a> {
         }
         let words: Vec<&str> = files.iter().map(String::as_str).collect();
         match self.plan.programs.run("report", &[&["compress", "--quiet"], &words[..]].concat()) {
-            Err(_) if files.iter().all(|file| !Path::new(file).exists()) => Ok(()), // somebody else has
+            Err(_) if files.iter().all(|file| !Path::new(file).exists()) => Ok(()), // done by another process
             compressed => compressed,
         }
     }

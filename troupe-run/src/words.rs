@@ -1,6 +1,6 @@
-//! Words of a shell's command line.
+//! Quoting for shell command lines.
 
-/// A word as a shell reads it.
+/// Quotes a word for the shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "@%_-+=:,./".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -10,47 +10,46 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// A command line that a file of a shell holds: a flag with its values on each line.
+/// A command line that is written to a script: each flag with its values on its own line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShellLine {
     words: Vec<String>,
 }
 
 impl ShellLine {
-    /// A program.
     pub fn new(program: impl std::fmt::Display) -> ShellLine {
         ShellLine { words: vec![quoted(&program.to_string())] }
     }
 
-    /// With one more word.
+    /// Adds a word.
     pub fn word(mut self, word: impl std::fmt::Display) -> ShellLine {
         self.words.push(quoted(&word.to_string()));
         self
     }
 
-    /// With more words.
+    /// Adds words.
     pub fn words<T: std::fmt::Display>(self, words: impl IntoIterator<Item = T>) -> ShellLine {
         words.into_iter().fold(self, ShellLine::word)
     }
 
-    /// With a flag and its value.
+    /// Adds a flag and its value.
     pub fn flag(self, flag: &str, value: impl std::fmt::Display) -> ShellLine {
         self.word(flag).word(value)
     }
 
-    /// With a flag and its value, unless that is empty.
+    /// Adds a flag and its value, unless the value is empty.
     pub fn flag_if_any(self, flag: &str, value: &str) -> ShellLine {
         if value.is_empty() { self } else { self.flag(flag, value) }
     }
 
-    /// With a flag and what the shell makes of this.
+    /// Adds a flag whose value is a shell expression.
     pub fn computed(mut self, flag: &str, expression: &str) -> ShellLine {
         self.words.push(flag.to_owned());
         self.words.push(expression.to_owned());
         self
     }
 
-    /// The text of a file that runs it with further arguments.
+    /// The script, which passes its own arguments on.
     pub fn script(&self) -> String {
         let mut text = "exec".to_owned();
         for word in &self.words {

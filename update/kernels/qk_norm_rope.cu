@@ -5,11 +5,11 @@
 
 #include "common.cuh"
 
-#define TURNS 2
+#define UNROLL 2
 #define NO_TENSOR 0xffffffffffffffffull
 
 struct Pairs {
-    float2 first[TURNS], second[TURNS];
+    float2 first[UNROLL], second[UNROLL];
 };
 
 // A tensor among the weights, or nothing.
@@ -20,7 +20,7 @@ __device__ __forceinline__ const bf16* tensor(const bf16* weights, u64 at) {
 // Reads a head's pairs, zeros beyond its width.
 template <typename T> __device__ __forceinline__ Pairs read_pairs(const T* head, int half, int lane) {
     Pairs p;
-    for (int t = 0; t < TURNS; t++) {
+    for (int t = 0; t < UNROLL; t++) {
         int i = t * 64 + lane * 2;
         bool inside = i < half;
         p.first[t] = inside ? load2(head + i) : make_float2(0.f, 0.f);
@@ -31,7 +31,7 @@ template <typename T> __device__ __forceinline__ Pairs read_pairs(const T* head,
 
 __device__ __forceinline__ float dot(const Pairs& a, const Pairs& b) {
     float sum = 0.f;
-    for (int t = 0; t < TURNS; t++) {
+    for (int t = 0; t < UNROLL; t++) {
         sum += a.first[t].x * b.first[t].x + a.first[t].y * b.first[t].y;
         sum += a.second[t].x * b.second[t].x + a.second[t].y * b.second[t].y;
     }
@@ -56,7 +56,7 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
     Pairs x = read_pairs(from, half, lane);
     if (bias) {
         Pairs b = read_pairs(bias + head * width, half, lane);
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             int i = t * 64 + lane * 2;
             // The saved sum is rounded, so the rotated one is rounded too: the backward pass reads it again.
             x.first[t] = rounded(x.first[t].x + b.first[t].x, x.first[t].y + b.first[t].y);
@@ -71,7 +71,7 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
     float scale = norm ? rsqrtf(dot(x, x) / width + epsilon) : 1.f;
     bf16* to = out + ((u64)row * heads + head) * width;
     u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
-    for (int t = 0; t < TURNS; t++) {
+    for (int t = 0; t < UNROLL; t++) {
         int i = t * 64 + lane * 2;
         if (i >= half) continue;
         float2 a = x.first[t], b = x.second[t];
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     const bf16* norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, half = width / 2;
     Pairs weight, x, d_weight;
-    for (int t = 0; t < TURNS; t++) d_weight.first[t] = d_weight.second[t] = make_float2(0.f, 0.f);
+    for (int t = 0; t < UNROLL; t++) d_weight.first[t] = d_weight.second[t] = make_float2(0.f, 0.f);
     if (norm) weight = read_pairs(norm, half, lane);
     u64 tasks = (u64)rows * heads;
     for (u64 task = (u64)blockIdx.x * warps + warp; task < tasks; task += (u64)gridDim.x * warps) {
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         // Before the rotation, which waits for the node's position.
         if (norm) x = read_pairs(projection + (u64)row * stride + head * width, half, lane);
         u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             int i = t * 64 + lane * 2;
             if (i >= half) continue;
             float2 a = d.first[t], b = d.second[t], c = load2(cosines + angle + i), s = load2(sines + angle + i);
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         }
         if (norm) {
             float scale = rsqrtf(dot(x, x) / width + epsilon);
-            for (int t = 0; t < TURNS; t++) {
+            for (int t = 0; t < UNROLL; t++) {
                 d_weight.first[t].x += d.first[t].x * x.first[t].x * scale;
                 d_weight.first[t].y += d.first[t].y * x.first[t].y * scale;
                 d_weight.second[t].x += d.second[t].x * x.second[t].x * scale;
@@ -127,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 d.second[t].y *= weight.second[t].y;
             }
             float back = dot(d, x) * scale * scale / width;
-            for (int t = 0; t < TURNS; t++) {
+            for (int t = 0; t < UNROLL; t++) {
                 d.first[t].x = scale * (d.first[t].x - x.first[t].x * back);
                 d.first[t].y = scale * (d.first[t].y - x.first[t].y * back);
                 d.second[t].x = scale * (d.second[t].x - x.second[t].x * back);
@@ -135,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
             }
         }
         bf16* to = d_projection + (u64)row * stride + head * width;
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             int i = t * 64 + lane * 2;
             if (i >= half) continue;
             store2(to + i, d.first[t].x, d.first[t].y);
@@ -143,7 +143,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         }
     }
     if (!norm) return;
-    for (int t = 0; t < TURNS; t++) {
+    for (int t = 0; t < UNROLL; t++) {
         int i = t * 64 + lane * 2;
         if (i >= half) continue;
         float* own = sums + warp * width;

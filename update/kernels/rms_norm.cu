@@ -7,7 +7,7 @@
 #include "common.cuh"
 
 // Groups of four neighboring values of a row that a thread of rms_norm_backward holds.
-#define TURNS 2
+#define UNROLL 2
 
 __device__ __forceinline__ float dot(float4 a, float4 b) {
     return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
@@ -36,26 +36,26 @@ __device__ __forceinline__ void add_products(float4 x, float4 d, float4 w, float
 
 // Factors of a row's values: 1 / sqrt(mean(x^2) + epsilon), and x's share in the row's gradient before that
 // factor.
-struct Back {
+struct RowGrad {
     float scale, share;
 };
 
-__device__ __forceinline__ Back back_of(float2 sums, float inverse_width, float epsilon) {
+__device__ __forceinline__ RowGrad row_grad(float2 sums, float inverse_width, float epsilon) {
     float scale = rsqrtf(sums.x * inverse_width + epsilon);
     return {scale, sums.y * scale * scale * inverse_width};
 }
 
 // Adds a value's gradients: by its weight to d_w, by x to d_x.
-__device__ __forceinline__ void add_gradient(float x, float d, float w, Back back, float& d_w, float& d_x) {
-    d_w += d * x * back.scale;
-    d_x += back.scale * (d * w - x * back.share);
+__device__ __forceinline__ void add_gradient(float x, float d, float w, RowGrad factors, float& d_w, float& d_x) {
+    d_w += d * x * factors.scale;
+    d_x += factors.scale * (d * w - x * factors.share);
 }
 
-__device__ __forceinline__ void add_gradients(float4 x, float4 d, float4 w, Back back, float4& d_w, float4& d_x) {
-    add_gradient(x.x, d.x, w.x, back, d_w.x, d_x.x);
-    add_gradient(x.y, d.y, w.y, back, d_w.y, d_x.y);
-    add_gradient(x.z, d.z, w.z, back, d_w.z, d_x.z);
-    add_gradient(x.w, d.w, w.w, back, d_w.w, d_x.w);
+__device__ __forceinline__ void add_gradients(float4 x, float4 d, float4 w, RowGrad factors, float4& d_w, float4& d_x) {
+    add_gradient(x.x, d.x, w.x, factors, d_w.x, d_x.x);
+    add_gradient(x.y, d.y, w.y, factors, d_w.y, d_x.y);
+    add_gradient(x.z, d.z, w.z, factors, d_w.z, d_x.z);
+    add_gradient(x.w, d.w, w.w, factors, d_w.w, d_x.w);
 }
 
 // Where a thread's group begins in a row.
@@ -64,7 +64,7 @@ __device__ __forceinline__ int column(int turn) {
 }
 
 // Adds the gradient by x to d_x, and writes each block's part of the gradient by the weight: partials [blocks, width], width at
-// most TURNS * 4 * blockDim.x. The mean square is recomputed from x, which is read anyway.
+// most UNROLL * 4 * blockDim.x. The mean square is recomputed from x, which is read anyway.
 //
 // A thread has the same columns of every row. It holds them in registers, so that x and d_out are read once and the gradient
 // by the weight is summed without shared memory. d_x is read before the sums are known, so that its latency is not added.
@@ -74,13 +74,13 @@ extern "C" __global__ void __launch_bounds__(1024)
                       int width, float epsilon) {
     SHARED_ARRAY(float2, scratch, 64);
     float inverse_width = 1.f / width;
-    float4 sums[TURNS];
-    for (int t = 0; t < TURNS; t++) sums[t] = make_float4(0.f, 0.f, 0.f, 0.f);
+    float4 sums[UNROLL];
+    for (int t = 0; t < UNROLL; t++) sums[t] = make_float4(0.f, 0.f, 0.f, 0.f);
     for (int r = blockIdx.x, turn = 0; r < rows; r += gridDim.x, turn ^= 1) {
         u64 row = (u64)r * width;
-        float4 v[TURNS], d[TURNS], w[TURNS], to[TURNS];
+        float4 v[UNROLL], d[UNROLL], w[UNROLL], to[UNROLL];
         float2 part = make_float2(0.f, 0.f);
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) {
             int i = column(t);
             v[t] = d[t] = w[t] = to[t] = make_float4(0.f, 0.f, 0.f, 0.f);
             if (i >= width) continue;
@@ -89,15 +89,15 @@ extern "C" __global__ void __launch_bounds__(1024)
             w[t] = load4(weight + i);
             to[t] = load4(d_x + row + i);
         }
-        for (int t = 0; t < TURNS; t++) add_products(v[t], d[t], w[t], part);
-        Back back = back_of(block_sums(part, scratch + 32 * turn), inverse_width, epsilon);
-        for (int t = 0; t < TURNS; t++) {
+        for (int t = 0; t < UNROLL; t++) add_products(v[t], d[t], w[t], part);
+        RowGrad factors = row_grad(block_sums(part, scratch + 32 * turn), inverse_width, epsilon);
+        for (int t = 0; t < UNROLL; t++) {
             int i = column(t);
-            add_gradients(v[t], d[t], w[t], back, sums[t], to[t]);
+            add_gradients(v[t], d[t], w[t], factors, sums[t], to[t]);
             if (i < width) store4(d_x + row + i, to[t]);
         }
     }
-    for (int t = 0; t < TURNS; t++) {
+    for (int t = 0; t < UNROLL; t++) {
         int i = column(t);
         if (i < width) store4(partials + (u64)blockIdx.x * width + i, sums[t]);
     }
@@ -117,10 +117,10 @@ extern "C" __global__ void __launch_bounds__(1024)
         for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
             add_products(load4(x + row + i), load4(d_out + row + i), load4(weight + i), part);
         }
-        Back back = back_of(block_sums(part, scratch + 32 * turn), inverse_width, epsilon);
+        RowGrad factors = row_grad(block_sums(part, scratch + 32 * turn), inverse_width, epsilon);
         for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) {
             float4 sum = load4(sums + i), to = load4(d_x + row + i);
-            add_gradients(load4(x + row + i), load4(d_out + row + i), load4(weight + i), back, sum, to);
+            add_gradients(load4(x + row + i), load4(d_out + row + i), load4(weight + i), factors, sum, to);
             store4(sums + i, sum);
             store4(d_x + row + i, to);
         }

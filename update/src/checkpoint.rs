@@ -14,9 +14,8 @@ use record::stage::choice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::learner::StateKind;
 use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
-use crate::optimizer::{self, Method};
+use crate::optimizer::{self, Method, StateKind};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
 
 /// Content of `trainer_state.json` in a published version.
@@ -103,7 +102,7 @@ pub fn stored_dtype(config: &Config, weights: &Tensors) -> ElementType {
 /// # Errors
 /// An adapter that does not fit its base.
 pub fn adapter(policy: &Policy, config: &Config) -> Result<Option<LoraAdapter>> {
-    Ok(policy.adapter(config)?.map(|(adapter, _)| LoraAdapter::new(&adapter, config)))
+    Ok(policy.adapter()?.map(|(adapter, _)| LoraAdapter::new(adapter, config)))
 }
 
 impl Checkpoint {
@@ -117,12 +116,11 @@ impl Checkpoint {
 
     /// Opens a version's weights with a training state from memory, or without one if a learner has it.
     pub fn with(policy: &Policy, config: &Config, saved: Option<SavedState>) -> Result<Checkpoint> {
-        let weights = Tensors::of_model(policy.model(), config)?;
-        let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), weights)?;
-        let (trained, base) = match policy.adapter(config)? {
+        let weights = CheckpointTensors::new(Arc::new(Layout::new(config)), policy.weights()?)?;
+        let (trained, base) = match policy.adapter()? {
             None => (weights, None),
             Some((adapter, tensors)) => {
-                let adapter = LoraAdapter::new(&adapter, config);
+                let adapter = LoraAdapter::new(adapter, config);
                 let trained = CheckpointTensors::new(adapter.layout().clone(), tensors)?;
                 (trained, Some(Base { adapter, weights, files: policy.model().to_owned() }))
             }
@@ -178,7 +176,8 @@ impl Checkpoint {
     pub fn read(
         &self,
         method: Method,
-        (kind, tensor): (StateKind, usize),
+        kind: StateKind,
+        tensor: usize,
         from: usize,
         values: &mut [f32],
     ) -> Result<()> {

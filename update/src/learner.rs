@@ -9,7 +9,7 @@ use record::failure::Result;
 use crate::checkpoint::{Checkpoint, OptimizerState};
 use crate::model::{DeviceModel, Gradients, Layout, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
-use crate::optimizer::{self, Moment, Optimizer, Settings, StepScale};
+use crate::optimizer::{self, Optimizer, Settings, StateKind, StepScale};
 use crate::ranks::{self, Ranks};
 use crate::timing::Timing;
 use crate::tree::Tree;
@@ -19,15 +19,6 @@ use crate::weights::Weights;
 pub const TREES_AT_ONCE: usize = 32;
 /// Trees of the first call, which starts early with little work ([`crate::overlap`]).
 const FIRST_TREES_AT_ONCE: usize = 8;
-
-/// A kind of training state, of which each weight has one value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StateKind {
-    /// The f32 master weight.
-    MasterWeight,
-    /// A moment of the optimizer.
-    Moment(Moment),
-}
 
 /// A policy in training. A method fails if the device does.
 pub trait Learner {
@@ -67,6 +58,14 @@ pub trait Learner {
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
+/// The processes and threads that share the steps.
+#[derive(Clone, Copy)]
+pub struct Workers<'a> {
+    pub ranks: &'a dyn Ranks,
+    /// Threads of each process.
+    pub threads: usize,
+}
+
 /// Weights, gradients and an optimizer on the host.
 struct HostState {
     weights: Weights,
@@ -80,8 +79,9 @@ impl HostState {
         weights: Weights,
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        (ranks, threads): (&dyn Ranks, usize),
+        workers: Workers,
     ) -> Result<HostState> {
+        let Workers { ranks, threads } = workers;
         let layout = weights.forward().layout();
         let own = own_slice(settings, layout, ranks);
         let mut optimizer = Optimizer::of_slice(settings, layout, own);
@@ -153,17 +153,18 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
 }
 
 impl CpuLearner {
-    /// Trains these weights on `threads` threads of each rank, from the optimizer's state if given.
+    /// Trains these weights, from the optimizer's state if given.
     ///
     /// # Errors
     /// The files'.
     pub fn new(
-        (model, weights): (Model, Weights),
+        model: Model,
+        weights: Weights,
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        (ranks, threads): (&dyn Ranks, usize),
+        workers: Workers,
     ) -> Result<CpuLearner> {
-        let host = HostState::new(weights, settings, state, (ranks, threads))?;
+        let host = HostState::new(weights, settings, state, workers)?;
         Ok(CpuLearner { model, host, timing: Timing::default() })
     }
 }
@@ -231,7 +232,7 @@ enum Trained {
 
 impl<D: Device> DeviceLearner<D> {
     /// Uploads a checkpoint, and the optimizer's state if given, to a device that has no memory reserved yet.
-    /// The host holds only one piece of full weights at a time. An adapter's steps run on `threads` threads.
+    /// The host holds only one piece of full weights at a time.
     ///
     /// # Errors
     /// Unsupported on devices (2), memory (69), the device's, or the files'.
@@ -241,12 +242,12 @@ impl<D: Device> DeviceLearner<D> {
         checkpoint: &Checkpoint,
         settings: Settings,
         state: Option<&OptimizerState<'_>>,
-        (ranks, threads): (&dyn Ranks, usize),
+        workers: Workers,
     ) -> Result<DeviceLearner<D>> {
         let timing = Timing::default();
         let config = &checkpoint.config;
         if let Some((adapter, base)) = checkpoint.adapter() {
-            let host = HostState::new(checkpoint.weights()?, settings, state, (ranks, threads))?;
+            let host = HostState::new(checkpoint.weights()?, settings, state, workers)?;
             let adapter = (adapter, &host.weights.forward().values[..]);
             let model = DeviceModel::new(device, config, Some(adapter), base, plan)?;
             return Ok(DeviceLearner {
@@ -257,7 +258,7 @@ impl<D: Device> DeviceLearner<D> {
             });
         }
         let mut model = DeviceModel::new(device, config, None, &checkpoint.masters()?, plan)?;
-        let own = own_slice(settings, model.layout(), ranks);
+        let own = own_slice(settings, model.layout(), workers.ranks);
         let mut optimizer = DeviceOptimizer::of_slice(settings, &mut model, own)?;
         if let Some(state) = state {
             optimizer

@@ -1,14 +1,18 @@
 //! `update`: turns samples with advantages into the next version of each policy.
 
+mod accumulate;
 pub mod aggregate;
 pub mod arguments;
 pub mod backend;
+mod by_agent;
+mod call;
 pub mod checkpoint;
-mod kept;
+pub mod hardware;
 mod kernels;
 pub mod learner;
 mod logprobs;
 pub mod loss;
+pub mod loss_config;
 mod metrics;
 mod minibatch;
 pub mod model;
@@ -18,12 +22,15 @@ mod output;
 mod overlap;
 mod parts;
 pub mod plan;
+mod plan_line;
 mod policy_update;
 pub mod publish;
 pub mod ranks;
 mod reader;
+mod resident_policy;
 pub mod samples;
 pub mod sequences;
+pub mod settings;
 mod skipped;
 pub mod stage;
 mod timing;

@@ -103,22 +103,22 @@ pub fn write_tokens(
 #[derive(Clone, Copy, Debug)]
 pub struct GapBounds {
     /// Bound of the largest difference in f32; infinite to allow any.
-    pub most: f64,
+    pub max: f64,
     /// True if weights and arithmetic on both sides are known to be f32.
-    pub single: bool,
+    pub is_f32: bool,
 }
 
 impl GapBounds {
     /// What to say if the differences are too large: the cause, and a hint.
     pub fn exceeded(self, stats: &TokenStats) -> Option<(String, &'static str)> {
         let (largest, mean) = (stats.largest_gap, stats.gap / stats.tokens.max(1) as f64);
-        let allowed = self.most / 10.0;
+        let allowed = self.max / 10.0;
         if stats.not_finite > 0 {
             let cause = format!("{} recomputed log-probabilities are not finite", stats.not_finite);
             return Some((cause, "the weights may contain NaN: policy check DIR"));
         }
         if mean > allowed {
-            let hint = match self.single {
+            let hint = match self.is_f32 {
                 true => {
                     "all are shifted, as by other weights, another temperature or another --dtype than rollout's; \
                      --max-logprob-gap allows it"
@@ -131,11 +131,11 @@ impl GapBounds {
             let cause = format!(
                 "recorded and recomputed log-probabilities differ by up to {largest:.3e}, on average {mean:.3e}, above a tenth \
                  of --max-logprob-gap {}",
-                self.most
+                self.max
             );
             return Some((cause, hint));
         }
-        if !self.single && self.most <= FAR && stats.far > stats.tokens / 100 {
+        if !self.is_f32 && self.max <= FAR && stats.far > stats.tokens / 100 {
             let cause = format!(
                 "recorded and recomputed log-probabilities differ by more than {FAR} in {} of {} tokens, and on average by \
                  {mean:.3e}",
@@ -146,12 +146,12 @@ impl GapBounds {
                 "one token in a hundred may with 16 bits: more are computed differently; --max-logprob-gap 1 allows it",
             ));
         }
-        let (most, times) = if self.single { (self.most, "") } else { (10.0 * self.most, "ten times ") };
+        let (most, times) = if self.is_f32 { (self.max, "") } else { (10.0 * self.max, "ten times ") };
         (largest > most).then(|| {
             let cause = format!(
                 "recorded and recomputed log-probabilities differ by up to {largest:.3e}, above {times}--max-logprob-gap {}, and \
                  on average by {mean:.3e}",
-                self.most
+                self.max
             );
             (cause, "single tokens differ: rollout and update compute them differently; --max-logprob-gap allows it")
         })
@@ -182,7 +182,7 @@ pub fn open_reference(
     };
     let reference = Policy::open(&references.owners()[index].directory)?;
     reference.verify()?;
-    if Config::load(reference.model())?.vocab_size != config.vocab_size {
+    if reference.config.vocab_size != config.vocab_size {
         return Err(Failure::data(format!(
             "{}: its vocabulary differs from that of {}",
             reference.root.display(),
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn sixteen_bits_may_scatter_but_not_shift() {
-        let refused = |single: bool, most: f64, stats: &TokenStats| {
-            GapBounds { most, single }.exceeded(stats).map(|(cause, _)| cause)
+        let refused = |is_f32: bool, max: f64, stats: &TokenStats| {
+            GapBounds { max, is_f32 }.exceeded(stats).map(|(cause, _)| cause)
         };
         let half = |stats: &TokenStats| refused(false, 0.5, stats);
         // What a right run has, and each of its numbers beyond the bound.

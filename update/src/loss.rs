@@ -5,12 +5,10 @@
 
 use std::sync::Mutex;
 
-use clap::ValueEnum;
-
 use crate::aggregate::Aggregate;
-use crate::arguments::Objective;
+use crate::loss_config::{Importance, LossConfig, Objective, RatioLevel, WeightLevel};
 use crate::model::{RowDerivative, RowLoss};
-use crate::objective::{self, WeightBounds};
+use crate::objective;
 use crate::samples::Samples;
 use crate::sequences::{SequenceStats, TokenLogprobs};
 use crate::tree::{LossRow, Tree};
@@ -127,54 +125,6 @@ impl TokenStats {
     }
 }
 
-/// The objective and its coefficients.
-#[derive(Clone, Copy, Debug)]
-pub struct LossConfig {
-    /// Which objective.
-    pub objective: Objective,
-    /// Clip range: how far a ratio may go below and above 1.
-    pub clip_range: (f64, f64),
-    /// Of what the ratio of `clip` is.
-    pub ratio: RatioLevel,
-    /// Weight of the KL term.
-    pub kl: f64,
-    /// Trainer-to-sampler importance weights; without them ratios are taken to the recorded log-probabilities.
-    pub importance: Option<Importance>,
-    /// Weight of the mean entropy of the tokens' distributions, which the loss is less by.
-    pub entropy: f64,
-    /// Sequences with a negative advantage that have become less likely than this, nats a token, count as 0.
-    pub mask_negative_above: Option<f64>,
-}
-
-/// Of what a ratio is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum RatioLevel {
-    /// Each token has its own
-    #[default]
-    Token,
-    /// The geometric mean over the completion, the same for all of its tokens (GSPO, arXiv 2507.18071)
-    Sequence,
-}
-
-/// Of what an importance weight is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum WeightLevel {
-    /// Each token has its own
-    #[default]
-    Token,
-    /// The product over the completion, the same for all of its tokens
-    Sequence,
-}
-
-/// Trainer-to-sampler importance weights.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Importance {
-    /// Of what a weight is.
-    pub level: WeightLevel,
-    /// Where weights end.
-    pub outside: WeightBounds,
-}
-
 /// Log-probabilities under weights other than the current ones, by the sample's index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReferenceLogprobs<'a> {
@@ -184,27 +134,36 @@ pub struct ReferenceLogprobs<'a> {
     pub start: Option<&'a [Vec<f32>]>,
 }
 
+/// What the loss of every token depends on, whatever tree it is in.
+#[derive(Clone, Copy)]
+pub struct LossInputs<'a> {
+    pub config: LossConfig,
+    /// How the terms of tokens are averaged.
+    pub aggregate: Aggregate,
+    pub samples: &'a Samples,
+    pub logprobs: ReferenceLogprobs<'a>,
+}
+
+/// A token's log-probability, and the numbers of its sequence where a derivative needs them.
+#[derive(Clone, Copy)]
+struct Scored<'a> {
+    /// Under the weights in training.
+    new: f64,
+    sequence: Option<&'a SequenceStats>,
+}
+
 /// The loss of the trees of one batch, not yet scaled ([`crate::aggregate`]).
 pub struct BatchLoss<'a> {
-    config: LossConfig,
-    samples: &'a Samples,
+    inputs: LossInputs<'a>,
     members: &'a [Vec<usize>],
-    aggregate: Aggregate,
-    logprobs: ReferenceLogprobs<'a>,
     by_tree: Vec<Mutex<TokenStats>>,
 }
 
 impl<'a> BatchLoss<'a> {
     /// The loss of trees whose sequences are the samples `members`.
-    pub fn new(
-        config: LossConfig,
-        samples: &'a Samples,
-        members: &'a [Vec<usize>],
-        aggregate: Aggregate,
-        logprobs: ReferenceLogprobs<'a>,
-    ) -> Self {
+    pub fn new(inputs: LossInputs<'a>, members: &'a [Vec<usize>]) -> Self {
         let by_tree = members.iter().map(|_| Mutex::default()).collect();
-        BatchLoss { config, samples, members, aggregate, logprobs, by_tree }
+        BatchLoss { inputs, members, by_tree }
     }
 
     /// The statistics of all trees.
@@ -219,45 +178,39 @@ impl<'a> BatchLoss<'a> {
     /// Weight of a row's entropy.
     fn entropy_weight(&self, tree_index: usize, row: &LossRow) -> f64 {
         let sample = self.members[tree_index][row.sequence as usize];
-        self.config.entropy * self.aggregate.weight(self.samples.rows[sample].length())
+        self.inputs.config.entropy * self.inputs.aggregate.weight(self.inputs.samples.rows[sample].length())
     }
 
     /// What the entropies of a tree's rows make of the loss, not yet scaled.
     pub fn entropy_term(&self, tree_index: usize, tree: &Tree, entropies: &[f32]) -> f64 {
         let term =
             |(row, &entropy): (&LossRow, &f32)| -self.entropy_weight(tree_index, row) * f64::from(entropy);
-        if self.config.entropy == 0.0 { 0.0 } else { tree.rows.iter().zip(entropies).map(term).sum() }
+        if self.inputs.config.entropy == 0.0 { 0.0 } else { tree.rows.iter().zip(entropies).map(term).sum() }
     }
 
-    /// The gradient at a row whose log-probability is `new`; counted in `token_stats`.
-    fn row(
-        &self,
-        tree_index: usize,
-        row: &LossRow,
-        (new, sequence): (f32, Option<&SequenceStats>),
-        token_stats: &mut TokenStats,
-    ) -> f32 {
+    /// The gradient at a row; counted in `token_stats`.
+    fn row(&self, tree_index: usize, row: &LossRow, scored: Scored, token_stats: &mut TokenStats) -> f32 {
         let sample = self.members[tree_index][row.sequence as usize];
-        let term = self.term(sample, row.index as usize, (f64::from(new), sequence), token_stats);
-        let weight = self.aggregate.weight(self.samples.rows[sample].length());
+        let term = self.term(sample, row.index as usize, scored, token_stats);
+        let weight = self.inputs.aggregate.weight(self.inputs.samples.rows[sample].length());
         token_stats.loss += weight * term.loss;
         (weight * term.grad) as f32
     }
 
     /// The log-probabilities of a token.
     fn token(&self, sample: usize, index: usize, new: f64) -> TokenLogprobs {
-        let recorded = f64::from(self.samples.logprobs(sample)[index]);
-        let start = match self.config.importance {
+        let recorded = f64::from(self.inputs.samples.logprobs(sample)[index]);
+        let start = match self.inputs.config.importance {
             None => recorded,
             // Before the first step the trainer's own is the new one.
-            Some(_) => self.logprobs.start.map_or(new, |start| f64::from(start[sample][index])),
+            Some(_) => self.inputs.logprobs.start.map_or(new, |start| f64::from(start[sample][index])),
         };
         TokenLogprobs { new, start, recorded }
     }
 
     /// The numbers of each sequence of a tree, if a token asks for them.
     fn sequences(&self, tree_index: usize, tree: &Tree, logprobs: &[f32]) -> Vec<SequenceStats> {
-        if self.config.objective == Objective::Nll || !self.config.needs_sequences() {
+        if self.inputs.config.objective == Objective::Nll || !self.inputs.config.needs_sequences() {
             return Vec::new();
         }
         let rows: Vec<(&LossRow, f32)> = tree.rows.iter().zip(logprobs.iter().copied()).collect();
@@ -267,7 +220,7 @@ impl<'a> BatchLoss<'a> {
             let sample = self.members[tree_index][sequence];
             let tokens =
                 rows.iter().map(|(row, new)| self.token(sample, row.index as usize, f64::from(*new)));
-            stats[sequence] = self.config.sequence(tokens);
+            stats[sequence] = self.inputs.config.sequence(tokens);
         }
         stats
     }
@@ -276,11 +229,11 @@ impl<'a> BatchLoss<'a> {
         &self,
         sample: usize,
         index: usize,
-        (new, sequence): (f64, Option<&SequenceStats>),
+        Scored { new, sequence }: Scored,
         token_stats: &mut TokenStats,
     ) -> objective::Term {
-        let advantage = self.samples.rows[sample].advantage;
-        if self.config.objective == Objective::Nll {
+        let advantage = self.inputs.samples.rows[sample].advantage;
+        if self.inputs.config.objective == Objective::Nll {
             token_stats.tokens += 1;
             token_stats.not_finite += usize::from(!new.is_finite());
             return objective::nll(new, advantage);
@@ -288,11 +241,11 @@ impl<'a> BatchLoss<'a> {
         let token = self.token(sample, index, new);
         token_stats.compare(new, token.recorded);
         let mut term = self.surrogate(&token, sequence, advantage, token_stats);
-        if let Some(reference) = self.logprobs.reference {
+        if let Some(reference) = self.inputs.logprobs.reference {
             let kl = objective::kl(new, f64::from(reference[sample][index]));
             token_stats.kl += kl.loss;
-            term.loss += self.config.kl * kl.loss;
-            term.grad += self.config.kl * kl.grad;
+            term.loss += self.inputs.config.kl * kl.loss;
+            term.grad += self.inputs.config.kl * kl.grad;
         }
         term
     }
@@ -305,10 +258,10 @@ impl<'a> BatchLoss<'a> {
         advantage: f64,
         token_stats: &mut TokenStats,
     ) -> objective::Term {
-        let LossConfig { clip_range: (low, high), importance, mask_negative_above, .. } = self.config;
+        let LossConfig { clip_range: (low, high), importance, mask_negative_above, .. } = self.inputs.config;
         let TokenLogprobs { new, start, recorded } = *token;
-        let of_sequence = sequence.filter(|_| self.config.ratio == RatioLevel::Sequence);
-        let (mut term, clipped) = match (self.config.objective, of_sequence) {
+        let of_sequence = sequence.filter(|_| self.inputs.config.ratio == RatioLevel::Sequence);
+        let (mut term, clipped) = match (self.inputs.config.objective, of_sequence) {
             (Objective::Cispo, _) => objective::cispo(new, start, advantage, 1.0 + high),
             (_, None) => {
                 let (term, _, clipped) = objective::clip(new, start, advantage, low, high);
@@ -320,7 +273,7 @@ impl<'a> BatchLoss<'a> {
             }
         };
         // The lower bound holds tokens with a negative advantage, the upper one those with a positive one.
-        let below = self.config.objective == Objective::Clip && advantage < 0.0;
+        let below = self.inputs.config.objective == Objective::Clip && advantage < 0.0;
         token_stats.clipped_low += usize::from(clipped && below);
         token_stats.clipped_high += usize::from(clipped && !below && advantage != 0.0);
         if let Some(Importance { level, outside }) = importance {
@@ -350,13 +303,14 @@ impl RowLoss for BatchLoss<'_> {
         let sequences = self.sequences(tree_index, tree, logprobs);
         for ((row, &new), derivative) in tree.rows.iter().zip(logprobs).zip(derivative) {
             let sequence = sequences.get(row.sequence as usize);
-            *derivative = self.row(tree_index, row, (new, sequence), &mut token_stats);
+            let scored = Scored { new: f64::from(new), sequence };
+            *derivative = self.row(tree_index, row, scored, &mut token_stats);
         }
         *self.by_tree[tree_index].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = token_stats;
     }
 
     fn entropies(&self, tree_index: usize, tree: &Tree, derivative: &mut [f32]) -> bool {
-        if self.config.entropy == 0.0 {
+        if self.inputs.config.entropy == 0.0 {
             return false;
         }
         for (row, derivative) in tree.rows.iter().zip(derivative) {
@@ -366,13 +320,14 @@ impl RowLoss for BatchLoss<'_> {
     }
 
     fn by_row(&self) -> Option<&dyn RowDerivative> {
-        (!self.config.needs_sequences() && self.config.entropy == 0.0).then_some(self)
+        (!self.inputs.config.needs_sequences() && self.inputs.config.entropy == 0.0).then_some(self)
     }
 }
 
 impl RowDerivative for BatchLoss<'_> {
     fn derivative(&self, tree_index: usize, tree: &Tree, row: usize, logprob: f32) -> f32 {
-        self.row(tree_index, &tree.rows[row], (logprob, None), &mut TokenStats::default())
+        let scored = Scored { new: f64::from(logprob), sequence: None };
+        self.row(tree_index, &tree.rows[row], scored, &mut TokenStats::default())
     }
 }
 

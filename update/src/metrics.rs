@@ -1,21 +1,22 @@
 //! The `metrics` line of a policy's update, with TRL's names. A metric that was not measured is null, never 0.
 
-use record::failure::Result;
+use gemm::Precision;
 use record::stage::choice;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, ImportanceOutside, Objective};
-use crate::loss::{RatioLevel, WeightLevel};
+use crate::loss_config::{Importance, LossConfig, Objective, RatioLevel, WeightLevel};
+use crate::objective::WeightBounds;
 use crate::optimizer::Method;
 use crate::samples::Samples;
+use crate::settings::TrainingConfig;
 use crate::trainer::TrainingStats;
 
 /// The metrics of a training.
-pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingStats) -> Map<String, Value> {
+pub fn of_training(loss: &LossConfig, samples: &Samples, stats: &TrainingStats) -> Map<String, Value> {
     let scored = (stats.tokens.tokens > 0).then_some(stats.tokens.tokens as f64);
     let over_scored = |sum: f64| scored.map(|count| sum / count);
     let minibatches = stats.optimizer_steps + stats.flat_minibatches;
-    let clip = arguments.objective != Objective::Nll;
+    let clip = loss.objective != Objective::Nll;
     // Tokens of flat groups are never clipped, but they are tokens of the batch.
     let clipped = |count: usize| clip.then(|| count as f64 / stats.completion_tokens.max(1) as f64);
     let (low, high) = (stats.tokens.clipped_low, stats.tokens.clipped_high);
@@ -28,7 +29,7 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingSta
     let mut put = |name: &str, value: Value| line.insert(name.to_owned(), value);
     put("loss", json!(stats.loss / minibatches.max(1) as f64));
     put("loss_last", json!(last_losses));
-    put("kl", json!(if arguments.kl > 0.0 { over_scored(stats.tokens.kl) } else { None }));
+    put("kl", json!(if loss.kl > 0.0 { over_scored(stats.tokens.kl) } else { None }));
     put("clip_ratio", json!(clipped(low + high)));
     put("clip_ratio/low_mean", json!(clipped(low)));
     put("clip_ratio/high_mean", json!(clipped(high)));
@@ -41,9 +42,9 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingSta
     put("sampling/logp_difference_mean", json!(over_first(&|first| first.gap)));
     put("sampling/logp_difference_max", json!(first.map(|first| first.largest_gap)));
     put("sampling/importance_sampling_ratio_mean", json!(over_first(&|first| first.ratio)));
-    let truncated = arguments.importance_cap.and_then(|_| over_scored(stats.tokens.truncated as f64));
+    let truncated = loss.importance.and_then(|_| over_scored(stats.tokens.truncated as f64));
     put("sampling/importance_sampling_ratio_truncated", json!(truncated));
-    if arguments.mask_negative_above.is_some() {
+    if loss.mask_negative_above.is_some() {
         put("sampling/masked_negative", json!(over_scored(stats.tokens.masked as f64)));
     }
     line.extend(of_samples(samples));
@@ -51,6 +52,10 @@ pub fn of_training(arguments: &Arguments, samples: &Samples, stats: &TrainingSta
     put("unique_tokens", json!(stats.unique_tokens));
     put("optimizer_steps", json!(stats.optimizer_steps));
     put("flat_minibatches", json!(stats.flat_minibatches));
+    if let Some((by_agent, cosine)) = &stats.by_agent {
+        put("by_agent", json!(by_agent.metrics));
+        put("grad_cosine", json!(cosine));
+    }
     line
 }
 
@@ -102,56 +107,51 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
     rewards.iter().filter(|group| !group.is_empty()).map(spread).collect()
 }
 
-/// The resolved settings that determine the result, for the trainer's state and the input digest; threads do not.
-pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<String, Value>> {
+/// The settings that determine the result, for the trainer's state and the input digest; threads do not.
+pub fn settings(
+    training: &TrainingConfig,
+    precision: Precision,
+    reference: Option<&str>,
+) -> Map<String, Value> {
+    let TrainingConfig { loss, batching, optimizer, .. } = training;
     let mut settings = Map::new();
     let mut put = |name: &str, value: Value| settings.insert(name.to_owned(), value);
-    put("objective", json!(choice(&arguments.objective)));
-    if arguments.objective != Objective::Nll {
-        let (low, high) = arguments.clip_range();
+    put("objective", json!(choice(&loss.objective)));
+    if loss.objective != Objective::Nll {
+        let (low, high) = loss.clip_range;
         put("clip", json!(low));
         put("clip_high", json!(high));
-        put("kl", json!(arguments.kl));
-        if let Some(cap) = arguments.importance_cap {
-            put("importance_cap", json!(cap));
+        put("kl", json!(loss.kl));
+        if let Some(Importance { outside, .. }) = loss.importance {
+            put("importance_cap", json!(outside.cap));
         }
         // A run that never asked for these has the settings that it had before they were flags.
-        let chosen = [
-            ("entropy", (arguments.entropy > 0.0).then(|| json!(arguments.entropy))),
-            (
-                "ratio",
-                arguments
-                    .ratio
-                    .filter(|ratio| *ratio != RatioLevel::Token)
-                    .map(|ratio| json!(choice(&ratio))),
-            ),
-            (
-                "importance_level",
-                arguments
-                    .importance_level
-                    .filter(|level| *level != WeightLevel::Token)
-                    .map(|level| json!(choice(&level))),
-            ),
-            (
-                "importance_outside",
-                arguments
-                    .importance_outside
-                    .filter(|outside| *outside != ImportanceOutside::Truncate)
-                    .map(|outside| json!(choice(&outside))),
-            ),
-            ("importance_floor", arguments.importance_floor.map(|floor| json!(floor))),
-            ("mask_negative_above", arguments.mask_negative_above.map(|bound| json!(bound))),
-        ];
-        for (name, value) in chosen {
-            value.into_iter().for_each(|value| drop(put(name, value)));
+        if loss.entropy > 0.0 {
+            put("entropy", json!(loss.entropy));
+        }
+        if loss.ratio != RatioLevel::Token {
+            put("ratio", json!(choice(&loss.ratio)));
+        }
+        if let Some(Importance { level, outside: WeightBounds { floor, mask, .. } }) = loss.importance {
+            if level != WeightLevel::Token {
+                put("importance_level", json!(choice(&level)));
+            }
+            if mask {
+                put("importance_outside", json!("mask"));
+            }
+            if floor > 0.0 {
+                put("importance_floor", json!(floor));
+            }
+        }
+        if let Some(bound) = loss.mask_negative_above {
+            put("mask_negative_above", json!(bound));
         }
         put("reference", json!(reference));
     }
-    put("aggregate", json!(choice(&arguments.aggregate)));
-    put("max_tokens", json!(arguments.max_tokens));
-    put("minibatches", json!(arguments.minibatches));
-    put("epochs", json!(arguments.epochs));
-    let optimizer = arguments.optimizer_settings();
+    put("aggregate", json!(choice(&training.aggregate)));
+    put("max_tokens", json!(training.max_tokens));
+    put("minibatches", json!(batching.minibatches));
+    put("epochs", json!(batching.epochs));
     put("optimizer", json!(choice(&optimizer.method)));
     put("lr", json!(optimizer.lr));
     if optimizer.method == Method::Muon {
@@ -160,15 +160,15 @@ pub fn settings(arguments: &Arguments, reference: Option<&str>) -> Result<Map<St
     if optimizer.method != Method::Sgd {
         put("betas", json!([optimizer.betas.0, optimizer.betas.1]));
     }
-    put("schedule", json!(choice(&arguments.schedule)));
-    put("warmup", json!(arguments.warmup));
+    put("schedule", json!(choice(&training.schedule)));
+    put("warmup", json!(training.warmup));
     put("weight_decay", json!(optimizer.weight_decay));
     put("max_grad_norm", json!(optimizer.max_grad_norm));
-    put("max_tokens_per_batch", json!(arguments.max_tokens_per_batch));
-    put("dtype", json!(arguments.dtype()?.name()));
-    put("seed", json!(arguments.seed));
-    if arguments.parts > 1 {
-        put("parts", json!(arguments.parts));
+    put("max_tokens_per_batch", json!(batching.tokens));
+    put("dtype", json!(precision.name()));
+    put("seed", json!(batching.seed));
+    if batching.parts > 1 {
+        put("parts", json!(batching.parts));
     }
-    Ok(settings)
+    settings
 }

@@ -15,6 +15,21 @@ use crate::tree::{Sequence, Tree, pack};
 /// Default of `--max-tokens-per-batch`.
 pub const DEFAULT_TOKENS: u64 = 4096;
 
+/// How samples are divided into optimizer batches, trees and parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Batching {
+    /// Optimizer steps of an epoch; fewer if there are fewer samples.
+    pub minibatches: u64,
+    /// Passes over the samples.
+    pub epochs: u64,
+    /// Shuffles the tasks before each epoch; without a seed they keep the stream's order.
+    pub seed: Option<u64>,
+    /// Tokens computed at once, at most; shared prefixes count once.
+    pub tokens: usize,
+    /// Parts of an optimizer batch ([`crate::parts`]).
+    pub parts: usize,
+}
+
 /// A tree of at least this many tokens is closed when the task changes.
 const LEAST_TOKENS: usize = 64;
 
@@ -52,16 +67,16 @@ pub fn minibatches(
             [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
         Draws::new(Stream::named(seed, &parts))
     });
-    let minibatch_of = deal(numbers.last().map_or(0, |&last| last + 1), count, draws);
+    let minibatch_of = assign_round_robin(numbers.last().map_or(0, |&last| last + 1), count, draws);
     let mut dealt = vec![Vec::new(); count];
     order.into_iter().zip(numbers).for_each(|(index, number)| dealt[minibatch_of[number]].push(index));
     dealt
 }
 
-/// Assigns `things` items to minibatches round-robin, so later items never change earlier assignments.
-fn deal(things: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
-    let mut dealt = Vec::with_capacity(things + minibatches);
-    while dealt.len() < things {
+/// Assigns `count` items to minibatches round-robin, so later items never change earlier assignments.
+fn assign_round_robin(count: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
+    let mut dealt = Vec::with_capacity(count + minibatches);
+    while dealt.len() < count {
         let mut round: Vec<usize> = (0..minibatches).collect();
         if let Some(draws) = &mut draws {
             draws.shuffle(&mut round);

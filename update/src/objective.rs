@@ -93,7 +93,7 @@ pub struct WeightBounds {
     pub floor: f64,
     /// The greatest.
     pub cap: f64,
-    /// Whether a weight outside is 0, and not the nearest inside.
+    /// True if a weight outside becomes 0 rather than the nearest bound.
     pub mask: bool,
 }
 

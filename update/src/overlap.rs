@@ -12,12 +12,12 @@ use std::time::Instant;
 
 use record::failure::Result;
 
-use crate::arguments::Arguments;
+use crate::accumulate::{TreeSlice, TreeStats, accumulate};
 use crate::learner::Learner;
 use crate::loss::ReferenceLogprobs;
 use crate::minibatch::{self, TreeBatch, tree_members};
 use crate::samples::Samples;
-use crate::trainer::{PieceStats, accumulate};
+use crate::settings::TrainingConfig;
 
 /// Computed parts of a minibatch.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub struct Overlap {
     members: Vec<Vec<usize>>,
     temperature: f32,
     /// Statistics of each chunk of trees.
-    stats: Vec<PieceStats>,
+    stats: Vec<TreeStats>,
     /// Tasks that were complete when this was last looked at.
     tasks: u32,
     /// When the last call that computed began and ended.
@@ -36,14 +36,10 @@ pub struct Overlap {
 }
 
 impl Overlap {
-    /// Returns true if these flags allow it.
-    pub fn is_allowed(arguments: &Arguments) -> bool {
-        let one_step = arguments.minibatches.saturating_mul(arguments.epochs) == 1;
-        arguments.resident
-            && !arguments.check
-            && arguments.kl == 0.0
-            && (arguments.importance_cap.is_none() || one_step)
-            && arguments.parts == 1
+    /// Returns true if the first minibatch of such a training can begin before all samples are there.
+    pub fn is_allowed(training: &TrainingConfig) -> bool {
+        let TrainingConfig { loss, batching, .. } = training;
+        loss.kl == 0.0 && (loss.importance.is_none() || training.steps() == 1) && batching.parts == 1
     }
 
     /// Computes the next chunk of trees, if the samples so far complete one.
@@ -52,27 +48,28 @@ impl Overlap {
     /// The device's, or an interruption.
     pub fn advance(
         &mut self,
-        arguments: &Arguments,
+        training: &TrainingConfig,
         samples: &Samples,
         learner: &mut dyn Learner,
     ) -> Result<()> {
         let started = Instant::now();
         // The last task may have further samples.
         let tasks = samples.rows.iter().map(|row| row.task).max().unwrap_or(0);
-        let minibatches = arguments.minibatches as usize;
+        let batching = &training.batching;
+        let minibatches = batching.minibatches as usize;
         if tasks == self.tasks || (tasks as usize) < minibatches || samples.is_sharded() {
             return Ok(());
         }
         self.tasks = tasks;
         let (flat, step) = (samples.flat_groups(), samples.step.unwrap_or(0));
-        let first = minibatch::minibatches(samples, minibatches, arguments.seed, 0, step).swap_remove(0);
+        let first = minibatch::minibatches(samples, minibatches, batching.seed, 0, step).swap_remove(0);
         let temperature = samples.rows[0].temperature;
         let done = self.members.iter().map(Vec::len).sum();
         let active = first.into_iter().filter(|&sample| {
             let row = &samples.rows[sample];
             row.task < tasks && row.temperature == temperature && !flat[row.group as usize]
         });
-        let mut members = tree_members(samples, active.skip(done), arguments.max_tokens_per_batch as usize);
+        let mut members = tree_members(samples, active.skip(done), batching.tokens);
         members.pop(); // may go on
         let mut members = &members[..];
         while let Some((chunk, rest)) = members.split_at_checked(learner.trees_at_once(self.members.len())) {
@@ -82,9 +79,9 @@ impl Overlap {
                 self.temperature = temperature;
             }
             let trees = minibatch::trees(samples, chunk);
-            let inputs = (arguments, samples);
+            let slice = TreeSlice { temperature, trees: &trees, members: chunk };
             let stats =
-                accumulate(inputs, (&trees, chunk), temperature, ReferenceLogprobs::default(), learner)?;
+                accumulate(training.loss_inputs(samples, ReferenceLogprobs::default()), slice, learner)?;
             self.stats.push(stats);
             self.members.extend_from_slice(chunk);
         }
@@ -110,7 +107,7 @@ impl Overlap {
     }
 
     /// The statistics of each chunk of trees that was computed.
-    pub fn stats(&self) -> &[PieceStats] {
+    pub fn stats(&self) -> &[TreeStats] {
         &self.stats
     }
 }

@@ -6,36 +6,60 @@
 
 use std::ops::Range;
 
+use record::failure::{Failure, Result};
+
 use crate::minibatch::TreeBatch;
-use crate::ranks::add;
 use crate::tree::Tree;
 
-/// Trees of one batch.
+/// Consecutive trees of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct TreeSpan {
     /// Index of the batch.
     pub batch: usize,
     pub trees: Range<usize>,
 }
 
-/// Cuts the trees of all batches, in their order, into parts of about equal tokens; a tree belongs to the
+/// Splits the trees of all batches, in their order, into parts of about equal tokens; a tree belongs to the
 /// part of its middle. With fewer trees than parts some parts are empty.
-pub fn cut(batches: &[TreeBatch], parts: usize) -> Vec<Vec<Piece>> {
+pub fn split_by_tokens(batches: &[TreeBatch], parts: usize) -> Vec<Vec<TreeSpan>> {
     let total = batches.iter().map(TreeBatch::unique_tokens).sum::<usize>().max(1);
-    let mut cut = vec![Vec::new(); parts];
+    let mut split = vec![Vec::new(); parts];
     let mut before = 0;
     for (batch, TreeBatch { trees, .. }) in batches.iter().enumerate() {
         for (tree, length) in trees.iter().map(Tree::len).enumerate() {
-            let part: &mut Vec<Piece> =
-                &mut cut[((2 * before + length) * parts / (2 * total)).min(parts - 1)];
-            match part.last_mut().filter(|piece| piece.batch == batch) {
-                Some(piece) => piece.trees.end = tree + 1,
-                None => part.push(Piece { batch, trees: tree..tree + 1 }),
+            let part: &mut Vec<TreeSpan> =
+                &mut split[((2 * before + length) * parts / (2 * total)).min(parts - 1)];
+            match part.last_mut().filter(|span| span.batch == batch) {
+                Some(span) => span.trees.end = tree + 1,
+                None => part.push(TreeSpan { batch, trees: tree..tree + 1 }),
             }
             before += length;
         }
     }
-    cut
+    split
+}
+
+/// Fails unless `ranks` processes can share the parts equally.
+///
+/// # Errors
+/// Usage (exit 2).
+pub fn check_ranks(parts: usize, ranks: usize) -> Result<()> {
+    if parts.is_multiple_of(ranks) {
+        return Ok(());
+    }
+    let least = ranks.next_power_of_two();
+    Err(Failure::usage(format!(
+        "--parts {parts} cannot be dealt to {ranks} ranks: each computes as many of them"
+    ))
+    .hint(match least == ranks {
+        true => format!("--parts {least}, or more; the bytes of the result depend on it"),
+        false => "as many ranks as a power of two, and no more than --parts".to_owned(),
+    }))
+}
+
+/// Adds values to a sum.
+pub fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
 /// The sum of a number of gradients, a power of two, that come one after another.
@@ -57,7 +81,7 @@ impl TreeSum {
         count.ilog2() as usize
     }
 
-    /// Adds the next; after the last, whether it was that, `gradient` is the sum.
+    /// Adds one gradient. Returns true after the last; `gradient` then holds the sum.
     pub fn add(&mut self, gradient: &mut [f32]) -> bool {
         let mut free = None;
         // The number of complete halves is the number of trailing ones in the count of earlier gradients.
@@ -87,22 +111,22 @@ mod tests {
         TreeBatch { temperature: 1.0, trees: lengths.iter().map(tree).collect(), members: Vec::new() }
     }
 
-    fn pieces(batches: &[TreeBatch], parts: usize) -> Vec<Vec<(usize, Range<usize>)>> {
-        let plain = |part: Vec<Piece>| part.into_iter().map(|piece| (piece.batch, piece.trees)).collect();
-        cut(batches, parts).into_iter().map(plain).collect()
+    fn spans(batches: &[TreeBatch], parts: usize) -> Vec<Vec<(usize, Range<usize>)>> {
+        let plain = |part: Vec<TreeSpan>| part.into_iter().map(|span| (span.batch, span.trees)).collect();
+        split_by_tokens(batches, parts).into_iter().map(plain).collect()
     }
 
     #[test]
     fn parts_have_all_trees_in_order_and_about_as_many_tokens() {
         let batches = [batch(&[10, 10, 10]), batch(&[10])];
-        assert_eq!(pieces(&batches, 1), [[(0, 0..3), (1, 0..1)]]);
-        assert_eq!(pieces(&batches, 2), [vec![(0, 0..2)], vec![(0, 2..3), (1, 0..1)]]);
-        assert_eq!(pieces(&batches, 4), [[(0, 0..1)], [(0, 1..2)], [(0, 2..3)], [(1, 0..1)]]);
+        assert_eq!(spans(&batches, 1), [[(0, 0..3), (1, 0..1)]]);
+        assert_eq!(spans(&batches, 2), [vec![(0, 0..2)], vec![(0, 2..3), (1, 0..1)]]);
+        assert_eq!(spans(&batches, 4), [[(0, 0..1)], [(0, 1..2)], [(0, 2..3)], [(1, 0..1)]]);
         // Fewer trees than parts; trees without tokens; no trees at all.
-        let few = pieces(&[batch(&[7])], 4);
+        let few = spans(&[batch(&[7])], 4);
         assert_eq!(few.concat(), [(0, 0..1)]);
-        assert_eq!(pieces(&[batch(&[0, 0])], 2).concat(), [(0, 0..2)]);
-        assert_eq!(pieces(&[], 2), [vec![], vec![]]);
+        assert_eq!(spans(&[batch(&[0, 0])], 2).concat(), [(0, 0..2)]);
+        assert_eq!(spans(&[], 2), [vec![], vec![]]);
     }
 
     #[test]

@@ -13,12 +13,12 @@ use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
-use crate::checkpoint::{Checkpoint, TrainerState};
-use crate::learner::{Learner, StateKind};
-use crate::model::{Entry, Layout, Source};
-use crate::optimizer::{self, Method, Moment, overlap};
+use crate::checkpoint::TrainerState;
+use crate::learner::Learner;
+use crate::model::{Entry, Layout};
+use crate::optimizer::{self, Method, Moment, StateKind, overlap};
 use crate::ranks::Ranks;
-use crate::weights::{OptimizerTensors, completion, lower_half, published};
+use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, published};
 
 /// How a tensor's content is read.
 enum Content<'a> {
@@ -43,19 +43,28 @@ impl Tensor<'_> {
     }
 }
 
-/// Reads a learner's state of a tensor from a value on.
+/// Reads one kind of state of a tensor, by its number in the layout, from a value on.
 pub type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
 
-/// Lets rank 0 do what needs all of a learner's state, of which each rank has the moments of its slice: the others hand out theirs
-/// meanwhile, and come to nothing.
+/// A learner's complete state, read a piece at a time.
+#[derive(Clone, Copy)]
+pub struct LearnerState<'a> {
+    pub read: &'a ReadState<'a>,
+    /// The optimizer whose moments it has.
+    pub method: Method,
+}
+
+/// Runs `write` on rank 0 with the complete state of the learner. Every rank has the moments of its slice only; the other
+/// ranks send theirs and return `None`.
 ///
 /// # Errors
 /// Those of `write`, or an interruption.
-pub fn with_state<T>(
+pub fn gather_state_on_rank0<T>(
     ranks: &dyn Ranks,
     layout: &Layout,
-    (learner, method): (&mut dyn Learner, Method),
-    write: impl FnOnce(&ReadState) -> Result<T>,
+    learner: &mut dyn Learner,
+    method: Method,
+    write: impl FnOnce(&LearnerState) -> Result<T>,
 ) -> Result<Option<T>> {
     let learner = RefCell::new(learner);
     let slices = optimizer::slices(method, layout, ranks.count());
@@ -102,12 +111,12 @@ pub fn with_state<T>(
         let length = values.len();
         hand_out(moment, tensor, from, values, length)
     };
-    let written = write(&read)?;
+    let written = write(&LearnerState { read: &read, method })?;
     ask([0; 4])?;
     Ok(Some(written))
 }
 
-/// What of a version's content is new after a call.
+/// The content of a version that is new after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Weights and the optimizer's state.
@@ -118,20 +127,25 @@ pub enum Change {
     Nothing,
 }
 
-/// Publishes the weights of a learner, whose state `read` reads, and its optimizer state if there is a
-/// trainer state, as the version after `from`, from which it started as `checkpoint`. Unchanged files are not
-/// written again.
+/// A version to publish.
+pub struct NextVersion<'a> {
+    /// The trained tensors.
+    pub formats: &'a TensorFormats,
+    pub state: &'a LearnerState<'a>,
+    /// Digest of the input that made it.
+    pub input: &'a str,
+    pub change: Change,
+    /// Saved with the optimizer's state; without it neither is.
+    pub trainer: Option<&'a TrainerState>,
+}
+
+/// Publishes the version after `from`. Unchanged files are not written again.
 ///
 /// # Errors
 /// The device's, or the disk's.
-pub fn next_version(
-    (from, checkpoint): (&Policy, &Checkpoint),
-    (input, change): (&str, Change),
-    (read, method): (&ReadState, Method),
-    state: Option<&TrainerState>,
-    retention: &Retention,
-) -> Result<Version> {
-    let (layout, types) = (checkpoint.trained.layout(), checkpoint.trained.types());
+pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) -> Result<Version> {
+    let NextVersion { formats, state, input, change, trainer } = *next;
+    let (TensorFormats { layout, types }, read) = (formats, state.read);
     let weights: Vec<Tensor> = layout
         .entries
         .iter()
@@ -148,11 +162,11 @@ pub fn next_version(
             Tensor { name: entry.name.clone(), entry, content: Content::Values(Box::new(rounded)) }
         })
         .collect();
-    let optimizer = match state {
-        Some(_) if change != Change::Nothing => optimizer_tensors(read, layout, types, method),
+    let optimizer = match trainer {
+        Some(_) if change != Change::Nothing => optimizer_tensors(formats, state),
         _ => Vec::new(),
     };
-    let notes = state.map(notes).transpose()?;
+    let notes = trainer.map(notes).transpose()?;
     let weights = if change == Change::All { weights } else { Vec::new() };
     let (tensors, optimizer): (Vec<NewTensor>, Vec<NewTensor>) =
         (weights.iter().map(Tensor::view).collect(), optimizer.iter().map(Tensor::view).collect());
@@ -166,24 +180,21 @@ pub fn next_version(
 /// The disk's.
 pub fn save(
     policy: &Policy,
-    (layout, types): (&Layout, &[ElementType]),
-    (read, method): (&ReadState, Method),
-    state: &TrainerState,
+    formats: &TensorFormats,
+    state: &LearnerState,
+    trainer: &TrainerState,
 ) -> Result<()> {
-    let optimizer = optimizer_tensors(read, layout, types, method);
-    save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(state)?)
+    let optimizer = optimizer_tensors(formats, state);
+    save_state(policy, &optimizer.iter().map(Tensor::view).collect::<Vec<_>>(), &notes(trainer)?)
 }
 
 /// A learner's optimizer state in memory, in place of [`save`]; `None` without a state.
 ///
 /// # Errors
 /// The device's.
-pub fn in_memory(
-    (layout, types): (&Layout, &[ElementType]),
-    (read, method): (&ReadState, Method),
-) -> Result<Option<OptimizerTensors>> {
+pub fn in_memory(formats: &TensorFormats, state: &LearnerState) -> Result<Option<OptimizerTensors>> {
     let (mut values, mut halves) = (BTreeMap::new(), BTreeMap::new());
-    for Tensor { name, entry, content } in optimizer_tensors(read, layout, types, method) {
+    for Tensor { name, entry, content } in optimizer_tensors(formats, state) {
         match content {
             Content::Values(read) => values.insert(name, pieces(entry, &*read)?).map(drop),
             Content::Halves(read) => halves.insert(name, pieces(entry, &*read)?).map(drop),
@@ -203,12 +214,9 @@ fn pieces<T: Clone + Default>(entry: &Entry, read: &Read<T>) -> Result<Vec<T>> {
 }
 
 /// The optimizer's moments, and what completes the published values to the master weights.
-fn optimizer_tensors<'a>(
-    read: &'a ReadState<'a>,
-    layout: &'a Layout,
-    types: &[ElementType],
-    method: Method,
-) -> Vec<Tensor<'a>> {
+fn optimizer_tensors<'a>(formats: &'a TensorFormats, state: &LearnerState<'a>) -> Vec<Tensor<'a>> {
+    let LearnerState { read, method } = *state;
+    let (layout, types): (&Layout, &[ElementType]) = (&formats.layout, &formats.types);
     let whole = |name: String, tensor: usize, kind: StateKind| Tensor {
         name,
         entry: &layout.entries[tensor],
@@ -241,24 +249,28 @@ fn optimizer_tensors<'a>(
 pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(input.as_bytes());
-    masters(layout, learner, |values| {
+    visit_master_weights(layout, learner, |values| {
         hasher.update(bytemuck::cast_slice(values));
     })?;
     Ok(hasher.finalize())
 }
 
-/// Shows all of a learner's master weights, a piece at a time.
+/// Visits all of a learner's master weights, a piece at a time.
 ///
 /// # Errors
 /// The device's.
-pub fn masters(layout: &Layout, learner: &mut dyn Learner, mut show: impl FnMut(&[f32])) -> Result<()> {
+pub fn visit_master_weights(
+    layout: &Layout,
+    learner: &mut dyn Learner,
+    mut visit: impl FnMut(&[f32]),
+) -> Result<()> {
     let mut values = vec![0.0f32; PIECE];
     for (tensor, entry) in layout.entries.iter().enumerate() {
         let length = entry.range.len();
         for from in (0..length).step_by(PIECE) {
             let piece = &mut values[..PIECE.min(length - from)];
             learner.read(StateKind::MasterWeight, tensor, from, piece)?;
-            show(piece);
+            visit(piece);
         }
     }
     Ok(())

@@ -19,14 +19,16 @@ use record::stage::interrupted;
 use record::stream::{Stream, with_earlier};
 
 use crate::output::Output;
-use crate::samples::{Needs, Samples};
+use crate::samples::Samples;
+use crate::settings::Reading;
 
 /// Bytes that a Linux pipe holds.
 const PIPE: usize = 1 << 16;
 
 /// The samples of the stream, by policy.
-#[derive(Default)]
-pub struct SampleReader {
+pub struct SampleReader<'a> {
+    ownership: &'a Ownership,
+    reading: Reading,
     /// The samples of each policy, in the order of [`Ownership::owners`].
     pub samples: Vec<Samples>,
     /// Samples read.
@@ -45,24 +47,24 @@ pub fn sampled_in_f32(ends: &[End]) -> bool {
     dtypes.peek().is_some() && dtypes.all(|dtype| dtype == "float32")
 }
 
-impl SampleReader {
+impl SampleReader<'_> {
     /// A reader that has read nothing.
-    pub fn new(ownership: &Ownership) -> SampleReader {
+    pub fn new(ownership: &Ownership, reading: Reading) -> SampleReader<'_> {
         let samples = ownership.owners().iter().map(|_| Samples::default()).collect();
-        SampleReader { samples, ..SampleReader::default() }
+        let (read, passed, unowned, sampled_in_f32) = (0, 0, Vec::new(), false);
+        SampleReader { ownership, reading, samples, read, passed, unowned, sampled_in_f32 }
     }
 
-    /// Reads to the end of the input, or if it is `resident` of this part; `copy` receives every line but `end` lines unchanged.
+    /// Reads to the end of the input, or of this part of it; `copy` receives every line but `end` lines unchanged.
     /// `waiting` is called with all samples so far before the input is waited for.
     pub fn read<R: Read, W: Write>(
         &mut self,
         reader: &mut Reader<R>,
         stream: &mut Stream,
-        ownership: &Ownership,
-        (needs, resident): (Needs, bool),
         mut copy: Option<&mut Output<W>>,
         mut waiting: impl FnMut(&[Samples]) -> Result<()>,
     ) -> Result<()> {
+        let Reading { needs, in_parts, .. } = self.reading;
         let Some(mut line) = reader.next()? else { return Ok(()) };
         loop {
             match line.kind {
@@ -74,7 +76,7 @@ impl SampleReader {
                     sample.require(&line, &[Field::Agent])?;
                     self.read += 1;
                     let agent = sample.agent.as_deref().unwrap_or_default();
-                    match ownership.of(agent) {
+                    match self.ownership.of(agent) {
                         Some(owner) => self.samples[owner].push(&sample, &line, needs)?,
                         None => self.pass(agent),
                     }
@@ -84,10 +86,10 @@ impl SampleReader {
             if let Some(output) = copy.as_deref_mut().filter(|_| line.kind != Kind::End) {
                 output.raw(&line.text)?;
             }
-            if resident && line.kind == Kind::End {
+            if in_parts && line.kind == Kind::End {
                 return Ok(());
             }
-            if reader.would_wait() {
+            if reader.would_block() {
                 waiting(&self.samples)?;
             }
             if !reader.read_into(&mut line)? {
@@ -111,14 +113,14 @@ impl SampleReader {
 
 /// An input that a thread reads as it comes: whoever writes it never waits, however long nothing is read here.
 pub struct Unbounded {
-    pieces: Receiver<Piece>,
+    pieces: Receiver<Chunk>,
     piece: Cursor<Vec<u8>>,
-    next: Option<Piece>,
+    next: Option<Chunk>,
     arrival: Rc<Arrival>,
 }
 
 /// A piece of the input, and when it arrived.
-type Piece = (Instant, io::Result<Vec<u8>>);
+type Chunk = (Instant, io::Result<Vec<u8>>);
 
 /// The bytes of an [`Unbounded`] input that have arrived.
 #[derive(Default)]

@@ -35,17 +35,22 @@ pub struct Row {
     pub group: u32,
     /// Index of its agent in [`Samples::agents`].
     agent: Option<u32>,
-    place: Place,
+    episode: EpisodeKey,
 }
 
-/// Where an episode stands among all of a run, whatever shard it was played in: the step and index that rollout's names
-/// consist of (`12.7`). None for a name of another form.
-type Place = Option<(u64, u64)>;
+/// The order of an episode among all of a run, whatever shard it was played in: the step and index that rollout's names
+/// consist of (`12.7`). `None` for a name of another form.
+type EpisodeKey = Option<(u64, u64)>;
 
 impl Row {
     /// Completion tokens, the stop token included.
     pub fn length(&self) -> usize {
         self.completion.len()
+    }
+
+    /// Index of its agent in [`Samples::agents`].
+    pub fn agent(&self) -> Option<usize> {
+        self.agent.map(|agent| agent as usize)
     }
 }
 
@@ -123,10 +128,10 @@ impl Samples {
             advantage,
             temperature,
             reward: sample.reward.flatten(),
-            task: number_of_name(&mut self.tasks, &task_key(sample, line)),
-            group: number_of_name(&mut self.groups, &group_key(sample, line)),
+            task: intern_name(&mut self.tasks, &task_key(sample, line)),
+            group: intern_name(&mut self.groups, &group_key(sample, line)),
             agent: sample.agent.as_deref().map(|agent| self.agent(agent)),
-            place: sample.episode.as_deref().and_then(place),
+            episode: sample.episode.as_deref().and_then(parse_episode_key),
         };
         self.logprobs.resize(self.ids.len(), 0.0);
         self.logprobs[row.completion.clone()][..logprobs.len()].copy_from_slice(logprobs);
@@ -140,8 +145,11 @@ impl Samples {
         };
         let (kind, remedy) = if sampling.greedy {
             ("a greedy sample", "sample without --greedy")
-        } else if sampling.top_p < 1.0 || sampling.top_k > 0 {
-            ("a sample of truncated sampling (top-p or top-k)", "sample with --top-p 1 --top-k 0")
+        } else if sampling.is_truncated() {
+            (
+                "a sample of truncated sampling (top-p, top-k or min-p)",
+                "sample without --top-p, --top-k and --min-p",
+            )
         } else {
             return Ok(());
         };
@@ -153,7 +161,7 @@ impl Samples {
     fn check_version(&mut self, sample: &Sample, line: &Line) -> Result<()> {
         let version = sample.policy_version.as_deref().unwrap_or_default();
         match &self.version {
-            None => self.version = Some((version.to_owned(), line.place())),
+            None => self.version = Some((version.to_owned(), line.location())),
             Some((first, _)) if first == version => {}
             Some((first, place)) => {
                 let cause = format!("policy_version is {version}, but {first} at {place}");
@@ -176,17 +184,17 @@ impl Samples {
 
     /// Puts samples of shards in the order of their episodes, as one process writes them, and numbers tasks, groups and
     /// agents anew: however shards were joined, the result is the same. Leaves them as they are where an episode's name
-    /// says no place.
+    /// has another form.
     pub fn sort(&mut self) {
-        if !self.sharded || self.rows.iter().any(|row| row.place.is_none()) {
+        if !self.sharded || self.rows.iter().any(|row| row.episode.is_none()) {
             return;
         }
-        self.rows.sort_by_key(|row| row.place);
+        self.rows.sort_by_key(|row| row.episode);
         let (mut tasks, mut groups, mut agents) = (HashMap::new(), HashMap::new(), HashMap::new());
         for row in &mut self.rows {
-            row.task = number(&mut tasks, row.task);
-            row.group = number(&mut groups, row.group);
-            row.agent = row.agent.map(|agent| number(&mut agents, agent));
+            row.task = intern(&mut tasks, row.task);
+            row.group = intern(&mut groups, row.group);
+            row.agent = row.agent.map(|agent| intern(&mut agents, agent));
         }
         let before = std::mem::take(&mut self.agents);
         let mut order: Vec<(u32, u32)> = agents.into_iter().map(|(before, after)| (after, before)).collect();
@@ -272,21 +280,21 @@ impl Samples {
 }
 
 /// The number of a key, counted by first appearance.
-fn number<K: Eq + Hash>(known: &mut HashMap<K, u32>, key: K) -> u32 {
+fn intern<K: Eq + Hash>(known: &mut HashMap<K, u32>, key: K) -> u32 {
     let next = known.len() as u32;
     *known.entry(key).or_insert(next)
 }
 
 /// The number of a name, which is copied only at its first appearance.
-fn number_of_name(known: &mut HashMap<String, u32>, name: &str) -> u32 {
+fn intern_name(known: &mut HashMap<String, u32>, name: &str) -> u32 {
     match known.get(name) {
         Some(&number) => number,
-        None => number(known, name.to_owned()),
+        None => intern(known, name.to_owned()),
     }
 }
 
-/// The place of an episode of this name.
-fn place(episode: &str) -> Place {
+/// The step and index in the name of an episode.
+fn parse_episode_key(episode: &str) -> EpisodeKey {
     let (step, index) = episode.split_once('.')?;
     Some((step.parse().ok()?, index.parse().ok()?))
 }
@@ -294,7 +302,7 @@ fn place(episode: &str) -> Place {
 /// The task of a sample, else its episode, else its group; a sample without any is alone.
 fn task_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
     let key = sample.task.as_deref().or(sample.episode.as_deref()).or(sample.group.as_deref());
-    key.map_or_else(|| line.place().into(), Cow::Borrowed)
+    key.map_or_else(|| line.location().into(), Cow::Borrowed)
 }
 
 /// The group that `group` wrote; without that stage, the candidates of one agent at one turn of one episode.
@@ -302,6 +310,6 @@ fn group_key<'a>(sample: &'a Sample, line: &Line) -> Cow<'a, str> {
     match (&sample.group, &sample.episode, sample.turn, &sample.agent) {
         (Some(group), ..) => Cow::Borrowed(group),
         (None, Some(episode), Some(turn), Some(agent)) => format!("{episode}/{turn}/{agent}").into(),
-        _ => line.place().into(),
+        _ => line.location().into(),
     }
 }

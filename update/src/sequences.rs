@@ -3,7 +3,7 @@
 //! They are needed before the first derivative of the sequence, so a tree is passed over twice. A prefix that several
 //! sequences share has no completion rows of theirs.
 
-use crate::loss::{LossConfig, RatioLevel, WeightLevel};
+use crate::loss_config::{LossConfig, RatioLevel, WeightLevel};
 use crate::objective;
 
 /// A token's log-probability: now, before the first step, and as it was recorded.

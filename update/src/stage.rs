@@ -21,17 +21,20 @@ use record::stream::Stream;
 use record::write::Writer;
 use serde_json::{Map, Value, json};
 
-use crate::arguments::{Arguments, Objective};
+use crate::arguments::Arguments;
+use crate::call::UpdateCall;
 use crate::checkpoint;
-use crate::kept::Kept;
 use crate::metrics;
 use crate::output::Output;
 use crate::overlap::Overlap;
-use crate::plan::{self, ModelSpec, Plan};
+use crate::plan::{self, ModelSpec, Planner};
+use crate::plan_line::Plan;
 use crate::policy_update::PolicyUpdate;
 use crate::ranks::{self, Input, PolicyRanks, Ranks};
 use crate::reader::{self, Arrival, SampleReader, Unbounded};
-use crate::samples::{Needs, Samples};
+use crate::resident_policy::ResidentPolicy;
+use crate::samples::Samples;
+use crate::settings::{Settings, Work};
 use crate::skipped::DroppedGroups;
 
 /// Runs the stage.
@@ -40,97 +43,112 @@ use crate::skipped::DroppedGroups;
 /// Whatever stops the stage, after an `end` line with `ok:false` where that could be written.
 pub fn run() -> Result<()> {
     let ready = stage::try_parse::<Arguments>().and_then(|arguments| {
-        arguments.check()?;
+        let settings = arguments.settings()?;
         stage::end_if_dry_run();
-        Ok((ranks::start()?, arguments))
+        Ok((ranks::start()?, settings))
     });
-    let (ranks, arguments) = ready.map_err(ranks::refused)?;
-    let outcome = run_on(ranks.as_ref(), arguments);
+    let (ranks, settings) = ready.map_err(ranks::refused)?;
+    let outcome = run_on(ranks.as_ref(), settings);
     ranks::end(ranks.as_ref(), outcome)
 }
 
-fn run_on(ranks: &dyn Ranks, mut arguments: Arguments) -> Result<()> {
+fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
     if ranks.count() > 1 {
         let command = Arguments::command();
         let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
         ranks::flags::compare(ranks, &ranks::flags::of(&command, &matches))?;
     }
-    ranks::cards::assign(ranks, &mut arguments)?;
-    let ownership = Ownership::of_directories("--policy", &arguments.policy)?;
-    arguments.check_ranks(ranks.count(), ownership.owners().len())?;
-    let references = Ownership::of_directories("--reference", &arguments.reference)?;
-    check_directories(&arguments, &ownership)?;
+    ranks::cards::assign(ranks, &mut settings.hardware)?;
+    let ownership = Ownership::of_directories("--policy", &settings.policies)?;
+    settings.check_ranks(ranks.count(), ownership.owners().len())?;
+    let references = Ownership::of_directories("--reference", &settings.references)?;
+    check_directories(&settings.work, &ownership)?;
 
-    if let Some(path) = &arguments.per_token {
-        // Each policy adds its own.
+    if let Work::Check { per_token: Some(path) } = &settings.work {
+        // Each policy appends its tokens.
         File::create(path)
             .map_err(|error| Failure::io(format!("--per-token {}: {error}", path.display())))?;
     }
     let mut output = Output::new(Writer::stdout());
     if ranks.rank() > 0 {
-        (output, arguments.quiet) = (Output::silent(), true);
+        (output, settings.messages.quiet) = (Output::silent(), true);
     }
-    let mut kept: Vec<Option<Kept>> = ownership.owners().iter().map(|_| None).collect();
-    let processes = PolicyRanks::new(ranks, ownership.owners().len(), arguments.side_by_side);
-    let overlaps = Overlap::is_allowed(&arguments) && ranks.count() == 1;
+    let processes = PolicyRanks::new(ranks, ownership.owners().len(), settings.side_by_side);
+    let call = UpdateCall {
+        settings: &settings,
+        ownership: &ownership,
+        references: &references,
+        processes: &processes,
+    };
+    each_part(&call, &mut output)
+}
+
+/// Updates with each part of the input, which is all of it unless with `--resident`.
+fn each_part<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
+    let UpdateCall { settings, processes, .. } = *call;
+    let ranks = processes.all;
     let arrival = Rc::<Arrival>::default();
     let unbounded = || {
         let input = Unbounded::new(Stdin, arrival.clone());
         input.map_err(|error| Failure::io(format!("reading stdin: {error}")))
     };
-    let input: Box<dyn Read> = if overlaps { Box::new(unbounded()?) } else { Box::new(Stdin) };
+    let input: Box<dyn Read> =
+        if overlaps(call) && ranks.count() == 1 { Box::new(unbounded()?) } else { Box::new(Stdin) };
     let mut reader = Reader::stdin().map(|_| Input::of_stdin(ranks, input));
-    reader.each_part(arguments.resident, |reader| {
-        let input = (reader, &*arrival);
-        let step =
-            run_part((&arguments, &processes), (&ownership, &references), input, &mut output, &mut kept)?;
+    let mut policies: Vec<ResidentPolicy> =
+        call.ownership.owners().iter().map(|_| ResidentPolicy::default()).collect();
+    reader.each_part(settings.reading.in_parts, |reader| {
+        let step = run_part(call, reader, &arrival, output, &mut policies)?;
         // Nobody waits for this: the next part is being played.
-        kept.iter_mut().flatten().try_for_each(Kept::retire)?;
-        match step.is_none_or(|step| step.is_multiple_of(arguments.save_every)) {
-            true => save(&processes, &mut kept),
+        policies.iter_mut().try_for_each(ResidentPolicy::synchronize)?;
+        match step.is_none_or(|step| step.is_multiple_of(settings.publishing.save_every)) {
+            true => save(processes, &mut policies),
             false => Ok(()),
         }
     })?;
-    save(&processes, &mut kept)
+    save(processes, &mut policies)
+}
+
+/// Returns true if the first minibatch may begin while its samples still arrive.
+fn overlaps(call: &UpdateCall) -> bool {
+    let UpdateCall { settings, processes, .. } = *call;
+    settings.publishing.resident && processes.own().count() == 1 && Overlap::is_allowed(&settings.training)
 }
 
 /// Saves the training states of all policies that this process trains.
-fn save(processes: &PolicyRanks, kept: &mut [Option<Kept>]) -> Result<()> {
-    kept.iter_mut()
-        .flatten()
-        .try_for_each(|kept| kept.save(processes.own()))
+fn save(processes: &PolicyRanks, policies: &mut [ResidentPolicy]) -> Result<()> {
+    policies
+        .iter_mut()
+        .try_for_each(|policy| policy.save(processes.own()))
         .map_err(|failure| processes.failed(failure))
 }
 
-/// Updates with one part of the input, which is all of it unless with `--resident`, and answers it; returns its training step, if it
-/// names one. `kept` is what stays in memory.
+/// Updates with one part of the input and answers it; returns its training step, if it names one. `policies` stay in memory.
 fn run_part<R: Read, W: Write>(
-    (arguments, processes): (&Arguments, &PolicyRanks),
-    (ownership, references): (&Ownership, &Ownership),
-    (reader, arrival): (&mut Reader<R>, &Arrival),
+    call: &UpdateCall,
+    reader: &mut Reader<R>,
+    arrival: &Arrival,
     output: &mut Output<W>,
-    kept: &mut [Option<Kept>],
+    policies: &mut [ResidentPolicy],
 ) -> Result<Option<u64>> {
     let started = Instant::now();
-    let mut input = SampleReader::new(ownership);
-    let stream = Stream::new("update", arguments.allow_incomplete);
+    let UpdateCall { settings, ownership, .. } = *call;
+    let mut input = SampleReader::new(ownership, settings.reading);
+    let stream = Stream::new("update", settings.reading.allow_incomplete);
     let mut stream = stream.every_shard().every_sample().every_group();
-    let copy = arguments.pass_through.then_some(&mut *output);
-    let overlaps = Overlap::is_allowed(arguments) && processes.own().count() == 1;
+    let copy = settings.reading.pass_through.then_some(&mut *output);
+    let overlaps = overlaps(call);
     let begin = |samples: &[Samples]| {
-        // What is there is read first: only then would this stage wait.
+        // Everything that has arrived is read first: only then would this stage wait.
         if arrival.has_more.get() {
             return Ok(());
         }
-        let mut kept = kept.iter_mut().zip(samples).filter(|_| overlaps);
-        kept.try_for_each(|(kept, samples)| {
-            kept.as_mut().map_or(Ok(()), |kept| kept.begin(arguments, samples))
-        })
+        let mut own = policies.iter_mut().zip(samples).filter(|_| overlaps);
+        own.try_for_each(|(policy, samples)| policy.begin(&settings.training, samples))
     };
-    let read =
-        input.read(reader, &mut stream, ownership, (needs(arguments), arguments.resident), copy, begin);
+    let read = input.read(reader, &mut stream, copy, begin);
     if let Some(at) = arrival.last.get() {
-        kept.iter_mut().flatten().for_each(|kept| kept.overlap.end(at));
+        policies.iter_mut().for_each(|policy| policy.end_overlap(at));
     }
     input.samples.iter_mut().for_each(Samples::sort);
     input.sampled_in_f32 = reader::sampled_in_f32(stream.ends());
@@ -138,17 +156,14 @@ fn run_part<R: Read, W: Write>(
     let reading = started.elapsed().as_secs_f64();
 
     // Without samples a dry run plans for the model's sizes alone.
-    let geometry = arguments.dry_run && input.read == 0 && stream.ends().is_empty();
+    let geometry = matches!(settings.work, Work::Plan { .. }) && input.read == 0 && stream.ends().is_empty();
     if geometry {
         stream = Stream::new("update", true);
     }
     let mut times = Map::new();
     let outcome = read.and_then(|()| match geometry {
-        true => plan_geometry(arguments, ownership, output),
-        false => stream.whole().and_then(|()| {
-            let input = (&input, &left_out);
-            work((arguments, processes), (ownership, references), input, output, kept, &mut times)
-        }),
+        true => plan_geometry(call, output),
+        false => stream.whole().and_then(|()| work(call, &input, &left_out, output, policies, &mut times)),
     });
     let mut timing = stage::timing(started);
     timing.insert("reading_seconds".to_owned(), json!(reading));
@@ -162,24 +177,14 @@ fn run_part<R: Read, W: Write>(
     Ok(input.samples.iter().find_map(|samples| samples.step).or(left_out.step))
 }
 
-/// The fields that the objective requires of each sample.
-fn needs(arguments: &Arguments) -> Needs {
-    let clip = arguments.objective != Objective::Nll;
-    Needs {
-        logprobs: clip || arguments.check,
-        advantage: clip && !arguments.check,
-        full_distribution: clip && !arguments.check && !arguments.allow_truncated_sampling,
-    }
-}
-
 /// Fails, before anything is read, for directories that cannot be trained.
-fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()> {
+fn check_directories(work: &Work, ownership: &Ownership) -> Result<()> {
     for owned in ownership.owners() {
-        if arguments.dry_run && owned.directory.join("config.json").exists() {
+        if matches!(work, Work::Plan { .. }) && owned.directory.join("config.json").exists() {
             continue;
         }
         let policy = Policy::open(&owned.directory)?;
-        if !(arguments.check || arguments.dry_run || policy.is_writable_layout()?) {
+        if *work == Work::Train && !policy.is_writable_layout()? {
             let place = owned.directory.display();
             return Err(Failure::usage(format!(
                 "--policy {place}: not a policy directory, so no version can be added"
@@ -190,56 +195,55 @@ fn check_directories(arguments: &Arguments, ownership: &Ownership) -> Result<()>
     Ok(())
 }
 
-/// Trains, checks or plans every policy that has samples.
+/// Trains, checks or plans every policy that has samples; adds the time of each to `times`.
 fn work<W: Write>(
-    (arguments, processes): (&Arguments, &PolicyRanks),
-    (ownership, references): (&Ownership, &Ownership),
-    (input, left_out): (&SampleReader, &DroppedGroups),
+    call: &UpdateCall,
+    input: &SampleReader,
+    left_out: &DroppedGroups,
     output: &mut Output<W>,
-    kept: &mut [Option<Kept>],
+    policies: &mut [ResidentPolicy],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
-    let skipped = skip((arguments, ownership), input, left_out)?;
-    check_ownership(arguments, ownership, input, !skipped.is_empty())?;
-    let (mut updates, mut names) = (Vec::new(), Vec::new());
-    for (index, ((owned, samples), kept)) in
-        ownership.owners().iter().zip(&input.samples).zip(&mut *kept).enumerate()
-    {
-        if samples.rows.is_empty() {
-            continue;
-        }
-        names.push((index, &owned.name));
-        if processes.trains(index) {
-            let ranks = processes.own();
-            let update =
-                PolicyUpdate::open((arguments, ranks), owned, references, samples, input, kept.as_ref());
-            updates.push((update.map_err(|failure| processes.failed(failure))?, kept));
+    let UpdateCall { settings, ownership, processes, .. } = *call;
+    let skipped = skip(call, input, left_out)?;
+    check_ownership(call, input, !skipped.is_empty())?;
+    // Each policy with samples, by its number.
+    let trained: Vec<usize> =
+        (0..ownership.owners().len()).filter(|&index| !input.samples[index].rows.is_empty()).collect();
+    let mut updates = Vec::new();
+    for (index, policy) in policies.iter_mut().enumerate() {
+        if trained.contains(&index) && processes.trains(index) {
+            let update = PolicyUpdate::open(call, index, input, policy);
+            updates.push((update.map_err(|failure| processes.failed(failure))?, policy));
         }
     }
     processes.wait();
     skipped.iter().try_for_each(|line| output.raw(line))?;
     let (mut failure, mut own) = (None, String::new());
-    for (update, kept) in updates {
-        if arguments.dry_run {
-            output.object(&update.plan()?)?;
-        } else if arguments.check {
-            let (line, spent, agreement) = update.check()?;
-            output.raw(&line)?;
-            times.insert(update.name().to_owned(), json!(spent));
-            // All policies are checked; the first that disagrees fails the call.
-            failure = failure.or(agreement.err());
-        } else {
-            let (line, spent) = update.train(kept).map_err(|failure| processes.failed(failure))?;
-            if processes.is_split() {
-                own = splice::json(&(line, spent))?;
-            } else {
+    for (update, policy) in updates {
+        match settings.work {
+            Work::Plan { .. } => output.object(&update.plan()?)?,
+            Work::Check { .. } => {
+                let (line, spent, agreement) = update.check()?;
                 output.raw(&line)?;
                 times.insert(update.name().to_owned(), json!(spent));
+                // All policies are checked; the first that disagrees fails the call.
+                failure = failure.or(agreement.err());
+            }
+            Work::Train => {
+                let (line, spent) = update.train(policy).map_err(|failure| processes.failed(failure))?;
+                if processes.is_split() {
+                    own = splice::json(&(line, spent))?;
+                } else {
+                    output.raw(&line)?;
+                    times.insert(update.name().to_owned(), json!(spent));
+                }
             }
         }
     }
     if processes.is_split() {
-        for (index, name) in names {
+        for index in trained {
+            let name = &ownership.owners()[index].name;
             let told = processes.told(index, || Ok(std::mem::take(&mut own)))?;
             let (line, spent): (String, Value) = serde_json::from_str(&told)
                 .map_err(|error| Failure::work(format!("what the ranks of {name} say: {error}")))?;
@@ -252,23 +256,20 @@ fn work<W: Write>(
 
 /// The metrics lines of the policies whose groups were all left out on purpose; says of every policy without samples that it keeps its
 /// version.
-fn skip(
-    (arguments, ownership): (&Arguments, &Ownership),
-    input: &SampleReader,
-    left_out: &DroppedGroups,
-) -> Result<Vec<String>> {
+fn skip(call: &UpdateCall, input: &SampleReader, left_out: &DroppedGroups) -> Result<Vec<String>> {
+    let UpdateCall { settings, ownership, .. } = *call;
     let mut lines = Vec::new();
     for (index, (owned, samples)) in ownership.owners().iter().zip(&input.samples).enumerate() {
         if !samples.rows.is_empty() {
             continue;
         }
         let groups = left_out.groups(ownership, index);
-        if groups == 0 || arguments.check || arguments.dry_run {
-            arguments.log(format_args!("{}: no samples, keeps its version", owned.name));
+        if groups == 0 || settings.work != Work::Train {
+            settings.messages.print(format_args!("{}: no samples, keeps its version", owned.name));
             continue;
         }
         let (all, why) = (counted(groups, "group"), left_out.why());
-        arguments.log(format_args!(
+        settings.messages.print(format_args!(
             "{}: nothing to learn from, keeps its version: the stages before left out all of its {all} ({why})",
             owned.name
         ));
@@ -278,34 +279,34 @@ fn skip(
 }
 
 /// Plans for every policy without samples, from the model's sizes.
-fn plan_geometry<W: Write>(
-    arguments: &Arguments,
-    ownership: &Ownership,
-    output: &mut Output<W>,
-) -> Result<()> {
-    for owned in ownership.owners() {
+fn plan_geometry<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
+    let Settings { training, hardware, work, .. } = call.settings;
+    let ranks = match work {
+        Work::Plan { ranks: Some(ranks) } => *ranks,
+        _ => 1,
+    };
+    for owned in call.ownership.owners() {
         let bare = owned.directory.join("config.json").exists();
         let policy = if bare { None } else { Some(Policy::open(&owned.directory)?) };
-        let config = Config::load(policy.as_ref().map_or(&owned.directory, |policy| policy.model()))?;
+        let config = match &policy {
+            Some(policy) => policy.config.clone(),
+            None => Config::load(&owned.directory)?,
+        };
         let adapter = policy.map(|policy| checkpoint::adapter(&policy, &config)).transpose()?.flatten();
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: adapter.as_ref() };
-        let request = plan::largest_request(arguments, config.max_positions);
-        let estimate = plan::estimate(arguments, spec, &request)?;
-        let settings = metrics::settings(arguments, None)?;
-        output.object(&Plan::new(spec, estimate, &owned.name, settings))?;
+        let request = plan::largest_request(training, config.max_positions, ranks);
+        let estimate = Planner { hardware, training, spec }.estimate(&request)?;
+        let record = metrics::settings(training, hardware.precision, None);
+        output.object(&Plan::new(spec, estimate, &owned.name, record))?;
     }
     Ok(())
 }
 
 /// Fails if no sample belongs to a policy of this call, unless they were left out on purpose, and logs how many do not.
-fn check_ownership(
-    arguments: &Arguments,
-    ownership: &Ownership,
-    input: &SampleReader,
-    skips: bool,
-) -> Result<()> {
+fn check_ownership(call: &UpdateCall, input: &SampleReader, skips: bool) -> Result<()> {
+    let UpdateCall { settings, ownership, .. } = *call;
     if input.owned() == 0 && !skips {
-        let flags: Vec<String> = arguments.policy.iter().map(|value| format!("--policy {value}")).collect();
+        let flags: Vec<String> = settings.policies.iter().map(|value| format!("--policy {value}")).collect();
         let cause = match input.read {
             0 => "the stream holds no samples".to_owned(),
             read => format!("none of the {read} samples belongs to {}", flags.join(" ")),
@@ -323,7 +324,9 @@ fn check_ownership(
         let named: Vec<&str> = ownership.owners().iter().map(|policy| policy.name.as_str()).collect();
         let (passed, read) = (input.passed, input.read);
         let named = named.join(", ");
-        arguments.log(format_args!("ignored {passed} of {read} samples: no policy of {named} owns {agents}"));
+        settings
+            .messages
+            .print(format_args!("ignored {passed} of {read} samples: no policy of {named} owns {agents}"));
     }
     Ok(())
 }

@@ -4,41 +4,40 @@ use std::collections::VecDeque;
 
 use record::failure::{Failure, Result};
 use record::progress::Progress;
-use record::stage;
 
+use crate::accumulate::{TreeSlice, TreeStats, accumulate};
 use crate::aggregate::Mean;
-use crate::arguments::{Arguments, Objective};
+use crate::by_agent::{self, ByAgent};
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
-use crate::loss::{BatchLoss, ReferenceLogprobs, TokenStats};
+use crate::loss::{ReferenceLogprobs, TokenStats};
+use crate::loss_config::Objective;
 use crate::minibatch::{self, TreeBatch};
-use crate::model::{Layout, Scores};
+use crate::model::Layout;
 use crate::optimizer::StepScale;
 use crate::overlap::Overlap;
-use crate::parts::{self, Piece, TreeSum};
-use crate::publish;
+use crate::parts::{TreeSpan, TreeSum, split_by_tokens};
+use crate::publish::visit_master_weights;
 use crate::ranks::{self, Checksum, Ranks};
 use crate::samples::Samples;
-use crate::tree::Tree;
+use crate::settings::{Messages, TrainingConfig};
 
 /// One policy's training, ready to run.
 pub struct Trainer<'a> {
-    /// The command line.
-    pub arguments: &'a Arguments,
+    pub training: &'a TrainingConfig,
+    pub messages: Messages,
     /// The processes that share the work.
     pub ranks: &'a dyn Ranks,
     /// The weights' names, shapes and places.
     pub layout: &'a Layout,
     /// The samples of this policy.
     pub samples: &'a Samples,
-    /// Log-probabilities under the reference policy by sample, for `--kl`.
-    pub reference: Option<Vec<Vec<f32>>>,
-    /// Log-probabilities before the first step by sample, for `--importance-cap` with more than one step.
-    pub start: Option<Vec<Vec<f32>>>,
+    /// Log-probabilities under other weights, where the loss needs them.
+    pub logprobs: ReferenceLogprobs<'a>,
     /// How far recorded log-probabilities may be from those before the first step.
     pub bounds: GapBounds,
-    /// What the learner has done of the first minibatch already.
-    pub overlap: Overlap,
+    /// The part of the first minibatch that the learner has done already.
+    pub overlap: &'a Overlap,
 }
 
 /// Statistics of a training.
@@ -68,44 +67,8 @@ pub struct TrainingStats {
     pub unique_tokens: usize,
     /// Statistics of the minibatch before the first step: the only one under the weights that were sampled from.
     pub first: Option<TokenStats>,
-}
-
-/// What a piece of a part came to.
-#[derive(Clone, Debug, Default)]
-pub struct PieceStats {
-    /// Sum of the entropies of each tree.
-    entropies: Vec<f64>,
-    tokens: TokenStats,
-}
-
-impl PieceStats {
-    fn add(&mut self, other: &PieceStats) {
-        self.entropies.extend(&other.entropies);
-        self.tokens.add(&other.tokens);
-    }
-
-    /// Those of all ranks, in their order.
-    fn of_all(ranks: &dyn Ranks, own: &[PieceStats]) -> Vec<PieceStats> {
-        let words = |piece_stats: &PieceStats| {
-            let entropies = piece_stats.entropies.iter().map(|entropy| entropy.to_bits());
-            let words: Vec<u64> = std::iter::once(piece_stats.entropies.len() as u64)
-                .chain(entropies)
-                .chain(piece_stats.tokens.words())
-                .collect();
-            words
-        };
-        let own: Vec<u64> = own.iter().flat_map(words).collect();
-        let mut stats_by_piece = Vec::new();
-        for bytes in ranks::gather(ranks, bytemuck::cast_slice(&own)) {
-            let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
-            while let Some(trees) = words.next() {
-                let entropies = words.by_ref().take(trees as usize).map(f64::from_bits).collect();
-                let tokens = TokenStats::of_words(&std::array::from_fn(|_| words.next().unwrap_or(0)));
-                stats_by_piece.push(PieceStats { entropies, tokens });
-            }
-        }
-        stats_by_piece
-    }
+    /// What each agent made of the last minibatch, and the cosine of two agents' gradients, if they were measured.
+    pub by_agent: Option<(ByAgent, Option<f64>)>,
 }
 
 /// The position of a minibatch in a call.
@@ -120,44 +83,19 @@ struct Position {
     longest: usize,
 }
 
-/// Adds the gradient of some trees to the learner's, as they are weighted but not scaled.
-///
-/// # Errors
-/// The device's, or an interruption.
-pub fn accumulate(
-    (arguments, samples): (&Arguments, &Samples),
-    (trees, members): (&[Tree], &[Vec<usize>]),
-    temperature: f32,
-    logprobs: ReferenceLogprobs,
-    learner: &mut dyn Learner,
-) -> Result<PieceStats> {
-    if stage::interrupted() {
-        return Err(Failure::interrupted());
-    }
-    let loss = BatchLoss::new(arguments.loss_config(), samples, members, arguments.aggregate, logprobs);
-    let scores = learner.accumulate(trees, temperature, &loss)?;
-    let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
-    let with_scores = trees.iter().zip(&scores).enumerate();
-    let spread: f64 =
-        with_scores.map(|(index, (tree, scores))| loss.entropy_term(index, tree, &scores.entropies)).sum();
-    let mut tokens = loss.token_stats();
-    tokens.loss += spread;
-    Ok(PieceStats { entropies: scores.iter().map(of_tree).collect(), tokens })
-}
-
 impl Trainer<'_> {
     /// Runs every epoch. After an error the learner must not be published.
     pub fn run(&self, learner: &mut dyn Learner) -> Result<TrainingStats> {
-        let arguments = self.arguments;
+        let batching = &self.training.batching;
         let mut stats = TrainingStats::default();
         let flat = self.flat();
-        let parts = (arguments.minibatches as usize).min(self.samples.rows.len());
-        let horizon = (parts as u64).saturating_mul(arguments.epochs);
+        let parts = (batching.minibatches as usize).min(self.samples.rows.len());
+        let horizon = (parts as u64).saturating_mul(batching.epochs);
         let step = self.samples.step.unwrap_or(0);
         let longest = self.samples.rows.iter().map(|row| row.length()).max().unwrap_or(1);
-        let mut progress = Progress::new("update", arguments.quiet, Some(horizon));
-        for epoch in 0..arguments.epochs {
-            let minibatches = minibatch::minibatches(self.samples, parts, arguments.seed, epoch, step);
+        let mut progress = Progress::new("update", self.messages.quiet, Some(horizon));
+        for epoch in 0..batching.epochs {
+            let minibatches = minibatch::minibatches(self.samples, parts, batching.seed, epoch, step);
             for (index, minibatch) in minibatches.iter().enumerate() {
                 let index = epoch * parts as u64 + index as u64;
                 let position = Position { index, horizon, first_epoch: epoch == 0, longest };
@@ -175,9 +113,9 @@ impl Trainer<'_> {
         Ok(stats)
     }
 
-    /// Of each group: whether all its terms are 0, so that it need not be computed.
+    /// For each group, true if all its terms are 0, so that it need not be computed.
     fn flat(&self) -> Vec<bool> {
-        match self.reference {
+        match self.logprobs.reference {
             Some(_) => vec![false; self.samples.groups()],
             None => self.samples.flat_groups(),
         }
@@ -204,29 +142,34 @@ impl Trainer<'_> {
             return Ok(0.0);
         }
         let mean = Mean {
-            aggregate: self.arguments.aggregate,
+            aggregate: self.training.aggregate,
             samples: minibatch.len(),
             tokens: length,
-            max_tokens: self.arguments.max_tokens.map_or(position.longest, |n| n as usize),
+            max_tokens: self.training.max_tokens.map_or(position.longest, |n| n as usize),
         };
-        let batches =
-            minibatch::pack_trees(self.samples, &active, self.arguments.max_tokens_per_batch as usize);
+        let batches = minibatch::pack_trees(self.samples, &active, self.training.batching.tokens);
         if position.first_epoch {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
-        let overlap = Some(&self.overlap)
-            .filter(|overlap| position.index == 0 && overlap.begins(self.samples, &batches));
+        let by_agent = match self.is_measured_by_agent(position) {
+            true => Some(self.measure_by_agent(minibatch, &active, &mean, learner)?),
+            false => None,
+        };
+        // A measurement takes the place of what the learner had begun.
+        let overlap = Some(self.overlap).filter(|overlap| {
+            position.index == 0 && by_agent.is_none() && overlap.begins(self.samples, &batches)
+        });
         stats.overlap_seconds += overlap.map_or(0.0, |overlap| overlap.seconds);
-        let (stats_by_piece, gradient) = self.differentiate(&batches, overlap, learner)?;
-        for piece_stats in stats_by_piece {
-            piece_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
-            tokens.add(&piece_stats.tokens);
+        let (stats_by_span, gradient) = self.differentiate(&batches, overlap, learner)?;
+        for tree_stats in stats_by_span {
+            tree_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
+            tokens.add(&tree_stats.tokens);
         }
         let scale = mean.scale();
         tokens.loss *= scale;
         self.check(&tokens, stats.optimizer_steps)?;
-        if stats.optimizer_steps == 0 && self.arguments.objective != Objective::Nll {
+        if stats.optimizer_steps == 0 && self.training.loss.objective != Objective::Nll {
             stats.first = Some(tokens.clone());
         }
         let norm = learner.grad_norm()? * scale;
@@ -234,42 +177,55 @@ impl Trainer<'_> {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
         }
-        let arguments = self.arguments;
-        let factor = arguments.schedule.factor(
-            learner.optimizer_steps(),
-            arguments.warmup,
-            position.index,
-            position.horizon,
-        );
+        stats.by_agent = by_agent.map(|by_agent| (by_agent.clone(), by_agent.cosine(norm)));
         self.compare(&gradient, norm, learner)?;
-        learner.optimizer_step(self.ranks, StepScale { gradient: scale, norm, rate: factor })?;
+        stats.lr = self.step(position, scale, norm, learner)?;
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
-        stats.lr = arguments.lr * factor;
         stats.tokens.add(&tokens);
         Ok(tokens.loss)
     }
 
-    /// Leaves the gradient of all batches in the learner: that of this rank's parts, added up over ranks. What `overlap` has done is in
-    /// it already, the one part's beginning. Returns the statistics of all pieces in their order, and of several ranks the
-    /// gradient's checksum.
-    fn differentiate(
+    /// True if the agents of a shared policy are measured in this minibatch.
+    fn is_measured_by_agent(&self, position: Position) -> bool {
+        self.samples.agents.len() > 1
+            && self.training.loss.objective != Objective::Nll
+            && position.index + 1 == position.horizon
+            && by_agent::is_due(self.samples.step.unwrap_or(0))
+    }
+
+    /// Steps by the learner's gradient times `scale`, which then has this norm; returns the learning rate.
+    fn step(&self, position: Position, scale: f64, norm: f64, learner: &mut dyn Learner) -> Result<f64> {
+        let TrainingConfig { schedule, warmup, optimizer, .. } = self.training;
+        let Position { index, horizon, .. } = position;
+        let factor = schedule.factor(learner.optimizer_steps(), *warmup, index, horizon);
+        learner.optimizer_step(self.ranks, StepScale { gradient: scale, norm, rate: factor })?;
+        Ok(optimizer.lr * factor)
+    }
+
+    /// Leaves the gradient of all batches in the learner, summed over this rank's parts and then over ranks. The work of
+    /// `overlap`, the beginning of the only part, is in it already. Returns the statistics of all spans in their order, and
+    /// the checksum of the gradient of several ranks.
+    ///
+    /// # Errors
+    /// The learner's, or an interruption.
+    pub fn differentiate(
         &self,
         batches: &[TreeBatch],
         overlap: Option<&Overlap>,
         learner: &mut dyn Learner,
-    ) -> Result<(Vec<PieceStats>, Checksum)> {
+    ) -> Result<(Vec<TreeStats>, Checksum)> {
         let (ranks, mut checksum) = (self.ranks, Checksum::default());
-        let parts = parts::cut(batches, self.arguments.parts as usize);
+        let parts = split_by_tokens(batches, self.training.batching.parts);
         let own = &parts[ranks::share(ranks, parts.len())];
-        let (mut sum, mut stats_by_piece) = (TreeSum::new(own.len()), Vec::new());
+        let (mut sum, mut stats_by_span) = (TreeSum::new(own.len()), Vec::new());
         for part in own {
             if overlap.is_none() {
                 learner.zero_grad()?;
             }
-            for piece in part {
-                let done = overlap.filter(|_| piece.batch == 0).map_or(&[][..], Overlap::stats);
-                stats_by_piece.push(self.accumulate(&batches[piece.batch], piece, done, learner)?);
+            for span in part {
+                let done = overlap.filter(|_| span.batch == 0).map_or(&[][..], Overlap::stats);
+                stats_by_span.push(self.accumulate(&batches[span.batch], span, done, learner)?);
             }
             if parts.len() > 1 {
                 learner.change_gradients(&mut |gradient| {
@@ -281,49 +237,51 @@ impl Trainer<'_> {
             }
         }
         if ranks.count() > 1 {
-            stats_by_piece = PieceStats::of_all(ranks, &stats_by_piece);
+            stats_by_span = TreeStats::of_all(ranks, &stats_by_span);
         }
-        Ok((stats_by_piece, checksum))
+        Ok((stats_by_span, checksum))
     }
 
-    /// Fails where a rank has other weights or another gradient than the rest. Its part in the gradient is in everyone's then, and
-    /// the step would give it everyone's weights: afterwards nobody could tell.
+    /// Fails where a rank has other weights or another gradient than the rest. All-reduce has mixed its part into every
+    /// gradient, and the step would overwrite its weights, so this is the last point at which we can notice.
     fn compare(&self, gradient: &Checksum, norm: f64, learner: &mut dyn Learner) -> Result<()> {
         if self.ranks.count() == 1 {
             return Ok(());
         }
         let mut weights = Checksum::default();
-        publish::masters(self.layout, learner, |values| weights.add(values))?;
+        visit_master_weights(self.layout, learner, |values| weights.add(values))?;
         let held = [weights.sum, gradient.sum, norm.to_bits()];
         let has = "would step from other weights, or by another gradient,";
         ranks::compare(self.ranks, bytemuck::cast_slice(&held), has)
     }
 
-    /// Adds one piece's gradient, but not that of its first chunks of trees, which is `done`.
+    /// Adds the gradient of a span of trees; its first chunks are `done` already.
     fn accumulate(
         &self,
         batch: &TreeBatch,
-        piece: &Piece,
-        done: &[PieceStats],
+        span: &TreeSpan,
+        done: &[TreeStats],
         learner: &mut dyn Learner,
-    ) -> Result<PieceStats> {
-        let logprobs =
-            ReferenceLogprobs { reference: self.reference.as_deref(), start: self.start.as_deref() };
-        let mut piece_stats = PieceStats::default();
-        done.iter().for_each(|chunk_stats| piece_stats.add(chunk_stats));
-        let (mut from, mut chunks) = (piece.trees.start, 0);
-        while from < piece.trees.end {
-            let at_once = learner.trees_at_once(from - piece.trees.start);
-            let chunk = from..from.saturating_add(at_once).min(piece.trees.end);
+    ) -> Result<TreeStats> {
+        let mut tree_stats = TreeStats::default();
+        done.iter().for_each(|chunk_stats| tree_stats.add(chunk_stats));
+        let (mut from, mut chunks) = (span.trees.start, 0);
+        while from < span.trees.end {
+            let at_once = learner.trees_at_once(from - span.trees.start);
+            let chunk = from..from.saturating_add(at_once).min(span.trees.end);
             if chunks >= done.len() {
-                let (trees, members) = (&batch.trees[chunk.clone()], &batch.members[chunk.clone()]);
-                let inputs = (self.arguments, self.samples);
-                let stats = accumulate(inputs, (trees, members), batch.temperature, logprobs, learner)?;
-                piece_stats.add(&stats);
+                let slice = TreeSlice {
+                    temperature: batch.temperature,
+                    trees: &batch.trees[chunk.clone()],
+                    members: &batch.members[chunk.clone()],
+                };
+                let stats =
+                    accumulate(self.training.loss_inputs(self.samples, self.logprobs), slice, learner)?;
+                tree_stats.add(&stats);
             }
             (from, chunks) = (chunk.end, chunks + 1);
         }
-        Ok(piece_stats)
+        Ok(tree_stats)
     }
 
     /// Fails for log-probabilities that no step should be based on.
@@ -332,7 +290,7 @@ impl Trainer<'_> {
             return Ok(());
         }
         let Some((cause, hint)) = self.bounds.exceeded(tokens) else { return Ok(()) };
-        let default = match self.arguments.max_logprob_gap {
+        let default = match self.training.max_logprob_gap {
             None if tokens.not_finite == 0 => " (the bound is the default)",
             _ => "",
         };

@@ -46,7 +46,7 @@ impl Weights {
     /// # Errors
     /// The files'.
     pub fn load(published: &CheckpointTensors, masters: &MasterWeights<'_>) -> Result<Weights> {
-        let (types, forward) = (published.types().to_vec(), Parameters::of(published)?);
+        let (types, forward) = (published.formats.types.clone(), Parameters::of(published)?);
         let master = if types.contains(&ElementType::F16) {
             MasterParts::Whole(Parameters::of(masters)?)
         } else if types.contains(&ElementType::BF16) {
@@ -171,11 +171,17 @@ pub fn completion(published: &str, kind: ElementType) -> Option<(String, Element
     }
 }
 
+/// The names, shapes and places of tensors, and the type of each on disk, in the layout's order.
+#[derive(Clone, Debug)]
+pub struct TensorFormats {
+    pub layout: Arc<Layout>,
+    pub types: Vec<ElementType>,
+}
+
 /// The trained tensors of a checkpoint on disk.
 pub struct CheckpointTensors {
-    layout: Arc<Layout>,
-    tensors: Tensors,
-    types: Vec<ElementType>,
+    formats: TensorFormats,
+    tensors: Arc<Tensors>,
 }
 
 impl CheckpointTensors {
@@ -183,26 +189,26 @@ impl CheckpointTensors {
     ///
     /// # Errors
     /// One is missing.
-    pub fn new(layout: Arc<Layout>, tensors: Tensors) -> Result<CheckpointTensors> {
+    pub fn new(layout: Arc<Layout>, tensors: Arc<Tensors>) -> Result<CheckpointTensors> {
         let types: Result<Vec<ElementType>> =
             layout.entries.iter().map(|entry| Ok(tensors.tensor(&entry.name)?.dtype)).collect();
-        Ok(CheckpointTensors { layout, types: types?, tensors })
+        Ok(CheckpointTensors { formats: TensorFormats { layout, types: types? }, tensors })
     }
 
-    /// Element type of each tensor, in the layout's order.
-    pub fn types(&self) -> &[ElementType] {
-        &self.types
+    /// The form of the tensors on disk.
+    pub fn formats(&self) -> &TensorFormats {
+        &self.formats
     }
 
     /// Returns true if every tensor is f32.
-    pub fn is_single(&self) -> bool {
-        self.types.iter().all(|&kind| kind == ElementType::F32)
+    pub fn is_f32(&self) -> bool {
+        self.formats.types.iter().all(|&kind| kind == ElementType::F32)
     }
 }
 
 impl Source for CheckpointTensors {
     fn layout(&self) -> &Arc<Layout> {
-        &self.layout
+        &self.formats.layout
     }
 
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {
@@ -231,7 +237,8 @@ impl<'a> MasterWeights<'a> {
         saved: Option<&'a OptimizerTensors>,
     ) -> Result<MasterWeights<'a>> {
         if let Some(saved) = saved {
-            for (entry, &kind) in published.layout.entries.iter().zip(&published.types) {
+            let TensorFormats { layout, types } = &published.formats;
+            for (entry, &kind) in layout.entries.iter().zip(types) {
                 if let Some((name, kind)) = completion(&entry.name, kind) {
                     saved.check(&name, entry, kind)?;
                 }
@@ -243,7 +250,7 @@ impl<'a> MasterWeights<'a> {
 
 impl Source for MasterWeights<'_> {
     fn layout(&self) -> &Arc<Layout> {
-        &self.published.layout
+        &self.published.formats.layout
     }
 
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()> {

@@ -30,13 +30,14 @@ use serde_json::{Map, json};
 use small::Weighted;
 use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
-use update::learner::{CpuLearner, DeviceLearner, Learner};
+use update::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
 use update::optimizer::StepScale;
 use update::optimizer::on_device::moment_bytes;
-use update::plan::{ModelSpec, estimate};
-use update::publish::{Change, next_version, with_state};
+use update::plan::{ModelSpec, Planner};
+use update::publish::{Change, NextVersion, gather_state_on_rank0, publish_next};
 use update::ranks::Alone;
+use update::settings::Settings;
 use update::tree::{Sequence, Tree, pack};
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -101,22 +102,23 @@ fn trees() -> [Tree; 1] {
 }
 
 /// One step, published.
-fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: &mut dyn Learner) {
+fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &mut dyn Learner) {
     learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
     let norm = learner.grad_norm().unwrap();
     learner.optimizer_step(&Alone, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
     let state = TrainerState {
-        optimizer: record::stage::choice(&arguments.optimizer),
+        optimizer: record::stage::choice(&settings.training.optimizer.method),
         objective: "clip".to_owned(),
         optimizer_steps: learner.optimizer_steps(),
         settings: Map::new(),
         metrics: "{}".to_owned(),
     };
     let retention = Retention { keep: 2, pinned: &[] };
-    with_state(&Alone, checkpoint.trained.layout(), (learner, arguments.optimizer), |read| {
-        let (read, input) = ((read, arguments.optimizer), ("input", Change::All));
-        next_version((from, checkpoint), input, read, Some(&state), &retention)
+    let (formats, method) = (checkpoint.trained.formats(), settings.training.optimizer.method);
+    gather_state_on_rank0(&Alone, &formats.layout, learner, method, |learned| {
+        let (input, change, trainer) = ("input", Change::All, Some(&state));
+        publish_next(from, &NextVersion { formats, state: learned, input, change, trainer }, &retention)
     })
     .unwrap();
 }
@@ -125,7 +127,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, arguments: &Arguments, learner: 
 /// largest tensor and of all.
 fn two_calls(
     root: &Path,
-    arguments: &Arguments,
+    settings: &Settings,
     open: impl Fn(&Checkpoint, bool) -> Result<Box<dyn Learner>>,
 ) -> (usize, usize, usize) {
     let mut peak = 0;
@@ -136,10 +138,10 @@ fn two_calls(
             assert_eq!(from.version.step, call);
             let config = Config::load(from.model()).unwrap();
             let checkpoint = Checkpoint::open(&from, &config).unwrap();
-            let continued = checkpoint.state(arguments.optimizer, "clip").unwrap().is_some();
+            let continued = checkpoint.state(settings.training.optimizer.method, "clip").unwrap().is_some();
             assert_eq!(continued, call == 1);
             let mut learner = open(&checkpoint, continued).unwrap();
-            step(&from, &checkpoint, arguments, learner.as_mut());
+            step(&from, &checkpoint, settings, learner.as_mut());
             let frozen = checkpoint.adapter().map(|(_, base)| base.layout());
             let layout = frozen.unwrap_or(checkpoint.trained.layout());
             largest = 4 * layout.entries.iter().map(|entry| entry.range.len()).max().unwrap();
@@ -151,35 +153,41 @@ fn two_calls(
     (peak, largest, all)
 }
 
+const ALONE: Workers = Workers { ranks: &Alone, threads: 1 };
+
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
     MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments, ranks: 1 }
 }
 
-fn arguments() -> Arguments {
-    Arguments::try_parse_from(["update", "--policy", "p", "--threads", "1"]).unwrap()
+fn settings(threads: &str) -> Settings {
+    let arguments = Arguments::try_parse_from(["update", "--policy", "p", "--threads", threads]);
+    arguments.unwrap().settings().unwrap()
+}
+
+fn planner<'a>(settings: &'a Settings, spec: ModelSpec<'a>) -> Planner<'a> {
+    Planner { hardware: &settings.hardware, training: &settings.training, spec }
 }
 
 #[test]
 fn on_a_device_weights_and_moments_pass_by_in_pieces() {
     let _turn = TURN.lock();
     let folder = tempfile::tempdir().unwrap();
-    let arguments = arguments();
+    let settings = settings("1");
     for dtype in ["bfloat16", "float32"] {
         let root = policy(folder.path(), dtype).root;
-        let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
-            let state = checkpoint.state(arguments.optimizer, "clip")?;
+        let (peak, largest, all) = two_calls(&root, &settings, |checkpoint, _| {
+            let state = checkpoint.state(settings.training.optimizer.method, "clip")?;
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };
             let plan = MemoryPlan::new(&checkpoint.config, None, request(), available)?;
-            let settings = arguments.optimizer_settings();
             Ok(Box::new(DeviceLearner::new(
                 Sim::new(1, 0)?,
                 &plan,
                 checkpoint,
-                settings,
+                settings.training.optimizer,
                 state.as_ref(),
-                (&Alone, 1),
+                ALONE,
             )?))
         });
         println!(
@@ -197,18 +205,17 @@ fn on_a_device_weights_and_moments_pass_by_in_pieces() {
 fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
     let _turn = TURN.lock();
     let folder = tempfile::tempdir().unwrap();
-    let arguments = arguments();
+    let settings = settings("1");
     let base = policy(folder.path(), "bfloat16");
     let new = Adapter::new(8, 16.0, vec![Target::Query]);
     let root = initial::from_base(&folder.path().join("adapter"), &base.root, &new, 1).unwrap().root;
-    let (peak, largest, all) = two_calls(&root, &arguments, |checkpoint, _| {
-        let state = checkpoint.state(arguments.optimizer, "clip")?;
+    let (peak, largest, all) = two_calls(&root, &settings, |checkpoint, _| {
+        let state = checkpoint.state(settings.training.optimizer.method, "clip")?;
         let (adapter, _) = checkpoint.adapter().unwrap();
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&checkpoint.config, Some(adapter), request(), available)?;
-        let settings = arguments.optimizer_settings();
-        let device = Sim::new(1, 0)?;
-        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), (&Alone, 1))?))
+        let (device, settings) = (Sim::new(1, 0)?, settings.training.optimizer);
+        Ok(Box::new(DeviceLearner::new(device, &plan, checkpoint, settings, state.as_ref(), ALONE)?))
     });
     println!(
         "adapter: {peak} bytes, {} of the largest tensor, over {all} bytes of weights in f32",
@@ -221,21 +228,17 @@ fn on_a_device_the_weights_under_an_adapter_pass_by_in_pieces() {
 fn on_the_cpu_it_is_what_the_plan_says() {
     let _turn = TURN.lock();
     let folder = tempfile::tempdir().unwrap();
-    let arguments = arguments();
+    let settings = settings("1");
     for dtype in ["bfloat16", "float32"] {
         let made = policy(folder.path(), dtype);
         let config = Config::load(&made.files).unwrap();
-        let (peak, largest, _) = two_calls(&made.root, &arguments, |checkpoint, _| {
-            let state = checkpoint.state(arguments.optimizer, "clip")?;
-            Ok(Box::new(CpuLearner::new(
-                checkpoint.on_host()?,
-                arguments.optimizer_settings(),
-                state.as_ref(),
-                (&Alone, 1),
-            )?))
+        let (peak, largest, _) = two_calls(&made.root, &settings, |checkpoint, _| {
+            let state = checkpoint.state(settings.training.optimizer.method, "clip")?;
+            let (model, weights) = checkpoint.on_host()?;
+            Ok(Box::new(CpuLearner::new(model, weights, settings.training.optimizer, state.as_ref(), ALONE)?))
         });
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: None };
-        let plan = estimate(&arguments, spec, &request()).unwrap();
+        let plan = planner(&settings, spec).estimate(&request()).unwrap();
         let total = plan.bytes.total as usize;
         println!("{dtype}: {peak} bytes of {total} planned");
         assert!(peak < total + 8 * largest, "{dtype}: {peak} bytes of {total} planned");
@@ -263,10 +266,9 @@ fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_th
         let adapter = update::model::LoraAdapter::new(&Adapter::new(16, 32.0, Target::ALL.to_vec()), &config);
         for (adapter, most) in [(None, 3_000_000_000), (Some(&adapter), 1_200_000_000)] {
             for threads in ["1", "2", "4", "16", "192"] {
-                let arguments = ["update", "--policy", "p", "--threads", threads];
-                let arguments = Arguments::try_parse_from(arguments).unwrap();
+                let settings = settings(threads);
                 let spec = ModelSpec { config: &config, stored: config.dtype, adapter };
-                let bytes = estimate(&arguments, spec, &request).unwrap().bytes;
+                let bytes = planner(&settings, spec).estimate(&request).unwrap().bytes;
                 // Each thread packs its operands.
                 let packed = 11_000_000 * (threads.parse::<u64>().unwrap().min(16) - 1);
                 assert!(

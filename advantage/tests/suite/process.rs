@@ -1,9 +1,10 @@
-//! What a transcript cannot show: a pipe that a signal ends, a reader that goes away, an order that does not matter,
+//! Behavior that transcripts cannot test: signals, readers that go away, independence of the order of lines,
 //! and the examples of `--help`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+
+use troupe_tests::program::{run_examples, run_on, start, text};
 
 const ADVANTAGE: &str = env!("CARGO_BIN_EXE_advantage");
 const END: &str = "{\"type\":\"end\",\"v\":1,\"stage\":\"group\",\"ok\":true}\n";
@@ -21,24 +22,9 @@ fn group(turn: u32) -> String {
     sample(turn, 0, 0.1) + &sample(turn, 1, 0.7) + &sample(turn, 2, 1e-9)
 }
 
-fn start() -> Child {
-    Command::new(ADVANTAGE)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("advantage starts")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
 /// The samples that come out for `input`, sorted.
 fn samples(input: &str) -> Vec<String> {
-    let mut child = start();
-    child.stdin.take().expect("stdin").write_all(input.as_bytes()).expect("written");
-    let output = child.wait_with_output().expect("advantage ends");
+    let output = run_on(&mut Command::new(ADVANTAGE), input);
     assert!(output.status.success(), "{output:?}");
     let mut lines: Vec<String> =
         text(&output.stdout).lines().filter(|line| line.contains("\"sample\"")).map(str::to_owned).collect();
@@ -46,9 +32,9 @@ fn samples(input: &str) -> Vec<String> {
     lines
 }
 
-/// Waits for a group that is whole, while the next is not.
+/// Waits for a complete group, while the next is incomplete.
 fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = start();
+    let mut child = start(&mut Command::new(ADVANTAGE));
     let input = group(0) + &sample(1, 0, 0.5);
     child.stdin.as_mut().expect("stdin").write_all(input.as_bytes()).expect("written");
     let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -79,15 +65,14 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(stdout);
     let mut stdin = child.stdin.take().expect("stdin");
     let rest = sample(1, 1, 0.0) + &sample(1, 2, 1.0) + &(2..2000).map(group).collect::<String>();
-    // Once the stage has ended nobody reads the rest.
+    // The write fails once the stage has ended.
     let _ = stdin.write_all(rest.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("advantage ends");
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// Sums of floating-point numbers depend on their order; the advantages must not depend on the order of the
-/// lines.
+/// Floating-point sums depend on their order; advantages must not depend on the order of lines.
 #[test]
 fn a_shuffled_stream_has_the_same_advantages_to_the_last_bit() {
     let straight = group(0) + &group(1) + END;
@@ -105,17 +90,7 @@ fn the_version_is_printed() {
 
 #[test]
 fn the_examples_of_the_help_run() {
-    if Command::new("jq").arg("--version").output().is_err() {
-        println!("skipped: jq is not installed");
-        return;
-    }
-    let help = text(&Command::new(ADVANTAGE).arg("--help").output().expect("advantage runs").stdout);
-    let (_, examples) = help.split_once("Examples:\n").expect("examples come first");
-    let (examples, _) = examples.split_once("\n\n").expect("then the usage");
-    let directory = tempfile::tempdir().expect("a directory");
-    std::fs::write(directory.path().join("groups.jsonl"), group(0) + &group(1) + END).expect("written");
     let episodes = group(0).replace("\"selected\":", "\"sampling_mode\":\"parallel\",\"selected\":");
-    std::fs::write(directory.path().join("episodes.jsonl"), episodes + END).expect("written");
     let joint = |branch: u32| {
         format!(
             "{{\"type\":\"joint\",\"v\":1,\"episode\":\"0.0\",\"turn\":0,\"id\":\"0.0/{branch}\",\"parent\":null,\
@@ -123,17 +98,9 @@ fn the_examples_of_the_help_run() {
         )
     };
     let joint = group(0) + &(0..3).map(joint).collect::<String>() + END;
-    std::fs::write(directory.path().join("joint.jsonl"), joint).expect("written");
-    let programs = Path::new(ADVANTAGE).parent().expect("a directory").to_owned();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-    assert!(examples.lines().count() >= 3);
-    for example in examples.lines() {
-        let output = Command::new("bash")
-            .args(["-o", "pipefail", "-c", example])
-            .current_dir(directory.path())
-            .env("PATH", &path)
-            .output()
-            .expect("bash runs");
-        assert!(output.status.success(), "{example}: {output:?}");
-    }
+    let groups = group(0) + &group(1) + END;
+    run_examples(
+        ADVANTAGE,
+        &[("groups.jsonl", groups), ("episodes.jsonl", episodes + END), ("joint.jsonl", joint)],
+    );
 }

@@ -1,7 +1,8 @@
-// A flow of control with a separate stack, and the switch between two of them.
+// A coroutine context with its stack, and the switch between two of them.
 //
-// x86-64 has a hand-written switch (a few nanoseconds: a barrier of 256 threads is 256 switches); elsewhere the
-// C library's ucontext does it, slower. Both compile everywhere they can: -DSIMULATOR_UCONTEXT picks the second.
+// x86-64 has a hand-written switch, which takes a few nanoseconds; a barrier of 256 threads needs
+// 256 switches. Other architectures use the C library's slower ucontext. -DSIMULATOR_UCONTEXT
+// selects ucontext everywhere.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +14,8 @@ struct Context {
   void* stack_pointer = nullptr;
 };
 extern "C" void troupe_simulator_switch(void** save, void* load);
-// A stack whose first switch "returns" into entry; the zero above it aligns the stack as after a call.
+// Prepares a stack so that the first switch to it "returns" into entry. The zero above
+// aligns it as after a call.
 inline void prepare(Context& context, char* stack, size_t bytes, void (*entry)()) {
   void** top = (void**)(stack + bytes);
   *--top = nullptr;

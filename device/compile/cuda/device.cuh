@@ -1,7 +1,7 @@
-// The language of the kernels: the only header a .cu file of this project includes.
+// The kernel language: the only header that a .cu file of this project includes.
 //
-// On the device it is CUDA C++ with inline PTX and needs no header of NVIDIA's; on the host the simulator (in
-// simulator.h) gives the same names their meaning. What a kernel may use beyond plain CUDA:
+// On the device it is CUDA C++ with inline PTX and needs no NVIDIA header. On the host the simulator
+// (simulator.h) defines the same names. Beyond plain CUDA, a kernel may use:
 //
 //   extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int n)   a kernel
 //   SHARED_ARRAY(float, partial, 33);     shared memory of a fixed size (plain __shared__ does not compile on the host)
@@ -14,7 +14,8 @@
 //   load2, store2, load4, store4, load8, store8   neighboring values of bf16 or float, at an address that is a multiple of as many
 //   to_float, to_bf16, pack_bf16, warp_sum, warp_max, block_sum, block_max
 //
-// Reductions are in a fixed order, so a kernel gives the same bits in every run; atomics on floats would not.
+// Reductions have a fixed order, so that a kernel gives the same bits in every run.
+// Atomics on floats would not.
 #pragma once
 
 typedef unsigned char u8;
@@ -62,7 +63,7 @@ __device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.com
 template <int pending> __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
-// 2^x to about two units in the last place, results below 2^-126 being zero.
+// 2^x to about 2 units in the last place; results below 2^-126 become zero.
 __device__ __forceinline__ float exp2_approximate(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -82,7 +83,7 @@ struct bf16 {
   unsigned short bits;
 };
 __device__ __forceinline__ float to_float(bf16 value) { return __uint_as_float((u32)value.bits << 16); }
-// Rounded to nearest, ties to even.
+// Rounds to nearest, ties to even.
 __device__ __forceinline__ bf16 to_bf16(float value) {
   bf16 rounded;
 #ifdef __CUDACC__
@@ -93,7 +94,7 @@ __device__ __forceinline__ bf16 to_bf16(float value) {
 #endif
   return rounded;
 }
-// Two of them in a register, `low` at the lower address.
+// Packs two bf16 values into a register, `low` at the lower address.
 __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 #ifdef __CUDACC__
   u32 pair;
@@ -104,7 +105,7 @@ __device__ __forceinline__ u32 pack_bf16(float low, float high) {
 #endif
 }
 
-// Two neighboring values; the address is a multiple of two values.
+// Loads two adjacent values; the address is a multiple of two values.
 __device__ __forceinline__ float2 load2(const bf16* from) {
   u32 both = *(const u32*)from;
   return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
@@ -122,13 +123,13 @@ __device__ __forceinline__ void store2(float* to, float first, float second) {
   *(float2*)to = make_float2(first, second);
 }
 
-// Both rounded to bf16.
+// Rounds both values to bf16.
 __device__ __forceinline__ float2 rounded(float first, float second) {
   u32 both = pack_bf16(first, second);
   return make_float2(__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u));
 }
 
-// Four neighboring values; the address is a multiple of four values.
+// Loads four adjacent values; the address is a multiple of four values.
 __device__ __forceinline__ float4 load4(const bf16* from) {
   uint2 both = *(const uint2*)from;
   return make_float4(__uint_as_float(both.x << 16), __uint_as_float(both.x & 0xffff0000u),
@@ -147,7 +148,7 @@ __device__ __forceinline__ void store4(float* to, float4 v) {
   *(float4*)to = v;
 }
 
-// Eight neighboring values as two fours, in one load; the address is a multiple of eight values.
+// Loads eight adjacent values at once, as two fours; the address is a multiple of eight values.
 __device__ __forceinline__ void load8(const bf16* from, float4 (&v)[2]) {
   uint4 all = *(const uint4*)from;
   v[0] = make_float4(__uint_as_float(all.x << 16), __uint_as_float(all.x & 0xffff0000u), __uint_as_float(all.y << 16),

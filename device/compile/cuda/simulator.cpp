@@ -18,14 +18,14 @@ namespace {
 constexpr size_t STACK_BYTES = 64 * 1024;
 constexpr uint64_t CANARY = 0x5afe57ac4b0770ffull;
 
-// What a worker keeps from launch to launch: stacks, fibers, shared memory.
+// Buffers that a worker reuses between launches: stacks, fibers, shared memory.
 struct Worker {
   Block block;
   int capacity = 0;
   char* stacks = nullptr;
 };
 
-// Ends the block: back to the scheduler, leaving every fiber where it is.
+// Ends the block: returns to the scheduler and leaves all fibers where they are.
 [[noreturn]] void abandon() {
   switch_context(fiber->context, block->scheduler);
   abort();
@@ -57,7 +57,8 @@ void describe(char* out, size_t bytes, const Fiber& of) {
   fail("deadlock: %s%s%s", mine, *other ? ", " : "", other);
 }
 
-// Lets another fiber run: in a warp-wide meeting under seeds above 0 a lane of the same warp, else the next in order.
+// Switches to another fiber: within a warp-wide operation under seeds above 0, to a lane of the same warp;
+// else to the next in order.
 void yield(bool in_warp) {
   Block& b = *block;
   Fiber* me = fiber;
@@ -98,7 +99,7 @@ void finish() {
   b.live--;
   Warp& warp = b.warps[me->warp];
   warp.live--;
-  // The slots of the meeting before may still be read by slower lanes.
+  // Fills only the current slots, since slower lanes may still be reading the previous ones.
   memset(warp.slots[warp.generation & 1][me->lane], 0xFF, SLOT_BYTES);
   if (warp.live && warp.arrived == warp.live) {
     warp.arrived = 0;
@@ -126,9 +127,9 @@ uint64_t next_random(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// The order in which fibers take their turns: warps shuffled by the seed, lanes backwards under even seeds.
+// Chooses the order in which fibers run: the seed shuffles warps, and even seeds reverse lanes.
 void arrange(Block& b) {
-  int* warps = b.place;  // as scratch
+  int* warps = b.place;  // as scratch space
   for (int i = 0; i < b.warp_count; i++) warps[i] = i;
   if (b.seed) {
     uint64_t state = b.seed * 1000003 + b.index.x * 8191ull + b.index.y * 131ull + b.index.z;
@@ -152,7 +153,7 @@ void* allocate(size_t bytes) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 
-// Makes the worker's arrays large enough for a block of `threads` threads. False: no memory.
+// Grows the worker's arrays for a block of `threads` threads. Returns false if memory runs out.
 bool grow(Worker& worker, int threads) {
   Block& b = worker.block;
   if (!b.shared) {
@@ -288,8 +289,9 @@ void land(const PendingCopy& copy) {
 }
 }  // namespace
 
-// The hardware may copy at any moment between here and the wait. Most seeds take the last moment, so that a missing
-// wait reads NaN; every fourth takes the first, so that a buffer still being read is overwritten.
+// The hardware may copy at any moment between here and the wait. Most seeds copy at the wait, so that
+// code that reads too early sees NaN. Every fourth seed copies at once, so that a buffer that is still
+// being read gets overwritten.
 void copy_async(const Site& site, void* to, const void* from, int bytes, bool copy) {
   if (!in_shared(to, (size_t)bytes)) fail("%s at %s:%d: not to shared memory", site.what, site.file, site.line);
   uintptr_t last = (uintptr_t)bytes - 1;
@@ -326,8 +328,9 @@ void need_warp(const Site& site) {
     fail("%s at %s:%d needs all 32 lanes of the warp", site.what, site.file, site.line);
 }
 
-// d += a b for a 16x16 by 16x8 product. Lane 4 g + t holds rows g and g + 8 of a at columns 2t, 2t+1, 2t+8, 2t+9,
-// column g of b at the same places, and rows g, g + 8 of d at columns 2t, 2t+1 (PTX ISA, mma.m16n8k16).
+// d += a b for a 16x16 by 16x8 product (PTX ISA, mma.m16n8k16). Lane 4 g + t holds rows g and g + 8 of a
+// at columns 2t, 2t+1, 2t+8, 2t+9; column g of b at the same rows; and rows g and g + 8 of d at columns
+// 2t, 2t+1.
 void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
   need_warp(site);
   struct Fragments {
@@ -349,7 +352,8 @@ void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_
   for (int i = 0; i < 4; i++) d[i] += sum[i];
 }
 
-// Four 8x8 matrices of 16-bit values; lane 8 m + r names row r of matrix m, and every lane receives two values of each.
+// Loads four 8x8 matrices of 16-bit values. Lane 8 m + r passes row r of matrix m; every lane
+// receives two values of each.
 void load_matrices(const Site& site, uint32_t r[4], const void* row, bool transposed) {
   need_warp(site);
   if ((uintptr_t)row & 15) fail("%s at %s:%d: not aligned to 16 bytes", site.what, site.file, site.line);

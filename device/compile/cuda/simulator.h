@@ -1,18 +1,19 @@
-// CUDA C++ on the CPU: what a kernel's text means when a C++ compiler reads it.
+// CUDA C++ on the CPU: definitions with which a C++ compiler compiles a kernel's source.
 //
-// Every CUDA thread is a fiber with its own stack; all fibers of a block run on one operating-system thread and are
-// switched only where CUDA threads meet (barriers, shuffles, tensor-core instructions). Blocks are spread over
-// worker threads by the caller (the crate `device`). Nothing here allocates through the C++ library or throws.
+// Every CUDA thread is a fiber with its own stack. All fibers of a block run on one operating-system
+// thread, and switch only where CUDA threads synchronize (barriers, shuffles, tensor-core
+// instructions). The caller (the crate `device`) spreads blocks over worker threads. Nothing here
+// allocates through the C++ library or throws.
 //
-// Modeled: threadIdx and the like, shared memory (NaN until written), __syncthreads with a check of the call site,
-// shuffles and votes, atomics, mma.m16n8k16 in bf16 with the true fragment layouts, ldmatrix, cp.async whose data
-// lands at the wait (or, under some seeds, at once), wgmma with true descriptors, which computes at the wait (or at once).
-// A mistake ends the launch with a sentence, never the process.
-// Several schedules are tried by seed: 0 runs warps in lockstep, the others run one warp as far as it gets, warps
-// in a seeded order, lanes backwards under even seeds.
+// Modeled: threadIdx and the like; shared memory (NaN until written); __syncthreads with a check of the call
+// site; shuffles and votes; atomics; mma.m16n8k16 in bf16 with the hardware's fragment layouts; ldmatrix;
+// cp.async, which copies at the wait (or, under some seeds, at once); wgmma with the hardware's descriptors,
+// which computes at the wait (or at once). A mistake fails the launch with a message; it never ends the
+// process. The seed selects the schedule: 0 runs warps in lockstep; others run one warp as far as it gets,
+// with warps in a seeded order, and lanes in reverse under even seeds.
 //
-// Left out: the weakness of the memory model, races between blocks, speed, TMA, warps that split and meet
-// again in parts (masks other than the full one), whether all four warps of a wgmma issue it.
+// Left out: the weak memory model, races between blocks, speed, TMA, warps that diverge and reconverge in
+// parts (masks other than the full one), whether all four warps issue a wgmma.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -47,14 +48,14 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace simulator {
 
-// Where in the kernel's text a thread is.
+// A position in the kernel's source.
 struct Site {
   const char* what;
   const char* file;
   int line;
 };
 
-// Request and result of a launch, shared by its workers. Mirrored in Rust.
+// Input and result of a launch, shared by its workers. Mirrored in Rust.
 struct Launch {
   uint32_t grid[3];
   uint32_t block[3];
@@ -65,7 +66,7 @@ struct Launch {
   uint32_t failed;
   char message[512];
 };
-// One worker's launch: what an entry is called with.
+// The argument of an entry: one worker's part of a launch.
 struct Call {
   Launch* launch;
   void* worker;
@@ -78,12 +79,12 @@ struct PendingCopy {
   int bytes;
   bool zero;
 };
-// A warpgroup's product that was issued and not waited for: a thread's part of it.
+// One thread's part of a warpgroup product that was issued but not waited for.
 struct PendingProduct {
   float* d;
   int columns;
   uint64_t a, b, group;
-  // Rows g and g + 8 of the left operand where it was in registers.
+  // Rows g and g + 8 of the left operand, if it is in registers.
   float rows[2][16];
   bool registers, accumulate, mn_major;
 };
@@ -101,8 +102,8 @@ struct Fiber {
   PendingProduct products[MAX_PRODUCTS];
   int product_count = 0;
   uint64_t product_group = 0;
-  // True if registers are ordered before products, and if copies have landed that are not ordered before the
-  // products' reads.
+  // `fenced`: wgmma_fence has ordered registers before products. `unfenced_copies`: copies have landed that
+  // no fence orders before the reads of products.
   bool fenced = false, unfenced_copies = false;
 };
 constexpr int SLOT_BYTES = 32;
@@ -112,14 +113,15 @@ struct Warp {
   const Site* site = nullptr;
   alignas(16) unsigned char slots[2][32][SLOT_BYTES];
 };
-// Shared memory declared in the kernel's text, found by its place in it.
+// Shared memory declared in the kernel, identified by its source position.
 struct StaticShared {
   const Site* site;
   uint32_t offset;
 };
 constexpr int MAX_STATIC = 32;
 constexpr uint32_t STATIC_BYTES = 48 * 1024;
-// What a block has where it has most, compute capability 9.0 and 10.0; most kernels are for less (Launch::shared_limit).
+// Shared memory of a block on the largest GPUs, compute capability 9.0 and 10.0. Most kernels must do with
+// less (Launch::shared_limit).
 constexpr uint32_t MAX_SHARED = 227 * 1024;
 
 struct Block {
@@ -137,7 +139,7 @@ struct Block {
   StaticShared statics[MAX_STATIC];
   int static_count = 0;
   uint32_t static_used = 0, static_poisoned = 0;
-  // Threads whose landed copies no fence_proxy_async followed.
+  // Number of threads whose copies have landed without a fence_proxy_async after them.
   int unfenced = 0;
   Context scheduler;
   Launch* launch = nullptr;
@@ -166,8 +168,8 @@ void run(Call* call, const char* kernel, void (*body)(void* const*), void* const
     return site;                                                    \
   }())
 
-// Every warp-wide operation: post a value, meet, read others' values. Two sets of slots are enough, since nobody
-// can be two meetings ahead.
+// Warp-wide operations post a value, synchronize, and read the others' values. Two sets of slots suffice,
+// since no lane can be two operations ahead.
 template <class T> inline unsigned post(const Site& site, const T& value) {
   static_assert(sizeof(T) <= SLOT_BYTES, "a lane posts at most 32 bytes");
   Warp& warp = block->warps[fiber->warp];
@@ -219,7 +221,7 @@ inline unsigned ballot(const Site& site, unsigned mask, int predicate) {
   return votes;
 }
 void need_warp(const Site& site);
-// One of the two bf16 values of a register.
+// One of the two bf16 values in a register.
 inline float half_of(uint32_t pair, int high) {
   uint32_t bits = high ? pair & 0xffff0000u : pair << 16;
   float value;
@@ -252,7 +254,7 @@ template <int N> inline void wgmma_rs(const Site& site, float (&d)[N], const uin
   product(site, mine);
 }
 
-// A kernel's arguments are addresses of its parameters' values, as for cuLaunchKernel.
+// A kernel's arguments are addresses of parameter values, as in cuLaunchKernel.
 template <size_t... I> struct Indices {};
 template <size_t N, size_t... I> struct MakeIndices : MakeIndices<N - 1, N - 1, I...> {};
 template <size_t... I> struct MakeIndices<0, I...> { using type = Indices<I...>; };

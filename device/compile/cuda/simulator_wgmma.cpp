@@ -1,11 +1,11 @@
-// The simulator's wgmma: descriptors as the hardware reads them, products that run between their issue and the wait. See
-// simulator.h and wgmma.cuh.
+// The simulator's wgmma: decodes descriptors like the hardware, and runs products between their issue and the
+// wait. See simulator.h and wgmma.cuh.
 #include "simulator.h"
 
 namespace simulator {
 
 namespace {
-// An operand's value in shared memory: row `row` of the operand, place `k` of the 16 that are summed over.
+// An operand's value in shared memory, at row `row` and index `k` of the 16 that are summed over.
 float operand_at(uint64_t descriptor, bool mn_major, int row, int k) {
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7)) fail("wgmma: only the 128-byte swizzle without a base offset is simulated");
   auto bytes = [&](int bit) { return (uint32_t)(descriptor >> bit & 0x3fff) << 4; };
@@ -35,8 +35,9 @@ void compute(const PendingProduct& of) {
 }
 }  // namespace
 
-// Four warps' product with a fragment layout as mma's (PTX ISA, wgmma.mma_async). Like a copy it may run at any moment up to
-// the wait: most seeds take the last, so that sums read too early are wrong, every fourth the first.
+// The product of four warps, with mma's fragment layout (PTX ISA, wgmma.mma_async). Like a copy it may run
+// at any moment up to the wait. Most seeds run it at the wait, so that sums read too early are wrong;
+// every fourth runs it at once.
 void product(const Site& site, PendingProduct mine) {
   need_warp(site);
   warp_barrier(site);

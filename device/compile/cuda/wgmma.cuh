@@ -1,5 +1,6 @@
-// Hopper's wgmma: matrix products of a warpgroup on tiles of shared memory. For files named *_sm90a.cu, which are compiled for that
-// architecture alone. Four warps, the first of them a multiple of four, issue each of these together:
+// Hopper's wgmma: matrix products of a warpgroup on tiles of shared memory. Only for files named
+// *_sm90a.cu, which are compiled for that architecture alone. Four warps, the first of them a multiple of
+// four, issue each of these together:
 //
 //   wgmma_ss(d, a, b, accumulate)         d[64 x N] (+)= a bT, both K-major in shared memory; N is twice the length of d
 //   wgmma_rs(d, a, b)                     d[64 x 128] += a b, a[4] in registers as mma_m16n8k16's, b MN-major in shared memory
@@ -7,30 +8,32 @@
 //   wgmma_wait<N>(d...)                   until all groups but the last N are done, d being all that these wrote
 //   fence_proxy_async()                   after the wait for copies to shared memory, before the barrier after which products read it
 //
-// d is laid out as by mma_m16n8k16, eight columns after another, and warp w has rows 16 w to 16 w + 15 (PTX ISA, wgmma.mma_async).
-// Products are asynchronous: until the wait nothing may touch their registers or overwrite their tiles.
+// d has mma_m16n8k16's layout, one group of eight columns after another; warp w has rows 16 w to 16 w + 15
+// (PTX ISA, wgmma.mma_async). Products are asynchronous: until the wait, nothing may touch their registers
+// or overwrite their tiles.
 #pragma once
 
 #include "device.cuh"
 
-// A tile of ROWS rows is panels of 64 columns, each row of a panel 128 bytes, in the layout of the 128-byte swizzle: pieces of
-// 16 bytes trade places, so that eight rows of a column lie in different banks. It begins at a multiple of 1024 bytes.
+// A tile of ROWS rows consists of panels of 64 columns; each row of a panel is 128 bytes. The 128-byte
+// swizzle permutes pieces of 16 bytes, so that eight rows of a column lie in different banks. A tile begins
+// at a multiple of 1024 bytes.
 template <int ROWS> __device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int column) {
   return tile + column / 64 * ROWS * 64 + row * 64 + ((column / 8 ^ row) & 7) * 8;
 }
 
-// The descriptor of an operand: start address, leading and stride byte offset, 128-byte swizzle. Offsets are added to it in units
-// of 16 bytes, which never carry into the next field.
+// The descriptor of an operand: start address, leading and stride byte offsets, 128-byte swizzle. Adding an
+// offset in units of 16 bytes never carries into the next field.
 __device__ __forceinline__ u64 matrix_descriptor(const bf16* tile, int leading) {
   return (u64)(shared_address(tile) >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
 }
 
-// A tile's rows from `row` on, a multiple of 8, summed over columns 16 step to 16 step + 15.
+// Describes rows from `row` (a multiple of 8) on, summed over columns 16 step to 16 step + 15.
 template <int ROWS> __device__ __forceinline__ u64 k_major(const bf16* tile, int row, int step) {
   return matrix_descriptor(tile, 16) + (u64)((step / 4 * ROWS * 64 + row * 64 + step % 4 * 16) / 8);
 }
 
-// A tile's columns, summed over rows 16 step to 16 step + 15.
+// Describes all columns, summed over rows 16 step to 16 step + 15.
 template <int ROWS> __device__ __forceinline__ u64 mn_major(const bf16* tile, int step) {
   return matrix_descriptor(tile, ROWS * 128) + (u64)(step * 16 * 64 / 8);
 }
@@ -70,7 +73,7 @@ __device__ __forceinline__ void wgmma_rs(float (&d)[64], const u32 (&a)[4], u64 
 }
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// The compiler must not read a sum before the wait, so each passes through here.
+// An empty asm that writes the sums, so that the compiler cannot read them before the wait.
 __device__ __forceinline__ void wgmma_settle(float (&d)[32]) { asm volatile("" : OPERANDS_32(d)::"memory"); }
 __device__ __forceinline__ void wgmma_settle(float (&d)[64]) { asm volatile("" : OPERANDS_64(d)::"memory"); }
 template <int pending, class... Sums> __device__ __forceinline__ void wgmma_wait(Sums&... d) {

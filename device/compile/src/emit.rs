@@ -1,18 +1,17 @@
-//! The generated files: the C++ file with the simulator's entries, and the Rust file that declares the kernels.
+//! Generates the C++ file with the simulator's entries, and the Rust file that declares the kernels.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
 use crate::signature::Signature;
 
-/// One `.cu` file.
 pub(crate) struct Module {
     pub name: String,
     pub source: PathBuf,
     pub signatures: Vec<Signature>,
 }
 
-/// The translation unit for the host: the expanded text, then one entry `simulated_PACKAGE_KERNEL` per kernel.
+/// The C++ file for the host: the expanded source, then one entry `simulated_PACKAGE_KERNEL` per kernel.
 pub fn host_wrapper(package: &str, text: &str, signatures: &[Signature]) -> String {
     let mut out = text.to_owned();
     for signature in signatures {
@@ -21,7 +20,7 @@ pub fn host_wrapper(package: &str, text: &str, signatures: &[Signature]) -> Stri
     out
 }
 
-/// The one architecture that a `.cu` file of this name is for: `attention_128_sm90a` for `sm_90a`.
+/// The architecture in the name of a `.cu` file, if it is for only one: `sm_90a` for `attention_128_sm90a`.
 pub fn architecture(name: &str) -> Option<&'static str> {
     name.ends_with("_sm90a").then_some("sm_90a")
 }

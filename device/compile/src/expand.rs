@@ -1,16 +1,17 @@
 //! Expands a `.cu` file's local includes into one self-contained text.
 //!
-//! NVRTC then needs no include path, the text's hash names its compiled form in the cache, and both compilers read the
-//! same bytes. Only `#include "..."` is expanded (first the folder of the including file, then the project's
-//! `device.cuh`); `#include <...>` is left to the compiler. A file is included once. `#line` keeps messages true.
+//! NVRTC then needs no include path, the text's hash can name the compiled kernel in the cache, and both
+//! compilers read the same bytes. Only `#include "..."` is expanded: first from the folder of the including
+//! file, then the project's `device.cuh`. `#include <...>` is left to the compiler. Each file is included
+//! once. `#line` keeps line numbers in messages right.
 
 use std::path::{Path, PathBuf};
 
 use crate::include_directory;
 
-/// The text of a source file with its includes, and the files it is made of.
+/// A source file with its includes expanded.
 pub struct Expanded {
-    /// One self-contained translation unit.
+    /// The self-contained text.
     pub text: String,
     /// All files read.
     pub files: Vec<PathBuf>,
@@ -19,15 +20,15 @@ pub struct Expanded {
 /// Expands the file at `path`.
 ///
 /// # Errors
-/// A sentence naming the file that cannot be read.
+/// A message that names the file that cannot be read.
 pub fn expand(path: &Path) -> Result<Expanded, String> {
     expand_with(path, &|_, text| text)
 }
 
-/// [`expand`], each file's text passing through `edit` first: how tests plant mistakes.
+/// [`expand`] with each file's text passed through `edit` first; tests use it to plant bugs.
 ///
 /// # Errors
-/// A sentence naming the file that cannot be read.
+/// A message that names the file that cannot be read.
 pub fn expand_with(path: &Path, edit: &dyn Fn(&Path, String) -> String) -> Result<Expanded, String> {
     let mut expanded = Expanded { text: String::new(), files: Vec::new() };
     add(path, edit, &mut expanded)?;
@@ -62,7 +63,7 @@ fn add(path: &Path, edit: &dyn Fn(&Path, String) -> String, into: &mut Expanded)
     Ok(())
 }
 
-/// The file that a line includes with quotes.
+/// The file that a line includes in quotes.
 fn included(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?;
     rest.trim().strip_prefix('"')?.split('"').next()

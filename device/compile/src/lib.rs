@@ -3,15 +3,14 @@
 //! ```no_run
 //! compile_kernels::declare("kernels");
 //! ```
-//!
 //! reads every `kernels/*.cu`, writes `$OUT_DIR/kernels.rs` with one `device::Kernel` per kernel (its source
-//! for NVRTC, its parameters, its entry in the simulator), and compiles the same text with this machine's C++
-//! compiler into the crate. Both compilers see the same text: a `.cu` file with its local includes expanded.
-//! The conventions of the kernels' language are in `cuda/device.cuh`.
+//! for NVRTC, its parameters, its entry in the simulator), and compiles the source into the crate with the
+//! host's C++ compiler. Both compilers see the same text: a `.cu` file with its local includes expanded.
+//! `cuda/device.cuh` documents the kernel language.
 //!
 //! A C++17 compiler (`c++`, or `CXX`) is needed to build Troupe. No part of CUDA is.
 
-// What a build script prints is what Cargo reads.
+// Cargo reads a build script's stdout.
 #![allow(clippy::print_stdout)]
 
 mod emit;
@@ -24,16 +23,17 @@ pub use emit::{architecture, host_wrapper};
 pub use expand::{Expanded, expand, expand_with};
 pub use signature::{Parameter, Signature, signatures};
 
-/// The folder of `device.cuh` and of the simulator.
+/// The folder of `device.cuh` and the simulator.
 pub fn include_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
 }
 
-/// The simulator's sources in [`include_directory`].
+/// The simulator's source files in [`include_directory`].
 pub const SIMULATOR: [&str; 2] = ["simulator.cpp", "simulator_wgmma.cpp"];
 
-/// Flags of the C++ compiler, for the simulator and for kernels: no contraction of `a * b + c` (a result must not depend
-/// on the compiler), no strict aliasing (kernels load vectors through casts), and no C++ library at run time.
+/// C++ compiler flags for the simulator and kernels: no contraction of `a * b + c`, because results
+/// must not depend on the compiler; no strict aliasing, because kernels load vectors through casts; no
+/// C++ library at run time.
 pub const FLAGS: [&str; 6] = [
     "-fno-strict-aliasing",
     "-ffp-contract=off",
@@ -50,8 +50,8 @@ fn compiler() -> cc::Build {
     for flag in FLAGS {
         build.flag_if_supported(flag);
     }
-    // Apple's ucontext.h stops the compiler without the first; the second gives back what the first takes away, and its functions are
-    // deprecated for nothing better.
+    // Apple's ucontext.h refuses to compile without `_XOPEN_SOURCE`; `_DARWIN_C_SOURCE` restores what that
+    // hides. Its functions are deprecated without a replacement.
     if std::env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple") {
         build.define("_XOPEN_SOURCE", "700").define("_DARWIN_C_SOURCE", None);
         build.flag("-Wno-deprecated-declarations");
@@ -71,7 +71,7 @@ pub fn simulator() {
 
 /// Declares every `*.cu` in `directory` (relative to the crate) as described in the crate's header.
 ///
-/// Stops the build with a message where a source cannot be read, parsed or compiled.
+/// Fails the build with a message if a source cannot be read, parsed or compiled.
 pub fn declare(directory: &str) {
     if let Err(cause) = try_declare(directory) {
         println!("cargo:warning=kernels: {cause}");

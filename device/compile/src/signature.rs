@@ -1,10 +1,10 @@
-//! Finds the kernels that a source declares, and their parameters.
+//! Finds the kernels in a source, and their parameters.
 //!
-//! A kernel is `extern "C" __global__ void [__launch_bounds__(...)] name(parameters)`. Parameters are pointers to or
-//! values of a few scalar types; launches are checked against them, so a wrong argument is an error, not a corrupted
-//! result.
+//! A kernel is `extern "C" __global__ void [__launch_bounds__(...)] name(parameters)`. Parameters are values
+//! of, or pointers to, a few scalar types. Launches are checked against them, so that a wrong argument is an
+//! error rather than a corrupted result.
 
-/// Types that a kernel's parameter may have or point to, and the variants of `device::Scalar` that they are.
+/// Parameter types in the source, and the corresponding variants of `device::Scalar`.
 const SCALARS: [(&str, &str); 9] = [
     ("bf16", "Bf16"),
     ("float", "F32"),
@@ -17,29 +17,29 @@ const SCALARS: [(&str, &str); 9] = [
     ("u64", "U64"),
 ];
 
-/// One parameter.
+/// A kernel's parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     pub name: String,
-    /// The variant of `device::Scalar` that is its type, or that it points to.
+    /// The variant of `device::Scalar`: its type, or the type it points to.
     pub scalar: &'static str,
     /// True if it is a pointer.
     pub pointer: bool,
 }
 
-/// One kernel.
+/// A kernel's name and parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Its name, unique in the crate.
+    /// The name, unique in the crate.
     pub name: String,
-    /// Its parameters in order.
+    /// The parameters in order.
     pub parameters: Vec<Parameter>,
 }
 
 /// The kernels of an expanded source, in order.
 ///
 /// # Errors
-/// A sentence naming the kernel that breaks the convention.
+/// A message that names the kernel that breaks the convention.
 pub fn signatures(text: &str) -> Result<Vec<Signature>, String> {
     let text = without_comments(text);
     let mut found = Vec::new();

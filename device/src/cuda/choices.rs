@@ -1,9 +1,9 @@
 //! The measured algorithms of matrix products on this card: a file for each card, driver and cuBLASLt.
 //!
-//! cuBLASLt guesses its fastest algorithm and is often wrong by a few percent. Each shape is measured once,
-//! and the result is kept, so that later runs compute the same bits. Similar shapes share a choice; a shape
-//! that the first choice cannot compute adds another. The file has a line for each choice. If two processes
-//! measure a shape at once, the later one takes the earlier one's choice. The file may be deleted.
+//! cuBLASLt guesses its fastest algorithm, and is often wrong by a few percent. Each shape is measured once
+//! and the result stored, so that later runs compute the same bits. Similar shapes share a choice; if it
+//! cannot compute one of them, another choice is added. The file has one line per choice. If two processes
+//! measure a shape at once, the later one adopts the earlier one's choice. The file may be deleted.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 
 use super::library;
 
-/// Names the file, or is `off`: then cuBLASLt's first proposal is taken, and nothing is measured.
+/// Path of the file, or `off` to use cuBLASLt's first proposal and measure nothing.
 pub(super) const VARIABLE: &str = "TROUPE_PRODUCT_CHOICES";
 
-/// cuBLASLt's opaque form of an algorithm, which the same version of cuBLASLt can store and load.
+/// cuBLASLt's opaque encoding of an algorithm, valid for the same version of cuBLASLt.
 pub(super) type Algorithm = [u64; 8];
 
-/// The choices of a card.
+/// The stored choices for a GPU.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
-    /// `None` without a place for it; choices then last as long as the process.
+    /// `None` if there is no place for it; choices then last as long as the process.
     file: Option<PathBuf>,
     known: HashMap<String, Vec<Algorithm>>,
-    /// True if shapes are measured.
+    /// True if new shapes are measured.
     pub measures: bool,
 }
 
 impl Choices {
-    /// The known choices for a card with this driver (in CUDA's numbering) and this cuBLASLt.
+    /// Loads the choices for a GPU, its driver (in CUDA's numbering) and this cuBLASLt.
     pub fn of(card: &str, driver: i32, cublaslt: usize) -> Choices {
         let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let name =
@@ -46,19 +46,19 @@ impl Choices {
         Choices { file, known, measures: true }
     }
 
-    /// The measured choices for a shape, the valid one first.
+    /// The choices for a shape; the first one that works is used.
     pub fn of_shape(&self, shape: &str) -> &[Algorithm] {
         self.known.get(shape).map_or(&[], Vec::as_slice)
     }
 
-    /// Keeps the measured choice for a shape, after the choices that others have kept meanwhile.
+    /// Stores the choice for a shape, after any that other processes have stored meanwhile.
     pub fn keep(&mut self, shape: &str, algorithm: Algorithm) {
         if let Some(file) = &self.file
             && append(file, &line(shape, &algorithm)).is_ok()
         {
             self.known.extend(parse(file));
         }
-        // A file that cannot be written only costs time.
+        // Without a writable file, later runs only have to measure again.
         let known = self.known.entry(shape.to_owned()).or_default();
         if !known.contains(&algorithm) {
             known.push(algorithm);
@@ -71,7 +71,7 @@ fn line(shape: &str, algorithm: &Algorithm) -> String {
     format!("{shape} {}\n", words.join(" "))
 }
 
-/// Writes a line by a single write, so that lines of two processes do not mix.
+/// Appends a line with a single write, so that two processes cannot interleave.
 fn append(file: &Path, line: &str) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
@@ -79,7 +79,7 @@ fn append(file: &Path, line: &str) -> std::io::Result<()> {
     std::fs::OpenOptions::new().create(true).append(true).open(file)?.write_all(line.as_bytes())
 }
 
-/// The choices of each shape in the order of the lines; lines that are none are passed over.
+/// Parses the choices by shape, in the order of the lines. Skips malformed lines.
 fn parse(file: &Path) -> HashMap<String, Vec<Algorithm>> {
     let mut found: HashMap<String, Vec<Algorithm>> = HashMap::new();
     for line in std::fs::read_to_string(file).unwrap_or_default().lines() {
@@ -93,7 +93,7 @@ fn parse(file: &Path) -> HashMap<String, Vec<Algorithm>> {
     found
 }
 
-/// The fastest of some algorithms by their times: the first, unless another is faster by more than times vary.
+/// The index of the fastest algorithm. Prefers the first, unless another is faster by more than the noise.
 pub(super) fn fastest(seconds: &[f32]) -> usize {
     const MARGIN: f32 = 0.98;
     let least = (0..seconds.len()).min_by(|&one, &other| seconds[one].total_cmp(&seconds[other]));

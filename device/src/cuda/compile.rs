@@ -1,7 +1,9 @@
-//! CUDA C++ to machine code by NVRTC, which needs neither a GPU nor a driver, and the cache of the results.
+//! Compiles CUDA C++ to machine code with NVRTC, which needs neither a GPU nor a
+//! driver, and caches the results.
 //!
-//! The result is a CUBIN of one architecture rather than PTX: a driver refuses PTX of a newer compiler, and with the
-//! CUBIN comes the report of registers and spills. Kernels include nothing, so no header of CUDA's is needed.
+//! The result is a CUBIN for one architecture rather than PTX. A driver refuses PTX of a newer
+//! compiler, and compiling to a CUBIN reports registers and spills. Kernels include nothing, so
+//! CUDA's headers are not needed.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
@@ -13,27 +15,27 @@ use record::failure::{Failure, Result};
 use super::library::{self, Library};
 use crate::kernel::Source;
 
-/// Options besides the architecture. Contraction stays at the compiler's default: kernels that must give the same
-/// bits as the CPU spell their operations out.
+/// Options besides the architecture. Contraction stays at the compiler's default; kernels that must match the
+/// CPU bit for bit spell out their operations.
 const OPTIONS: [&str; 2] = ["--std=c++17", "--ptxas-options=-v"];
 
-/// Machine code of one source for one architecture.
+/// A source compiled for one architecture.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// The CUBIN.
     pub image: Vec<u8>,
-    /// Resources of each kernel; empty if it came from the cache.
+    /// Resources by kernel; empty if the code came from the cache.
     pub usage: BTreeMap<String, Usage>,
 }
 
-/// Resources of a kernel, by ptxas.
+/// Resources of a kernel, as reported by ptxas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Spilled bytes of a thread.
+    /// Spilled bytes per thread.
     pub spilled: u32,
-    /// Bytes of fixed shared memory of a block.
+    /// Static shared memory per block, in bytes.
     pub shared: u32,
 }
 
@@ -43,10 +45,10 @@ pub fn architecture(major: i32, minor: i32) -> String {
     format!("sm_{major}{minor}{exact}")
 }
 
-/// The version of the NVRTC that would be used.
+/// The version of NVRTC.
 ///
 /// # Errors
-/// 69 without NVRTC.
+/// 69: NVRTC is not found.
 pub fn version() -> Result<(i32, i32)> {
     library::open(Library::Nvrtc)?;
     let (mut major, mut minor) = (0, 0);
@@ -55,10 +57,10 @@ pub fn version() -> Result<(i32, i32)> {
     Ok((major, minor))
 }
 
-/// Machine code of `source`, from the cache where it is there.
+/// Compiles `source`, or takes its machine code from the cache.
 ///
 /// # Errors
-/// 69 without NVRTC; 1 with the compiler's words where the source does not compile.
+/// 69: NVRTC is not found; 1: the source does not compile (with the compiler's messages).
 pub(crate) fn cached(source: &Source, architecture: &str) -> Result<Vec<u8>> {
     let path = cache_path(source, architecture, version()?);
     if let Some(image) =
@@ -67,14 +69,14 @@ pub(crate) fn cached(source: &Source, architecture: &str) -> Result<Vec<u8>> {
         return Ok(image);
     }
     let image = compile(source, architecture)?.image;
-    // A cache that cannot be written only costs time.
+    // Without a writable cache, later runs only have to compile again.
     if let Some(path) = path {
         let _ = store(&path, &image);
     }
     Ok(image)
 }
 
-/// Path in the cache: the hash of everything that determines the machine code.
+/// Path in the cache, named by a hash of everything that determines the machine code.
 fn cache_path(source: &Source, architecture: &str, version: (i32, i32)) -> Option<PathBuf> {
     let mut hasher = blake3::Hasher::new();
     for part in [source.text, architecture, &format!("{version:?}"), &OPTIONS.join(" ")] {
@@ -85,7 +87,7 @@ fn cache_path(source: &Source, architecture: &str, version: (i32, i32)) -> Optio
     Some(library::cache()?.join("kernels").join(name))
 }
 
-/// Writes atomically, also when two programs do at once.
+/// Writes atomically, even if two processes write at once.
 fn store(path: &Path, image: &[u8]) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
@@ -101,7 +103,7 @@ fn store(path: &Path, image: &[u8]) -> std::io::Result<()> {
 /// Compiles `source` for `architecture`, such as `sm_90a`.
 ///
 /// # Errors
-/// 69 without NVRTC; 1 with the compiler's words where the source does not compile.
+/// 69: NVRTC is not found; 1: the source does not compile (with the compiler's messages).
 pub fn compile(source: &Source, architecture: &str) -> Result<Compiled> {
     library::open(Library::Nvrtc)?;
     let program = Program::new(source)?;
@@ -160,7 +162,7 @@ fn broken(error: &dyn std::fmt::Display) -> Failure {
         .hint("./fetch-cuda.sh nvrtc fetches one that is known to work")
 }
 
-/// Parses ptxas' report.
+/// Parses the report of ptxas.
 fn usage(log: &str) -> BTreeMap<String, Usage> {
     let mut all = BTreeMap::new();
     let mut kernel: Option<String> = None;

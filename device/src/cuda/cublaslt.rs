@@ -1,9 +1,9 @@
-//! GEMMs by cuBLASLt, with its descriptors and chosen algorithm cached per [`Key`].
+//! GEMMs with cuBLASLt; descriptors and the chosen algorithm are cached per [`Key`].
 //!
-//! The algorithm heuristic takes longer than a small GEMM, and its first proposal is often not the fastest: the first time that
-//! a shape occurs on a card its first proposals are measured ([`super::choices`]), with the operands at hand. cuBLASLt is
-//! column-major: a row-major matrix is the transpose of a column-major one of the same bytes, so the operands are passed in
-//! reverse order.
+//! Asking cuBLASLt for algorithms takes longer than a small GEMM, and its first proposal is often not the
+//! fastest. When a shape first occurs on a GPU, the first proposals are timed on the actual operands
+//! ([`super::choices`]). cuBLASLt is column-major, and a row-major matrix is the transpose of a column-major
+//! one with the same bytes, so operands are passed in reverse order.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,14 +18,14 @@ use super::plan::MatmulPlan;
 use crate::element::Scalar;
 use crate::gemm::{Gemm, Operand};
 
-/// An operand as cuBLASLt sees it: column-major.
+/// An operand in cuBLASLt's column-major view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Layout {
     pub scalar: Scalar,
     pub rows: u64,
     pub columns: u64,
     pub stride: i64,
-    /// True if the GEMM takes its transpose.
+    /// True if the GEMM uses its transpose.
     pub transposed: bool,
     /// Alignment of the address in bytes, at most 256.
     pub alignment: u32,
@@ -34,18 +34,18 @@ pub(crate) struct Layout {
 /// Everything that determines the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// cuBLASLt's first operand: our right one.
+    /// cuBLASLt's first operand, which is our right one.
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
-    /// The addend of the product: laid out as `out`, with separate alignment.
+    /// The addend of the product. Its layout is that of `out`, its alignment may differ.
     pub addend: Option<Layout>,
     /// See [`Gemm::choice`].
     pub choice: Option<usize>,
 }
 
-/// The shape's name among the [`Choices`]. Extents are rounded up to four steps per octave, so that nearly
-/// equal shapes share a choice.
+/// The shape's name in [`Choices`]. Extents are rounded up to four steps per octave, so that
+/// similar shapes share a choice.
 impl fmt::Display for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Key { first, second, out, addend, .. } = self;
@@ -65,13 +65,12 @@ impl fmt::Display for Key {
     }
 }
 
-/// An extent, rounded up.
+/// Rounds an extent up to four steps per octave.
 fn step(extent: u64) -> u64 {
     extent.next_multiple_of((extent.next_power_of_two() / 8).max(1))
 }
 
 impl Key {
-    /// The key of a GEMM.
     pub fn new(gemm: &Gemm<'_>) -> Self {
         let [m, n, k] = [gemm.rows, gemm.columns, gemm.depth];
         Key {
@@ -84,7 +83,7 @@ impl Key {
     }
 }
 
-/// A `[rows, columns]` operand (after its transposition) as stored, seen column-major.
+/// The stored layout of a `[rows, columns]` operand (after transposition), in column-major view.
 fn layout(operand: &Operand<'_>, rows: usize, columns: usize) -> Layout {
     let (rows, columns) = operand.stored(rows, columns);
     Layout {
@@ -104,7 +103,7 @@ pub(crate) struct CublasLt {
     choices: Choices,
 }
 
-/// Proposals of cuBLASLt that are measured.
+/// Number of proposals to time.
 const PROPOSALS: usize = 8;
 
 impl CublasLt {
@@ -121,7 +120,7 @@ impl CublasLt {
     /// Enqueues a GEMM on `stream`.
     ///
     /// # Safety
-    /// The description has been checked, its operands and the `workspace` lie on the device of the current context.
+    /// The description has been checked; operands and `workspace` lie on the device of the current context.
     pub unsafe fn run(
         &mut self,
         gemm: &Gemm,
@@ -140,7 +139,7 @@ impl CublasLt {
         unsafe { self.plans[&key].run(self.handle, gemm, 1.0, workspace, stream) }.map_err(failure)
     }
 
-    /// Chooses a plan's algorithm: the requested one, the measured one, or the fastest.
+    /// Chooses a plan's algorithm: the requested one, a stored choice, or the fastest by measurement.
     ///
     /// # Safety
     /// See [`CublasLt::run`].
@@ -167,7 +166,7 @@ impl CublasLt {
         let proposed = plan.proposals(self.handle, wanted).map_err(failure)?;
         let none = result::CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED);
         plan.algorithm = *proposed.get(key.choice.unwrap_or(0)).ok_or(none).map_err(failure)?;
-        // While a graph is captured nothing can be waited for.
+        // During graph capture, timing is impossible, because nothing can be waited for.
         if !measures || proposed.len() < 2 || super::timing::is_capturing(stream) {
             return Ok(());
         }
@@ -176,7 +175,7 @@ impl CublasLt {
             plan.algorithm = *algorithm;
             // SAFETY: the caller's promise.
             let time = unsafe { plan.time(self.handle, gemm, workspace, stream) };
-            // One that does not run is not chosen.
+            // An algorithm that fails counts as infinitely slow.
             seconds.push(time.unwrap_or(f32::INFINITY));
         }
         plan.algorithm = proposed[fastest(&seconds)];
@@ -205,7 +204,7 @@ mod tests {
     use super::*;
     use crate::{Arena, Buffer};
 
-    /// What cuBLASLt is documented to do with a key, on column-major arrays.
+    /// Computes what cuBLASLt's documentation specifies for a key, on column-major arrays.
     fn by_the_book(key: &Key, a: &[f32], b: &[f32]) -> Vec<f32> {
         let at = |layout: &Layout, x: &[f32], row: u64, column: u64| {
             let (row, column) = if layout.transposed { (column, row) } else { (row, column) };

@@ -1,7 +1,7 @@
-//! The CUDA installation of this machine: a description, and whether its versions are compatible.
+//! Describes the CUDA installation, and checks that its versions are compatible.
 //!
-//! A driver runs code by compilers and libraries of the same or an earlier major version. Newer ones fail
-//! late and with unclear errors, so they are rejected up front.
+//! A driver runs code of compilers and libraries with the same or an earlier major version. Newer ones fail
+//! late and with unclear errors, so they are refused up front.
 
 use cudarc::driver::{DriverError, result};
 use record::failure::{Failure, Result};
@@ -27,10 +27,10 @@ pub fn installation() -> String {
     parts.join(", ")
 }
 
-/// A description of the driver and its GPUs.
+/// Describes the driver and its GPUs.
 ///
 /// # Errors
-/// 69 without a driver, or if it does not start.
+/// 69: there is no driver, or it does not start.
 pub fn gpus() -> Result<String> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {
@@ -53,7 +53,7 @@ pub fn gpus() -> Result<String> {
 /// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
 ///
 /// # Errors
-/// 69 where there is no driver, or it does not start.
+/// 69 without a driver, or if it does not start.
 pub fn identities() -> Result<Vec<[u8; 16]>> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {
@@ -67,7 +67,7 @@ pub fn identities() -> Result<Vec<[u8; 16]>> {
     (0..result::device::get_count().map_err(failed)?).map(|number| identity(number).map_err(failed)).collect()
 }
 
-/// The newest CUDA that the driver supports: 1000 times the major version and 10 times the minor. The driver is open.
+/// The newest CUDA version that the open driver supports: 1000 × major + 10 × minor.
 pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
     let mut version = 0;
     // SAFETY: the driver is open; one out-parameter.
@@ -78,7 +78,7 @@ pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
 /// Checks that the open driver supports the versions of NVRTC and cuBLASLt.
 ///
 /// # Errors
-/// 69 if one of them is missing, or newer than the driver.
+/// 69: one of them is missing, or newer than the driver.
 pub(super) fn check_versions(number: u32) -> Result<()> {
     let driver = driver_version()
         .map_err(|error| Failure::unavailable(format!("cuda:{number}: its driver: {}", words(error))))?;

@@ -1,8 +1,9 @@
 //! Finds and loads NVIDIA's libraries. No part of CUDA is linked.
 //!
-//! A library is searched in `CUDA_PATH`, in the folders of `fetch-cuda.sh`, by the system's loader, and in the `nvidia-*`
-//! packages of the Python on `PATH`. It is opened by its full path before `cudarc` opens it by name, which then finds it
-//! loaded; `cudarc` panics on a missing library, so every use goes through [`open`] first.
+//! A library is searched in `CUDA_PATH`, in the folders of `fetch-cuda.sh`, by the system's loader,
+//! and in the `nvidia-*` packages of the Python on `PATH`. It is opened by its full path; `cudarc`,
+//! which opens it by name, then finds it loaded. `cudarc` panics on a missing library, so every use
+//! goes through [`open`] first.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,6 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
 use record::failure::{Failure, Result};
 
-/// A library of CUDA's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Library {
     /// libcuda, installed with the driver.
@@ -32,20 +32,20 @@ pub enum Library {
 }
 
 impl Library {
-    /// The file that is searched for, in the version that is tried first.
+    /// The file name to search for, in the preferred version.
     pub fn file(self) -> String {
         let (files, versions) = self.names();
         format!("{}.{}", files[files.len() - 1], versions[0])
     }
 
-    /// Files to open in this order, and the versions after `.so.` to try.
+    /// The files to open, in order, and the versions to try after `.so.`.
     fn names(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Library::Driver => (&["libcuda.so"], &["1"]),
             // NVRTC loads its builtins by name when it compiles.
             Library::Nvrtc => (&["libnvrtc-builtins.so", "libnvrtc.so"], &["13", "12"]),
             Library::CublasLt => (&["libcublasLt.so"], &["13", "12"]),
-            // The last three in the versions that ONNX Runtime 1.31 is linked with.
+            // From here on: the versions that ONNX Runtime 1.31 is linked with.
             Library::Cublas => (&["libcublasLt.so", "libcublas.so"], &["13"]),
             Library::Runtime => (&["libcudart.so"], &["13"]),
             Library::Random => (&["libcurand.so"], &["10"]),
@@ -114,7 +114,7 @@ impl std::fmt::Display for Found {
 /// Loads a library.
 ///
 /// # Errors
-/// 69 where it is not found.
+/// 69: it is not found.
 pub fn open(library: Library) -> Result<Found> {
     static OPEN: Mutex<Vec<(Library, Found)>> = Mutex::new(Vec::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ pub fn open(library: Library) -> Result<Found> {
     Ok(found)
 }
 
-/// The version of cuDNN: 10,000 times the major one, 100 times the minor one and the patch. None where it does not open.
+/// The version of cuDNN: 10,000 × major + 100 × minor + patch. `None` if it cannot be opened.
 pub fn cudnn_version() -> Option<usize> {
     open(Library::Cudnn).ok()?;
     // SAFETY: the library is open, so this finds it loaded; the function has had this type in every version.
@@ -157,7 +157,7 @@ fn search(library: Library) -> Result<Found> {
     Err(library.missing())
 }
 
-/// The folders of libraries below what `CUDA_PATH` names.
+/// The library folders in `CUDA_PATH`.
 fn named_folders() -> Vec<PathBuf> {
     let Some(root) = std::env::var_os("CUDA_PATH").filter(|value| !value.is_empty()).map(PathBuf::from)
     else {
@@ -168,12 +168,12 @@ fn named_folders() -> Vec<PathBuf> {
         .into()
 }
 
-/// What `fetch-cuda.sh` fetched: a folder per package.
+/// The package folders that `fetch-cuda.sh` fetched.
 fn fetched_folders() -> Vec<PathBuf> {
     cache().map(|cache| subfolders(&cache.join("cuda-13.0"))).unwrap_or_default()
 }
 
-/// The user's cache of this project.
+/// This project's cache folder of the user.
 pub(crate) fn cache() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("XDG_CACHE_HOME")
@@ -181,11 +181,11 @@ pub(crate) fn cache() -> Option<PathBuf> {
         .map(|cache| cache.join("troupe"))
 }
 
-/// `nvidia/*/lib` below the site-packages of the Python on `PATH`. Asked once, and only where all else failed.
+/// `nvidia/*/lib` in the site-packages of the Python on `PATH`. Searched last, and only once.
 fn python_folders() -> &'static [PathBuf] {
     static FOLDERS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     FOLDERS.get_or_init(|| {
-        // Where Python cannot be asked there are none of its folders.
+        // If Python cannot be run, there are no such folders.
         let path = python_path().unwrap_or_default();
         path.lines()
             .filter(|line| !line.is_empty())
@@ -195,8 +195,8 @@ fn python_folders() -> &'static [PathBuf] {
     })
 }
 
-/// `sys.path` of the Python in the environment of this program, or of the one on `PATH`, one path per line.
-/// Does not use `Command::output`, which panics if the pipe cannot be read.
+/// `sys.path` of the active virtual environment's Python, or of the one on `PATH`, one path per line. Does
+/// not use `Command::output`, which panics if the pipe cannot be read.
 fn python_path() -> std::io::Result<String> {
     let mut python = record::stage::python();
     python.args(["-c", "import sys; print('\\n'.join(sys.path))"]);
@@ -220,7 +220,7 @@ fn subfolders(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Opens a library's files in a folder, for the rest of the process. False: they are not there.
+/// Opens a library's files in a folder, for the rest of the process. Returns false if they are not there.
 fn open_in(folder: &Path, library: Library) -> bool {
     let (files, versions) = library.names();
     versions.iter().any(|version| {
@@ -230,14 +230,14 @@ fn open_in(folder: &Path, library: Library) -> bool {
             paths.iter().all(|path| {
                 // SAFETY: the initializers of NVIDIA's libraries are benign.
                 let opened = unsafe { Handle::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-                // Never closed: cudarc finds it by its name as long as it is loaded.
+                // Never closed, so that cudarc finds it by name.
                 opened.map(std::mem::forget).is_ok()
             })
         })
     })
 }
 
-/// The file of that name, or with more numbers after it.
+/// The file of that name, or with a longer version number after it.
 fn newest(folder: &Path, name: &str) -> Option<PathBuf> {
     let exact = folder.join(name);
     if exact.is_file() {

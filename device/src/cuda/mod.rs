@@ -1,8 +1,8 @@
-//! An NVIDIA GPU through the CUDA driver, by `cudarc`; its libraries are loaded when first used and never linked.
+//! An NVIDIA GPU through the CUDA driver, with `cudarc`. Libraries are loaded on first use and never linked.
 //!
-//! One stream carries all work, in the order of the calls. Kernels are compiled for the GPU's architecture at their first
-//! launch and cached on disk. The context is the GPU's primary one, which other libraries in the process (ONNX Runtime)
-//! share; [`Cuda::stream`] lets them enqueue work in the same order.
+//! One stream carries all work, in call order. Kernels are compiled for the GPU's architecture at their first
+//! launch, and cached on disk. The context is the GPU's primary one, which other libraries in the process
+//! (ONNX Runtime) share; [`Cuda::stream`] lets them enqueue work in the same order.
 
 mod choices;
 mod compile;
@@ -32,16 +32,16 @@ use cublaslt::CublasLt;
 pub use installation::{gpus, identities, installation};
 pub use library::{Found, Library, cudnn_version, open as open_library};
 
-/// cuBLASLt's workspace, bytes; part of the arena.
+/// cuBLASLt's workspace in bytes; part of the arena.
 pub const GEMM_WORKSPACE: u64 = 32 << 20;
 
-/// Dynamic shared memory of a block above which a kernel needs an attribute: 48 KiB less the fixed arrays (at most 16 KiB
-/// here).
+/// Dynamic shared memory per block above which a kernel must opt in: 48 KiB less the static
+/// arrays (at most 16 KiB here).
 const DEFAULT_SHARED: u32 = 32 * 1024;
 
 /// One NVIDIA GPU.
 pub struct Cuda {
-    // Dropped in this order: device memory before the context.
+    // Fields drop in this order: device memory before the context.
     cublaslt: Option<CublasLt>,
     workspace: Option<Buffer<u8>>,
     arena: Option<Arena>,
@@ -53,11 +53,11 @@ pub struct Cuda {
     number: u32,
     name: String,
     architecture: String,
-    /// The most shared memory that a block can have, bytes.
+    /// Largest shared memory of a block, in bytes.
     most_shared: u32,
-    /// Whether it runs kernels that are for its architecture alone.
-    own_kernels: bool,
-    /// Whether asynchronous uploads read host memory after the call returns.
+    /// True if it runs kernels written for its architecture only.
+    architecture_kernels: bool,
+    /// True if asynchronous uploads read host memory after the call returns.
     reads_late: bool,
 }
 
@@ -69,7 +69,7 @@ struct DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: our own allocation, freed once, in its context; a failure here has been reported before.
+        // SAFETY: our allocation, freed once, in its context; errors of the context were reported earlier.
         unsafe {
             let _ = self.context.bind_to_thread();
             let _ = result::free_sync(self.address);
@@ -78,10 +78,10 @@ impl Drop for DeviceMemory {
 }
 
 impl Cuda {
-    /// Opens the `number`-th GPU; allocates nothing beyond the context.
+    /// Opens GPU `number`; allocates nothing beyond the context.
     ///
     /// # Errors
-    /// 69 where the driver, the GPU or a library is missing, unusable, or newer than the driver.
+    /// 69: the driver, the GPU or a library is missing or unusable, or a library is newer than the driver.
     pub fn new(number: u32) -> Result<Self> {
         library::open(Library::Driver)?;
         let refused = |what: &str, error: DriverError| {
@@ -123,17 +123,17 @@ impl Cuda {
             name,
             architecture: compile::architecture(major, minor),
             most_shared: u32::try_from(most_shared).unwrap_or_default(),
-            own_kernels: true,
+            architecture_kernels: true,
             reads_late: tables != 0,
         })
     }
 
-    /// Runs the kernels that every GPU runs in place of its architecture's own.
-    pub fn without_own_kernels(&mut self) {
-        self.own_kernels = false;
+    /// Runs the portable kernels instead of those written for this architecture.
+    pub fn without_architecture_kernels(&mut self) {
+        self.architecture_kernels = false;
     }
 
-    /// The stream that carries all work, as CUDA's own handle: for libraries that take one.
+    /// The stream that carries all work, as CUDA's handle, for libraries that take one.
     pub fn stream(&self) -> *mut c_void {
         self.stream.cu_stream().cast()
     }
@@ -171,7 +171,7 @@ impl Cuda {
 
 impl Drop for Cuda {
     fn drop(&mut self) {
-        // Work in flight may use what is dropped next.
+        // Running work may still use the modules.
         let _ = self.context.bind_to_thread().and_then(|()| self.stream.synchronize());
         for module in self.modules.values() {
             // SAFETY: loaded by us, unloaded once, and no kernel of it runs any more.
@@ -247,7 +247,7 @@ impl Device for Cuda {
         // SAFETY: freed by `DeviceMemory`.
         let Ok(found) = (unsafe { result::malloc_sync(bytes as usize) }) else { return Ok(false) };
         let memory = DeviceMemory { address: found, context: self.context.clone() };
-        // The driver gives what was given back last, as long as nobody took of it.
+        // The driver returns the range it freed last, unless someone else has taken it.
         let same = found == address;
         self.memory = same.then_some(memory);
         Ok(same)
@@ -270,8 +270,9 @@ impl Device for Cuda {
             return Ok(());
         }
         self.bind()?;
-        // SAFETY: the slice is ours and as long. The driver has staged `from` (pageable memory) when this returns; a GPU
-        // that reads pageable memory itself (Grace Hopper) may not have, so there the stream is synchronized.
+        // SAFETY: the slice is ours and of the same length. The driver stages `from` (pageable memory) before
+        // it returns. A GPU that reads pageable memory itself (Grace Hopper) may still be reading it, so
+        // there the stream is synchronized.
         unsafe { result::memcpy_htod_async(to.address(), from, self.stream.cu_stream()) }
             .map_err(|error| self.failed("upload", error))?;
         if self.reads_late { self.synchronize() } else { Ok(()) }
@@ -284,7 +285,7 @@ impl Device for Cuda {
             return self.synchronize();
         }
         self.bind()?;
-        // SAFETY: the slice is ours and as long; `to` is borrowed until the stream has been waited for.
+        // SAFETY: the slice is ours and of the same length; `to` is borrowed until the stream has finished.
         unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream.cu_stream()) }
             .map_err(|error| self.failed("download", error))?;
         self.synchronize()
@@ -299,7 +300,7 @@ impl Device for Cuda {
         }
         self.bind()?;
         let bytes = from.len() * size_of::<T>();
-        // SAFETY: both slices are ours and as long.
+        // SAFETY: both slices are ours and of the same length.
         unsafe { result::memcpy_dtod_async(to.address(), from.address(), bytes, self.stream.cu_stream()) }
             .map_err(|error| self.failed("copy", error))
     }
@@ -315,7 +316,7 @@ impl Device for Cuda {
     }
 
     fn runs(&self, source: &Source) -> bool {
-        source.architecture.is_none_or(|only| self.own_kernels && only == self.architecture)
+        source.architecture.is_none_or(|only| self.architecture_kernels && only == self.architecture)
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
@@ -343,8 +344,8 @@ impl Device for Cuda {
         let mut pointers: Vec<*mut c_void> =
             bits.iter_mut().map(|bits| std::ptr::from_mut(bits).cast()).collect();
         let triple = |[x, y, z]: [u32; 3]| (x, y, z);
-        // SAFETY: number and types of the arguments are the kernel's, its buffers are ours, and the driver copies the
-        // arguments before it returns.
+        // SAFETY: number and types of the arguments match the kernel, its buffers are ours, and the driver
+        // copies the arguments before it returns.
         unsafe {
             result::launch_kernel(
                 function,
@@ -385,7 +386,7 @@ impl Device for Cuda {
     }
 
     fn begin_capture(&mut self) -> Result<bool> {
-        // Relaxed: other threads are unaffected, and allocations by libraries are made, not captured.
+        // Relaxed, so that other threads are unaffected, and libraries may allocate during the capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         self.stream.begin_capture(mode).map_err(|error| self.failed("capture", error))?;
         Ok(true)
@@ -402,7 +403,7 @@ impl Device for Cuda {
     }
 }
 
-/// The driver's words for an error.
+/// The driver's message for an error.
 fn words(error: DriverError) -> String {
     let name = error.error_name().map(|name| name.to_string_lossy().into_owned());
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());

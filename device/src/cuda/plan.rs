@@ -1,4 +1,4 @@
-//! A product's descriptors for cuBLASLt, its proposals of algorithms, and how long one takes.
+//! A GEMM's cuBLASLt descriptors and algorithm proposals, and the timing of an algorithm.
 
 use std::ffi::c_void;
 
@@ -13,10 +13,10 @@ use crate::gemm::{Gemm, Operand};
 
 type Outcome<T> = std::result::Result<T, result::CublasError>;
 
-/// Timed runs of an algorithm, of which the shortest counts, after one untimed run that loads the code.
+/// Timed runs of an algorithm, after one untimed run that loads its code. The shortest counts.
 const TIMED: usize = 3;
 
-/// cuBLASLt's descriptors of a GEMM, and the algorithm that computes it.
+/// cuBLASLt's descriptors of a GEMM, and its algorithm.
 pub(super) struct MatmulPlan {
     product: sys::cublasLtMatmulDesc_t,
     layouts: Vec<sys::cublasLtMatrixLayout_t>,
@@ -29,7 +29,7 @@ impl MatmulPlan {
     pub fn new(key: &Key, workspace: usize) -> Outcome<Self> {
         use sys::cublasLtMatmulDescAttributes_t::{CUBLASLT_MATMUL_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSB};
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        // f32 inputs are not rounded to TF32.
+        // Do not round f32 inputs to TF32.
         let product = result::create_matmul_desc(
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
             sys::cudaDataType_t::CUDA_R_32F,
@@ -55,7 +55,7 @@ impl MatmulPlan {
         {
             let operation = i32::from(layout.transposed);
             let value = (&raw const operation).cast();
-            // SAFETY: the description is alive; the attribute is a 32-bit number.
+            // SAFETY: the descriptor is alive; the attribute is a 32-bit number.
             unsafe { result::set_matmul_desc_attribute(product, attribute, value, size_of::<i32>())? };
         }
         let alignments = [
@@ -77,7 +77,7 @@ impl MatmulPlan {
         Ok(plan)
     }
 
-    /// At most `most` algorithms that cuBLASLt proposes, best first by its estimate.
+    /// Up to `most` algorithms that cuBLASLt proposes, best first by its estimate.
     pub fn proposals(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -85,7 +85,7 @@ impl MatmulPlan {
     ) -> Outcome<Vec<sys::cublasLtMatmulAlgo_t>> {
         let [a, b, c] = [self.layouts[0], self.layouts[1], self.layouts[2]];
         let mut count = 0;
-        // SAFETY: all is alive, and there is room for `most` results, which are plain numbers.
+        // SAFETY: all handles are alive, and there is room for `most` results, which are plain numbers.
         let proposed = unsafe {
             let mut proposed = vec![std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>(); most];
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -107,7 +107,7 @@ impl MatmulPlan {
         Ok(proposed[..count.max(0) as usize].iter().filter(usable).map(|found| found.algo).collect())
     }
 
-    /// An algorithm that was stored, if it computes this product within the workspace.
+    /// A stored algorithm, if it can compute this product within the workspace.
     pub fn checked(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -116,7 +116,7 @@ impl MatmulPlan {
     ) -> Option<sys::cublasLtMatmulAlgo_t> {
         let algorithm = sys::cublasLtMatmulAlgo_t { data: stored };
         let [a, b, c] = [self.layouts[0], self.layouts[1], self.layouts[2]];
-        // SAFETY: all is alive; cuBLASLt checks the algorithm's numbers.
+        // SAFETY: all handles are alive; cuBLASLt validates the algorithm.
         unsafe {
             let mut found = std::mem::zeroed::<sys::cublasLtMatmulHeuristicResult_t>();
             sys::cublasLtMatmulAlgoCheck(handle, self.product, a, b, c, c, &algorithm, &mut found)
@@ -126,10 +126,10 @@ impl MatmulPlan {
         }
     }
 
-    /// Enqueues the product, times `alpha`.
+    /// Enqueues the product, multiplied by `alpha`.
     ///
     /// # Safety
-    /// The GEMM has the key of the plan and has been checked; its operands and the workspace lie on the device.
+    /// The GEMM has this plan's key and has been checked; its operands and the workspace lie on the device.
     pub unsafe fn run(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -140,7 +140,7 @@ impl MatmulPlan {
     ) -> Outcome<()> {
         let address = |operand: &Operand<'_>| operand.values.address as *const c_void;
         let out = gemm.out.values.address as *mut c_void;
-        // Without an addend nothing of it is read, whatever its address.
+        // Without an addend its address is never read.
         let addend = address(&gemm.addend.unwrap_or(gemm.out));
         let beta = if gemm.addend.is_some() { 1f32 } else { 0.0 };
         // SAFETY: the plan's descriptors live as long as the plan; the rest is the caller's promise.
@@ -166,8 +166,8 @@ impl MatmulPlan {
         }
     }
 
-    /// The time of the plan's algorithm on the device, with these operands. The addend stays unchanged: the
-    /// product is multiplied by the smallest normal number, so that it vanishes in the sum.
+    /// Times the plan's algorithm on the device with these operands. Leaves the addend unchanged: `alpha` is
+    /// the smallest normal number, so that the product vanishes in the sum.
     ///
     /// # Safety
     /// See [`MatmulPlan::run`].
@@ -184,7 +184,7 @@ impl MatmulPlan {
         let watch = Stopwatch::new(stream).map_err(driver)?;
         let mut best = f32::INFINITY;
         for turn in 0..=TIMED {
-            // Clear the cache, because it is cold when the product is needed.
+            // Clear the cache: in real use the operands are not in it.
             watch.clear(workspace).map_err(driver)?;
             watch.start().map_err(driver)?;
             // SAFETY: the caller's promise.

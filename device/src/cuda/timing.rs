@@ -1,10 +1,9 @@
-//! The time of work in a stream, by two events.
+//! Times work in a stream with two events.
 
 use cudarc::cublaslt::sys::cudaStream_t;
 use cudarc::driver::sys::{CUevent, CUevent_flags, CUstream, CUstreamCaptureStatus};
 use cudarc::driver::{DriverError, result};
 
-/// Two events of a stream.
 pub(super) struct Stopwatch {
     stream: CUstream,
     events: [CUevent; 2],
@@ -18,20 +17,20 @@ impl Stopwatch {
         Ok(Stopwatch { stream: stream.cast(), events: [first, second] })
     }
 
-    /// Writes zeros over a range of device memory, which are in the cache then.
+    /// Zeroes a range of device memory, which evicts other data from the cache.
     pub fn clear(&self, (address, bytes): (u64, usize)) -> Result<(), DriverError> {
         // SAFETY: the caller's workspace, which nobody reads.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
     }
 
     pub fn start(&self) -> Result<(), DriverError> {
-        // SAFETY: the event is alive, and of this context; so below.
+        // SAFETY: the event is alive and belongs to this context; also below.
         unsafe { result::event::record(self.events[0], self.stream) }
     }
 
-    /// Waits; milliseconds since the start.
+    /// Waits for the work; returns milliseconds since the start.
     pub fn stop(&self) -> Result<f32, DriverError> {
-        // SAFETY: as above; the stream has passed both events when it is waited for.
+        // SAFETY: as above; both events have passed once the stream is synchronized.
         unsafe {
             result::event::record(self.events[1], self.stream)?;
             result::stream::synchronize(self.stream)?;
@@ -51,7 +50,7 @@ impl Drop for Stopwatch {
     }
 }
 
-/// Returns true if work in the stream is being captured.
+/// Returns true if the stream is being captured into a graph.
 pub(super) fn is_capturing(stream: cudaStream_t) -> bool {
     // SAFETY: the stream is alive.
     let status = unsafe { result::stream::is_capturing(stream.cast()) };

@@ -1,4 +1,4 @@
-//! The simulator's GEMM: f32 sums in ascending order of depth, the result rounded once.
+//! The simulator's GEMM: f32 sums in ascending order of depth, rounded once at the end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,14 +7,14 @@ use half::bf16;
 use crate::element::Scalar;
 use crate::gemm::{Gemm, Operand};
 
-/// Rows that one task computes.
+/// Rows per task.
 const ROWS: usize = 16;
 
-/// Computes the GEMM on `threads` threads; the values do not depend on their number.
+/// Computes the GEMM on `threads` threads; the result does not depend on their number.
 ///
 /// # Safety
-/// The description must have passed [`Gemm::check`], and its operands must lie in memory of this process that nobody
-/// else uses meanwhile.
+/// The description must have passed [`Gemm::check`]. Its operands must lie in this process's memory, and no
+/// one else may use them meanwhile.
 pub(crate) unsafe fn run(gemm: &Gemm, threads: usize) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -26,14 +26,14 @@ pub(crate) unsafe fn run(gemm: &Gemm, threads: usize) {
                 break;
             }
             for row in first..(first + ROWS).min(gemm.rows) {
-                // SAFETY: as this function's; rows of the result are written by one task each.
+                // SAFETY: this function's contract; each row of the result is written by one task.
                 unsafe { one_row(gemm, row, &mut sums, &mut column) };
             }
         }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(gemm.rows.div_ceil(ROWS)) {
-            // Where the system starts no more of them, there are fewer.
+            // If the system refuses more threads, fewer do the work.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -41,7 +41,7 @@ pub(crate) unsafe fn run(gemm: &Gemm, threads: usize) {
 }
 
 /// # Safety
-/// As [`run`].
+/// See [`run`].
 unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
     let index = |operand: &Operand<'_>, row: usize, column: usize| {
         let (row, column) = operand.stored(row, column);
@@ -49,7 +49,7 @@ unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
     };
     sums.fill(0.0);
     for depth in 0..gemm.depth {
-        // SAFETY: inside the extents that have been checked.
+        // SAFETY: inside the checked extents.
         let factor = unsafe { read(&gemm.left, index(&gemm.left, row, depth)) };
         for (column, value) in line.iter_mut().enumerate() {
             // SAFETY: as above.
@@ -61,7 +61,7 @@ unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
     }
     for (column, sum) in sums.iter().enumerate() {
         let index = index(&gemm.out, row, column);
-        // SAFETY: as above; this element is this task's alone.
+        // SAFETY: as above; only this task writes this element.
         unsafe {
             let before = gemm.addend.map_or(0.0, |addend| read(&addend, index));
             write(&gemm.out, index, sum + before);
@@ -70,7 +70,7 @@ unsafe fn one_row(gemm: &Gemm, row: usize, sums: &mut [f32], line: &mut [f32]) {
 }
 
 /// # Safety
-/// There must be such a value.
+/// `index` must lie inside the operand.
 unsafe fn read(operand: &Operand<'_>, index: usize) -> f32 {
     let base = operand.values.address;
     // SAFETY: the caller's promise.
@@ -83,7 +83,7 @@ unsafe fn read(operand: &Operand<'_>, index: usize) -> f32 {
 }
 
 /// # Safety
-/// There must be such a value, and nobody else using it.
+/// `index` must lie inside the operand, and no one else may use the value.
 unsafe fn write(operand: &Operand<'_>, index: usize, value: f32) {
     let base = operand.values.address;
     // SAFETY: the caller's promise.

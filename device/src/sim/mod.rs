@@ -1,9 +1,9 @@
 //! The simulator: CUDA kernels run on the CPU, for tests and debugging.
 //!
-//! Kernels are the text that NVRTC gets, compiled for the host (`device/compile/cuda/simulator.h` says what is modeled).
-//! It also detects divergence at a barrier, deadlock, misaligned or missing asynchronous copies, and writes past the end
-//! of a buffer (a guard after each buffer is checked after every launch); uninitialized memory is NaN. A seed selects the
-//! schedule; tests run every kernel under several.
+//! Kernels are the same sources that NVRTC compiles, compiled for the host (`device/compile/cuda/simulator.h`
+//! lists what is modeled). The simulator also detects divergence at barriers, deadlocks, misaligned or
+//! missing asynchronous copies, and writes past the end of a buffer, by guard bytes checked after every
+//! launch. Uninitialized memory is NaN. A seed selects the schedule; tests run every kernel under several.
 
 mod gemm;
 mod worker;
@@ -30,41 +30,41 @@ const MARK: u8 = 0xA5;
 /// The simulated device.
 pub struct Sim {
     arena: Option<Arena>,
-    /// The arena's bytes: pages are committed when touched.
+    /// The arena's memory; pages are committed when touched.
     host: Option<MmapMut>,
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
-    /// Whether it runs kernels that are for the architecture of an H200 alone.
-    own_kernels: bool,
+    /// True if it runs kernels written for an H200's architecture only.
+    architecture_kernels: bool,
 }
 
 impl Sim {
     /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
     ///
     /// # Errors
-    /// 69 where there is no memory for the workers.
+    /// 69 without memory for the workers.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
-        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, own_kernels: true })
+        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, architecture_kernels: true })
     }
 
-    /// Sets the schedule of later launches: 0 is lockstep, others are orders of warps.
+    /// Sets the schedule of later launches: 0 is lockstep, other seeds are orders of warps.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = seed;
     }
 
-    /// Runs the kernels that every GPU runs in place of those for an H200 alone.
-    pub fn without_own_kernels(&mut self) {
-        self.own_kernels = false;
+    /// Runs the portable kernels instead of those written for an H200.
+    pub fn without_architecture_kernels(&mut self) {
+        self.architecture_kernels = false;
     }
 
-    /// The values of a slice. Nothing runs between calls, so nobody writes them meanwhile.
+    /// The values of a slice. Nothing runs between calls, so nothing else writes them.
     #[allow(clippy::mut_from_ref)]
     fn values<T: Element>(&self, slice: Slice<'_, T>) -> Result<&mut [T]> {
         slice.raw().check(self.arena()?)?;
-        // SAFETY: the slice lies in a living buffer of our arena, aligned to its type; the callers hold one such
-        // slice at a time, or two of different ranges.
+        // SAFETY: the slice lies in a live buffer of our arena, aligned to its type. Callers hold one such
+        // slice at a time, or two of disjoint ranges.
         Ok(unsafe { std::slice::from_raw_parts_mut(slice.address() as *mut T, slice.len()) })
     }
 
@@ -76,7 +76,7 @@ impl Sim {
                 continue;
             }
             let end = raw.buffer_end.next_multiple_of(ALIGNMENT) + MARGIN;
-            // SAFETY: the rest of the buffer's footprint lies in the arena and belongs to nobody else.
+            // SAFETY: the rest of the buffer's footprint lies in the arena and belongs to no other buffer.
             let margin = unsafe {
                 std::slice::from_raw_parts(raw.buffer_end as *const u8, (end - raw.buffer_end) as usize)
             };
@@ -92,7 +92,7 @@ impl Sim {
 }
 
 impl Device for Sim {
-    /// It captures nothing: libraries on the CPU do not pass through it.
+    /// Never captured, because CPU libraries do not run on the simulator.
     type Graph = Infallible;
 
     fn describe(&self) -> String {
@@ -100,7 +100,10 @@ impl Device for Sim {
     }
 
     fn beside(&self) -> Result<Self> {
-        Ok(Sim { own_kernels: self.own_kernels, ..Sim::new(self.workers.len(), self.seed)? })
+        Ok(Sim {
+            architecture_kernels: self.architecture_kernels,
+            ..Sim::new(self.workers.len(), self.seed)?
+        })
     }
 
     fn memory(&self) -> Result<Memory> {
@@ -144,7 +147,7 @@ impl Device for Sim {
         let buffer = self.arena()?.allocate::<T>(length)?;
         let bytes = length * size_of::<T>();
         let footprint = (footprint(bytes as u64) + MARGIN) as usize;
-        // SAFETY: the footprint and the margin after it are the new buffer's alone.
+        // SAFETY: the footprint and the margin after it belong to the new buffer alone.
         let all = unsafe { std::slice::from_raw_parts_mut(buffer.address() as *mut u8, footprint) };
         let (values, margin) = all.split_at_mut(bytes);
         values.fill(0xFF);
@@ -181,7 +184,7 @@ impl Device for Sim {
     }
 
     fn runs(&self, source: &Source) -> bool {
-        source.architecture.is_none() || self.own_kernels
+        source.architecture.is_none() || self.architecture_kernels
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
@@ -193,14 +196,14 @@ impl Device for Sim {
         let helpers = self.workers.len().min(usize::try_from(blocks).unwrap_or(usize::MAX));
         let work = |worker: &mut Worker| {
             let arguments = addresses.as_ptr().cast::<*const c_void>();
-            // SAFETY: the addresses point to the values of the parameters that the entry was generated for, whose
-            // types have been checked; `bits` lives until all workers are done.
+            // SAFETY: the addresses point to values of the parameter types that the entry was generated for,
+            // which have been checked; `bits` lives until all workers are done.
             unsafe { worker.run(kernel.entry, &call, arguments) };
         };
         if let Some((first, rest)) = self.workers[..helpers].split_first_mut() {
             std::thread::scope(|scope| {
                 for worker in rest {
-                    // Where the system starts no more of them, the others take its blocks.
+                    // If the system refuses more threads, the others take its blocks.
                     let _ = std::thread::Builder::new().spawn_scoped(scope, || work(worker));
                 }
                 work(first);
@@ -212,7 +215,7 @@ impl Device for Sim {
 
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {
         gemm.check(self.arena()?)?;
-        // SAFETY: the extents of the three operands have been checked against buffers of our arena.
+        // SAFETY: the operands' extents have been checked against buffers of our arena.
         unsafe { gemm::run(gemm, self.workers.len()) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Workers of the simulator, which run blocks: the interface to its C++ side.
+//! Workers that run the simulator's blocks: the interface to the C++ code.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_void};
@@ -13,7 +13,7 @@ unsafe extern "C" {
     fn troupe_simulator_worker_free(worker: *mut c_void);
 }
 
-/// `simulator::Launch`, shared by the workers of one launch; they touch it with atomic operations.
+/// Mirrors `simulator::Launch`, which a launch's workers share and access atomically.
 #[repr(C)]
 struct Shared {
     grid: [u32; 3],
@@ -26,18 +26,17 @@ struct Shared {
     message: [c_char; 512],
 }
 
-/// `simulator::Call`.
+/// Mirrors `simulator::Call`.
 #[repr(C)]
 struct Call {
     launch: *mut Shared,
     worker: *mut c_void,
 }
 
-/// One launch.
 pub(crate) struct Launch(UnsafeCell<Shared>);
 
-// SAFETY: while workers run, the C++ side accesses the changing fields with atomic operations only, and the message
-// is written by the one worker that set `failed` first; it is read after all workers are done.
+// SAFETY: while workers run, the C++ code accesses changing fields only atomically. Only the worker that
+// first sets `failed` writes the message, and it is read after all workers are done.
 unsafe impl Sync for Launch {}
 
 impl Launch {
@@ -60,16 +59,16 @@ impl Launch {
         if shared.failed == 0 {
             return Ok(());
         }
-        // SAFETY: the message ends with a zero, as snprintf leaves it.
+        // SAFETY: snprintf ends the message with a zero byte.
         let message = unsafe { CStr::from_ptr(shared.message.as_ptr()) };
         Err(Failure::work(message.to_string_lossy()))
     }
 }
 
-/// The stacks and the shared memory of the block that one thread runs.
+/// The stacks and shared memory for one block at a time.
 pub(crate) struct Worker(NonNull<c_void>);
 
-// SAFETY: a worker is memory that whoever calls `run` owns for the time of the call.
+// SAFETY: a worker is memory that its owner uses exclusively during `run`.
 unsafe impl Send for Worker {}
 
 impl Worker {
@@ -82,17 +81,18 @@ impl Worker {
     /// Runs blocks of the launch until none is left.
     ///
     /// # Safety
-    /// `arguments` must be the addresses of the values of the parameters that `entry` was generated for.
+    /// `arguments` must hold the addresses of values of the parameters that `entry` was generated for.
     pub unsafe fn run(&mut self, entry: SimulatorEntry, launch: &Launch, arguments: *const *const c_void) {
         let mut call = Call { launch: launch.0.get(), worker: self.0.as_ptr() };
-        // SAFETY: `call` is what the entry expects, and this worker is ours for the time of the call.
+        // SAFETY: `call` has the type that the entry expects, and this worker is
+        // exclusively ours during the call.
         unsafe { entry((&raw mut call).cast(), arguments) };
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // SAFETY: made by the matching function, and no longer used.
+        // SAFETY: created by the matching function, and no longer used.
         unsafe { troupe_simulator_worker_free(self.0.as_ptr()) };
     }
 }

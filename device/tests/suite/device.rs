@@ -1,10 +1,10 @@
-//! A device from end to end with the sample kernel and products in every layout: the simulator, or a GPU where
-//! `TROUPE_TEST_DEVICE` names one.
+//! End-to-end tests of a device with a sample kernel and GEMMs in every layout, in the simulator, or on the
+//! GPU that `TROUPE_TEST_DEVICE` names.
 
 use device::{Any, Argument, Device, GEMM_WORKSPACE, Gemm, Operand, Shape, kernels};
 use half::bf16;
 
-/// The device of the tests with some memory.
+/// A device for tests, with some memory.
 fn opened(seed: u64) -> Any {
     let mut device = Any::for_tests(seed).expect("a device");
     device.reserve(GEMM_WORKSPACE + (16 << 20)).expect("memory");
@@ -71,7 +71,7 @@ fn products_take_every_layout_and_round_once() {
         device.gemm(&Gemm::new(left, right, Operand::new(&rounded, n), [m, n, k]).adding(add)).unwrap();
         let (mut got, mut short) = (vec![0f32; m * n], vec![bf16::ZERO; m * n]);
         device.download(wide.all(), &mut got).unwrap();
-        // A separate addend is read in place and left unchanged.
+        // A separate addend is read in place and not changed.
         let (apart, sum) = (device.allocate::<f32>(m * n).unwrap(), device.allocate::<f32>(m * n).unwrap());
         device.upload(&vec![if add { 2f32 } else { 0.0 }; m * n], apart.all()).unwrap();
         let product = Gemm::new(left, right, Operand::new(&sum, n), [m, n, k]);

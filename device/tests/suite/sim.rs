@@ -1,4 +1,4 @@
-//! The mistakes that the simulator must name.
+//! Mistakes that the simulator must detect.
 
 use device::{Argument, Device, Shape, Sim, kernels};
 use half::bf16;

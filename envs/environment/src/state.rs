@@ -42,6 +42,12 @@ pub trait State: Send {
         (0.0, 1.0)
     }
 
+    /// Tools that `agent` may call, as OpenAI's API lists them: a JSON array, at least one.
+    fn tools(&self, agent: &str) -> Option<Arc<Value>> {
+        let _ = agent;
+        None
+    }
+
     /// Whether `agent` acts when its stage comes; otherwise it skips it. While the episode goes on, one agent does.
     fn acts(&self, agent: &str) -> bool {
         let _ = agent;

@@ -2,6 +2,7 @@
 //! [`tic_tac_toe`] is the smallest. [`grid`] is the common part of the worlds in which a tool proposes and a planner decides.
 
 pub mod grid;
+pub mod philosophers;
 pub mod plan_path;
 pub mod sokoban;
 pub mod sudoku;

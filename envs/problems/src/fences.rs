@@ -1,13 +1,12 @@
-//! Programs in answers, read as a person would read them.
+//! Finds programs in answers, as a person would.
 //!
-//! The last program that does the task counts, and a fence that is marked as Python before one that is not;
-//! with it the earlier blocks that define the names it uses. Words around it do no harm, nor does a fence
-//! that is never closed, nor an example of its use after it. Text between `<think>` and `</think>` is not the
-//! answer.
+//! The last program that does the task counts, and fences marked as Python are preferred. Earlier blocks that
+//! define names which it uses are included. Words around it are ignored, and so are an unclosed fence and an
+//! example of its use after it. Text between `<think>` and `</think>` is not part of the answer.
 
 use crate::functions::{defined, definitions, is_import, mentions};
 
-/// Longest program or test that is looked at, in bytes.
+/// Longest program or test to read, in bytes.
 pub const LONGEST: usize = 1 << 16;
 
 /// A fenced block.
@@ -15,19 +14,19 @@ pub struct Fence {
     /// The first word after the opening fence, in lower case.
     language: String,
     pub content: String,
-    /// Where the opening fence begins, and where the closing one ends.
+    /// The start of the opening fence, and the end of the closing one.
     pub begin: usize,
     pub end: usize,
 }
 
-/// What a program is asked to do, by which its block is told from an example of its use.
+/// The request for a program, which distinguishes it from an example of its use.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
     /// Anything: the last block.
     Anything,
-    /// To read its input.
+    /// It must read its input.
     Input,
-    /// To define this function, or method of a class `Solution`.
+    /// It must define this function, or this method of a class `Solution`.
     Function(&'a str),
 }
 
@@ -62,14 +61,14 @@ pub fn program(text: &str, asked: Wanted<'_>) -> Option<String> {
     (!program.trim().is_empty() && program.len() <= LONGEST).then_some(program)
 }
 
-/// A block, after the earlier blocks of its language that define the names it uses and does not define.
+/// A block, preceded by earlier blocks of its language that define names which it uses but does not define.
 fn with_used(main: &Fence, fences: &[Fence]) -> String {
     let mut program = main.content.clone();
     let before = fences.iter().filter(|fence| fence.begin < main.begin && fence.language == main.language);
     for fence in before.rev() {
         let own: Vec<&str> = definitions(&program).collect();
         let used = definitions(&fence.content).any(|name| !own.contains(&name) && mentions(&program, name));
-        // A block that defines the same anew is another try.
+        // A block that defines the same names again is another attempt.
         if used && !definitions(&fence.content).any(|name| own.contains(&name) && !is_import(&program, name))
         {
             program.insert_str(0, &fence.content);
@@ -83,7 +82,7 @@ pub fn answer(text: &str) -> &str {
     text.rsplit_once("</think>").map_or(text, |(_, answer)| answer)
 }
 
-/// All fenced blocks in order. A fence that is not closed reaches to the end of the text.
+/// All fenced blocks in order. An unclosed fence extends to the end of the text.
 pub fn fences(text: &str) -> Vec<Fence> {
     let mut found = Vec::new();
     let mut open: Option<(&str, usize, Fence)> = None;
@@ -177,7 +176,7 @@ mod tests {
             (&["n = int(input())\nprint(n)", "assert True"], Wanted::Input, &["n = int(input())\nprint(n)"]),
             (&[helper, "print(g(int(input())))"], Wanted::Input, &[helper, "print(g(int(input())))"]),
             (&[helper, "print(g(42))"], Wanted::Anything, &[helper, "print(g(42))"]),
-            // No block does the task: take the last.
+            // No block does the task, so the last one counts.
             (&["x = 1", "y = 2"], function, &["y = 2"]),
         ] {
             let text: String = blocks.iter().map(|source| block(source)).collect();
@@ -189,7 +188,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Fences in any order, depth and indentation: no panic, and each block lies where it says.
+        /// Fences in any order, nesting and indentation: no panic, and positions are right.
         #[test]
         fn any_text_has_fences_in_order(text in "(```|~~~|````|python|py|\n| |<think>|</think>|print\\(1\\)|é){0,24}") {
             let found = fences(&text);

@@ -1,5 +1,5 @@
-//! Python functions in answers, read by their lines: a `def` line, the lines indented below it, and the
-//! definitions it uses.
+//! Finds Python functions in answers, line by line: a `def` line, the lines indented below it, and the
+//! definitions that it uses.
 
 use crate::fences;
 
@@ -19,7 +19,7 @@ pub fn function(text: &str, name: &str) -> Option<String> {
     Some(lines(text, name)?.1.join("\n").trim().to_owned())
 }
 
-/// The name of the function that `line` begins to define.
+/// The name of the function whose definition begins at `line`.
 pub fn defined(line: &str) -> Option<&str> {
     let rest = line.trim_start().strip_prefix("def").filter(|rest| rest.starts_with([' ', '\t']))?;
     let (name, _) = rest.split_once('(')?;
@@ -27,14 +27,14 @@ pub fn defined(line: &str) -> Option<&str> {
     (!name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_')).then_some(name)
 }
 
-/// Definitions in `text` that the function `name` uses, directly or not: functions, classes, constants and
-/// imports, in their order; but not the definition of `partner`, which another agent writes.
+/// Definitions in `text` that the function `name` uses, directly or indirectly: functions, classes, constants
+/// and imports, in order. Excludes `partner`, which another agent writes.
 pub fn used(text: &str, name: &str, partner: &str) -> String {
     let Some(function) = function(text, name) else { return String::new() };
     let segments = segments(text, name);
     let mut taken = vec![false; segments.len()];
     let mut all = function;
-    // Each round takes what the ones before need.
+    // Each round adds the definitions that the previous ones need.
     for _ in 0..segments.len() {
         let next = segments.iter().zip(&taken).position(|(segment, taken)| {
             let others = || definitions(segment).filter(|other| *other != name);
@@ -48,7 +48,7 @@ pub fn used(text: &str, name: &str, partner: &str) -> String {
     segments.iter().zip(taken).filter(|(_, taken)| *taken).map(|(segment, _)| segment.as_str()).collect()
 }
 
-/// The line of `text` that makes `name` a function without a `def`.
+/// The line of `text` that assigns a function to `name` without a `def`.
 pub fn lambda<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find(|line| {
         let value = line.strip_prefix(name).and_then(|rest| rest.trim_start().strip_prefix('='));
@@ -56,8 +56,8 @@ pub fn lambda<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The statements of the block that defines `name`, each with the lines indented below it and its closing
-/// brackets.
+/// The statements of the block that defines `name`, each with the lines indented below it
+/// and its closing brackets.
 fn segments(text: &str, name: &str) -> Vec<String> {
     let fences = fences::fences(text);
     let defines = |source: &str| source.lines().any(|line| defined(line) == Some(name));
@@ -79,7 +79,7 @@ fn segments(text: &str, name: &str) -> Vec<String> {
     segments
 }
 
-/// The names that a program defines or imports, not inside of anything.
+/// The names that a program defines or imports at the top level.
 pub fn definitions(source: &str) -> impl Iterator<Item = &str> {
     source.lines().flat_map(|line| {
         let imported = line
@@ -104,18 +104,18 @@ pub fn is_import(source: &str, wanted: &str) -> bool {
     imports.into_iter().any(|line| mentions(line, wanted))
 }
 
-/// The name that `text` begins with.
+/// The name at the start of `text`.
 fn name(text: &str) -> &str {
     let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
     &text[..end]
 }
 
-/// Returns true if a program has this name in it.
+/// Returns true if a program contains this name.
 pub fn mentions(source: &str, wanted: &str) -> bool {
     source.split(|letter: char| !letter.is_alphanumeric() && letter != '_').any(|word| word == wanted)
 }
 
-/// Spaces before a line.
+/// Number of spaces before a line.
 pub fn indentation(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }

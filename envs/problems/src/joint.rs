@@ -1,13 +1,13 @@
-//! Shared code of environments that score the texts of all agents in a turn as one: one reward for the team,
-//! as in MAGRPO (arXiv 2508.04652), and none for an agent alone.
+//! Shared by environments that score the texts of all agents in a turn as one: there is one reward for the
+//! team, as in MAGRPO (arXiv 2508.04652), and no local reward.
 //!
 //! A [`JointTask`] grades texts and writes prompts; turns, states and the end of an episode are handled here.
-//! A turn ends and pays when the last stage of the workflow has acted. An episode lasts all its turns, even
-//! after a perfect one: returns add up turns, and an early end would pay for being slow. The last turn
-//! decides about success.
+//! A turn ends and is rewarded when the last stage of the workflow has acted. An episode always lasts all its
+//! turns, even after a perfect one: returns sum over turns, so an early end would reward slowness. The last
+//! turn decides about success.
 //!
-//! Visibility: in `team` and `single` an agent sees its earlier texts, in `pipeline` also the earlier texts
-//! of the same turn, in `discussion` everything, from the second turn on.
+//! Visibility: in `team` and `single` an agent sees its earlier texts; in `pipeline` also the earlier texts
+//! of the same turn; in `discussion` everything, from the second turn on.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use environment::settings::{Setting, Settings};
 use environment::workflow::Workflow;
 use environment::{ExtractionCase, Outcome, Split};
 
-/// A task whose answer is the texts of all agents. For constants and functions without a comment see
-/// [`Problem`].
+/// A task that is answered by the texts of all agents together. [`Problem`] documents the constants and
+/// functions without a comment.
 pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const SUMMARY: &'static str;
@@ -39,31 +39,31 @@ pub trait JointTask: Clone + Debug + Send + Sync + 'static {
 
     fn workflows() -> Vec<Arc<Workflow>>;
     /// # Errors
-    /// Values out of range, or that contradict each other: usage.
+    /// Values are out of range or contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
     /// # Errors
-    /// The rules allow none: usage.
+    /// The rules allow no task: usage.
     fn draw(_rules: &Self::Rules, _split: Split, _stream: Stream) -> Result<Task> {
         Err(Failure::usage(format!("{} draws no tasks", Self::NAME)).hint("--set data=shipped"))
     }
     /// # Errors
-    /// `raw` is no such problem: data.
+    /// `raw` is not a valid problem: data.
     fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
     /// # Errors
-    /// A `spec` that describes no task: data.
+    /// `spec` is not a valid task: data.
     fn parse(spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
     fn reward_range(&self) -> (f64, f64);
 
     /// The prompt of `agent`, with the visible part of earlier turns.
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String;
-    /// Grades `texts`, one for each agent of `workflow`; an empty text means that the agent wrote nothing.
+    /// Grades `texts`, one per agent of `workflow`; an empty text means that the agent wrote nothing.
     ///
     /// # Errors
-    /// No sandbox to run a program in: unavailable.
+    /// A program must run, but there is no sandbox: unavailable.
     fn grade(&self, workflow: &Workflow, texts: &[&str]) -> Result<Grade>;
 
-    /// A text of `agent` that earns most with the best texts of the others, if one is known.
+    /// An optimal text of `agent`, given the best texts of the others, if one is known.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String>;
     fn test_actions(&self, workflow: &Workflow, agent: &str) -> Vec<String>;
     fn extraction_cases() -> Vec<ExtractionCase> {
@@ -75,37 +75,37 @@ pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     }
 }
 
-/// What texts are worth together.
+/// The grade of all texts together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grade {
     /// The team's reward.
     pub team: f64,
     /// Its components, each in [0, 1].
     pub components: Vec<(&'static str, f64)>,
-    /// The task counts as solved.
+    /// The task is solved.
     pub success: bool,
     /// Feedback for each agent in the next turn; empty without feedback.
     pub feedback: Vec<String>,
 }
 
-/// What an agent is shown.
+/// The part of earlier turns that an agent sees.
 #[derive(Debug)]
 pub struct Shown<'a> {
-    /// Turns that have ended.
+    /// Number of turns that have ended.
     pub turn: u32,
-    /// Earlier texts, each with the position of its agent.
+    /// Earlier texts, each with its agent's index.
     pub texts: Vec<(usize, &'a str)>,
-    /// What the agent is told of the last turn, if anything.
+    /// The agent's feedback on the last turn, if any.
     pub feedback: Option<&'a str>,
 }
 
-/// What a turn changes.
+/// The part of the state that turns change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JointProgress {
     /// Turns that have ended.
     turn: u32,
-    /// What each agent said last.
+    /// The last text of each agent.
     texts: Vec<Option<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     feedback: Vec<String>,
@@ -199,7 +199,7 @@ impl<J: JointTask> Problem for Together<J> {
         episode.problem.0.prompt(workflow, agent, &shown)
     }
 
-    /// Alone, an agent of several earns nothing, and nothing ends.
+    /// The text of one agent alone earns nothing and ends nothing, unless it is the only agent.
     fn play(
         episode: &mut Episode<Self>,
         actions: &[(&str, &str)],
@@ -230,7 +230,7 @@ impl<J: JointTask> Problem for Together<J> {
         episode.problem.0.best(&episode.workflow, agent)
     }
 
-    /// Graded again from the texts in the state.
+    /// Grades the texts in the state again.
     fn is_solved(episode: &Episode<Self>) -> bool {
         let grade = || episode.problem.grade(&episode.workflow, &episode.situation);
         Self::ending(episode).is_some() && grade().is_ok_and(|grade| grade.success)

@@ -22,10 +22,10 @@ use environment::workflow;
 use environment::workflow::Workflow;
 use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
 
-/// Tokens of a completion at most where problems come from a file, whose answers nobody here knows.
+/// Token limit for problems from a file, whose answers are unknown.
 const MAX_TOKENS_OF_FILES: u32 = 512;
 
-/// A problem: a task's instance, with everything that stays the same during its episodes.
+/// A problem: a task's instance, constant during its episodes.
 pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const SUMMARY: &'static str;
@@ -34,14 +34,14 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     const DEMONSTRATORS: &'static [(&'static str, f64)];
     /// The shipped problems: a `spec` without rules on each line.
     const SHIPPED: &'static str;
-    /// Tokens of a completion at most, where it is no prose.
+    /// Token limit of a completion in the compact encoding.
     const MAX_TOKENS: u32;
-    /// Whether an agent's success can depend on what the others of its stage do.
+    /// True if an agent's success can depend on the actions of the others in its stage.
     const JOINT: bool;
     /// Default of `--set data`; `None`: tasks are generated.
     const DATA: Option<&'static str> = None;
 
-    /// Tokens of a completion in prose at most: room for an answer that explains itself, as untrained chat models do.
+    /// Token limit of a completion in prose: room for an explained answer, as untrained chat models give.
     fn max_prose_tokens(settings: &Settings) -> u32 {
         let _ = settings;
         Self::MAX_TOKENS
@@ -54,34 +54,35 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
 
     /// How tasks are drawn.
     type Rules: Clone + Send + Sync + 'static;
-    /// What an action changes.
+    /// The part of the state that actions change.
     type Situation: Clone + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     fn workflows() -> Vec<Arc<Workflow>>;
-    /// The workflow `name` where its agents depend on `spec`; `None`: the one in [`Problem::workflows`].
+    /// The workflow `name`, if its agents depend on `spec`; `None` for the one in [`Problem::workflows`].
     ///
     /// # Errors
-    /// A `spec` that makes no sense: data.
+    /// `spec` is invalid: data.
     fn workflow(_name: &str, _spec: &Value) -> Result<Option<Arc<Workflow>>> {
         Ok(None)
     }
 
     /// # Errors
-    /// Values out of range, or that contradict each other: usage.
+    /// Values are out of range or contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
     /// The first task of `stream` that is in `split`.
     ///
     /// # Errors
     /// The rules allow none: usage.
     fn draw(rules: &Self::Rules, split: Split, stream: Stream) -> Result<Task>;
-    /// The `spec` of the problem called `name`, with these rules; whatever else `raw` holds is added by the caller.
+    /// The `spec` of the problem called `name` under these rules. The caller copies
+    /// the other fields of `raw`.
     ///
     /// # Errors
-    /// `raw` is no such problem: data.
+    /// `raw` is not a valid problem: data.
     fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
 
     /// # Errors
-    /// A `spec` that describes no task: data.
+    /// `spec` is not a valid task: data.
     fn parse(spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
     /// Least and greatest reward.
@@ -89,36 +90,36 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
         (0.0, 1.0)
     }
     fn start(&self, workflow: &Workflow) -> Self::Situation;
-    /// Checks a situation that was read from JSON.
+    /// Checks a situation read from JSON.
     ///
     /// # Errors
     /// It cannot be reached: data.
     fn check(episode: &Episode<Self>) -> Result<()>;
 
-    /// Why the episode is over, if it is.
+    /// The reason why the episode is over; `None` while it continues.
     fn ending(episode: &Episode<Self>) -> Option<&'static str>;
     fn prompt(episode: &Episode<Self>, agent: &str) -> String;
-    /// Executes the actions of a stage together, or of one agent alone; the outcome for the agent `credited`, otherwise
-    /// the joint outcome.
+    /// Executes the actions of a stage together, or of one agent alone. Returns the outcome for the agent
+    /// `credited`, or else the joint outcome.
     ///
     /// # Errors
-    /// No sandbox to run a program in: unavailable.
+    /// A program must run, but there is no sandbox: unavailable.
     fn play(episode: &mut Episode<Self>, actions: &[(&str, &str)], credited: Option<&str>)
     -> Result<Outcome>;
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
-    /// Returns true if the problem is solved, found by other means than in [`Problem::play`].
+    /// Returns true if the problem is solved, determined independently of [`Problem::play`].
     fn is_solved(episode: &Episode<Self>) -> bool;
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String>;
     fn extraction_cases() -> Vec<ExtractionCase>;
     fn picture(episode: &Episode<Self>) -> String;
 
     /// # Errors
-    /// Nothing under these rules is demonstrated: usage.
+    /// There are no demonstrations under these rules: usage.
     fn demonstrated(_rules: &Self::Rules) -> Result<()> {
         Ok(())
     }
-    /// What a demonstrator of `agent` says.
+    /// The text of a demonstrator of `agent`.
     fn demonstrate(
         episode: &Episode<Self>,
         agent: &str,
@@ -127,15 +128,16 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     ) -> String;
 }
 
-/// An outcome after which the episode goes on. The local reward is the weighted sum of the parts, given as name, weight
-/// in tenths and value in [0, 1]. Tenths are summed as whole numbers, because .1 + .1 + .8 exceeds 1 in binary.
+/// An outcome after which the episode continues. The local reward is the weighted sum of the parts,
+/// given as name, weight in tenths and value in [0, 1]. Tenths are summed as integers, because the binary
+/// sum .1 + .1 + .8 exceeds 1.
 pub fn outcome(team: f64, parts: &[(&str, f64, f64)]) -> Outcome {
     let local = parts.iter().map(|(_, tenths, value)| tenths * value).sum::<f64>() / 10.0;
     let components: Vec<(&str, f64)> = parts.iter().map(|(name, _, value)| (*name, *value)).collect();
     Outcome::new(team, local, &components)
 }
 
-/// `text` with a space before each character: every digit is a word of a tiny tokenizer.
+/// `text` with a space before each character, because every digit is a word of the tiny tokenizer.
 pub fn spell(text: &str) -> String {
     text.chars().flat_map(|letter| [' ', letter]).collect()
 }
@@ -287,7 +289,7 @@ fn demonstrate<P: Problem>(
     Ok(samples)
 }
 
-/// Callback for a situation, an agent and its text.
+/// Called with a situation, an agent and its text.
 type Recorder<'a, P> = &'a mut dyn FnMut(&Episode<P>, &str, &str);
 
 /// A situation in an episode.
@@ -317,8 +319,8 @@ impl<P: Problem> Episode<P> {
         P::play(self, actions, credited)
     }
 
-    /// Plays a turn of demonstrators; returns true if the episode is over. A recorded turn ends with its last
-    /// stage, because nothing follows from that stage.
+    /// Plays a turn of demonstrators; returns true if the episode is over. A recorded turn stops at its last
+    /// stage, because nothing depends on that stage's actions.
     fn demonstrated_turn(
         &mut self,
         demonstration: &Demonstration,

@@ -1,5 +1,5 @@
-//! The contract of a built-in environment: streams of tasks, styles of answers, and the library's promises
-//! about states.
+//! The contract of a built-in environment: task streams, answer formats, and properties of states
+//! that the library relies on.
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use environment::{Environment, Outcome, Selection, Split, State};
 const EPISODE_TASKS: u64 = 500;
 const MAX_SITUATIONS: usize = 1000;
 
-/// Clones, JSON and the step protocol all have the same future.
+/// A state's clone, its JSON and the step protocol must all have the same future.
 fn fidelity(
     environment: &dyn Environment,
     state: &dyn State,
@@ -39,7 +39,7 @@ fn fidelity(
     let request =
         serde_json::json!({"request": 1, "state": json, "agent": agent, "action": text}).to_string();
     let answer = step::answer(environment, &request);
-    // Compared as text, because a number parsed from its text need not be the same to the last bit.
+    // Compared as text, because parsing a number may change its last bit.
     let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
     let same = answer == step::answer(environment, &request)
         && says("state", one.to_json())
@@ -50,10 +50,10 @@ fn fidelity(
     Ok(())
 }
 
-/// Tests every rule; `advance` is called after each task explored and every hundred episodes.
+/// Tests every rule; calls `advance` after each explored task and every hundred episodes.
 ///
 /// # Errors
-/// The environment fails where it should answer.
+/// The environment fails instead of answering.
 pub fn check(
     environment: &dyn Environment,
     effort: &Effort,
@@ -136,7 +136,7 @@ fn streams(environment: &dyn Environment, effort: &Effort, ledger: &mut Ledger) 
     let other = draw(environment, effort, Split::Test, seed.wrapping_add(1), COUNT)?;
     let mut names = HashSet::new();
     for (index, (task, same)) in test.iter().zip(&other).enumerate() {
-        // The split ends where its first task comes back; from there on the seed decides the order.
+        // The split ends where its first task comes back; after that the seed decides the order.
         if !names.insert(task.task.as_str()) {
             break;
         }
@@ -153,12 +153,12 @@ fn streams(environment: &dyn Environment, effort: &Effort, ledger: &mut Ledger) 
     Ok(())
 }
 
-/// The part of a task's name that names the instance, whatever the split.
+/// The part of a task's name that identifies the instance, without the split.
 pub(super) fn instance(task: &str) -> &str {
     task.rsplit('/').next().unwrap_or(task)
 }
 
-/// Rules about styles of actions.
+/// Rules about answer formats.
 fn answers(environment: &dyn Environment, ledger: &mut Ledger) -> Result<()> {
     for case in environment.extraction_cases() {
         let start = environment.reset(&case.spec, environment.default_workflow())?;

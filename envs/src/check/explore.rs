@@ -1,8 +1,9 @@
-//! Every situation that can be reached on one task, and every test action in each.
+//! Explores every situation that can be reached on a task, with every test action in each.
 //!
-//! Situations are those at the start of a turn. Within a turn the stages before the last follow the oracle while all their
-//! test actions are scored; the last stage's test actions lead to the next situations. An external program may have no
-//! oracle: then the best test action is followed, and rules about the oracle are skipped.
+//! Situations are states at the start of a turn. Within a turn, the stages before the last follow the
+//! oracle, and all their test actions are scored; the test actions of the last stage lead to the next
+//! situations. An external program may lack an oracle: then the best test action is followed, and rules
+//! about the oracle are skipped.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use record::sample::Rewards;
 use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
 use environment::{Outcome, State};
 
-/// Rounding that is no difference between sums of rewards.
+/// Rounding error allowed between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
 /// Outcome of one turn from a situation: the team reward, team and local reward of each agent of the last
@@ -26,7 +27,7 @@ struct TurnOutcome {
     next: Option<String>,
 }
 
-/// Every turn that was tried in each situation. The oracle's comes first, if there is an oracle.
+/// All turns tried in each situation, the oracle's first if there is an oracle.
 type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
@@ -80,7 +81,7 @@ pub fn explore(
     Ok(())
 }
 
-/// What the team earns where nobody ever says anything.
+/// The team's total reward if nobody ever says anything.
 fn idle(start: &dyn State) -> Result<f64> {
     let (mut state, mut team) = (start.clone_state(), 0.0);
     let workflow = Arc::clone(start.workflow());
@@ -101,7 +102,7 @@ fn idle(start: &dyn State) -> Result<f64> {
     Ok(team)
 }
 
-/// Whether the first agent that acts has an oracle here.
+/// Returns true if the first agent that acts has an oracle here.
 pub fn has_oracle(state: &dyn State) -> bool {
     state
         .workflow()
@@ -130,7 +131,7 @@ fn turn(
         let agents: Vec<String> = acting.iter().map(|agent| workflow.agents()[*agent].clone()).collect();
         let alone = workflow.stage(number_of_stage).len() == 1;
         let tries = stage(target, &*state, &agents, alone, number, ledger)?;
-        // The agents of the stages that are left may all skip their turn.
+        // All agents of the remaining stages may skip their turn.
         let is_last = |after: &dyn State| {
             (number_of_stage + 1..workflow.stages()).all(|later| after.acting(later).is_empty())
         };
@@ -161,16 +162,17 @@ fn turn(
     Ok(early)
 }
 
-/// What came of the actions of a stage: the outcome, the state after it, and what each of its agents earned for itself.
+/// The result of a stage's actions: the outcome, the next state, and each agent's local reward.
 struct Try {
     outcome: Outcome,
     after: Box<dyn State>,
     local: Vec<f64>,
 }
 
-/// Tries every probe of the `agents` that act in one stage; what came of each, the oracle's answer (or the best) first. Unless
-/// the stage is of one agent `only`, each action is scored alone, and then each together with the oracle's answers of the others and
-/// with the test actions of the same index of the others.
+/// Tries every test action of the `agents` of one stage; returns the results, with the oracle's answer (or
+/// the best) first. In a stage of several agents, each action is scored alone, then together with the
+/// oracle's answers of the others, and with the others' test actions of the same index. With `only`, for a
+/// stage of one agent, actions are just scored alone.
 fn stage(
     target: &Target<'_>,
     state: &dyn State,
@@ -182,14 +184,14 @@ fn stage(
     let before = state.to_json();
     let mut answers: Vec<Vec<String>> = Vec::new();
     let mut alone = Vec::new();
-    // Where in `alone` each agent's answers start.
+    // Where each agent's answers start in `alone`.
     let mut starts = Vec::new();
     for agent in agents {
         let oracle = state.oracle(agent);
         let has_oracle = oracle.is_some();
         let mut texts: Vec<String> = oracle.into_iter().chain(state.test_actions(agent)).collect();
         if texts.is_empty() {
-            texts.push(String::new()); // a state without checks suggests nothing
+            texts.push(String::new()); // a state without checks has no test actions
         }
         (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
@@ -269,7 +271,7 @@ fn has_no_order(
     let mut reversed = state.clone_state();
     let other = reversed.apply_together(&backward)?;
     let mut same = other == *outcome && reversed.to_json() == after.to_json();
-    // With two agents the others are one agent, so their order cannot matter.
+    // With two agents, the others are a single agent, so there is no order to test.
     for (agent, text) in actions.iter().filter(|_| actions.len() > 2) {
         let beside = |actions: &[(&str, &str)]| {
             let others: Vec<(&str, &str)> =
@@ -281,8 +283,8 @@ fn has_no_order(
     Ok(same)
 }
 
-/// Joint answers worth trying, by the number of each agent's: the oracle's (the first) of all; each answer with the
-/// oracle's of the others; the answers of the same number of all.
+/// Joint answers to try, as indices of each agent's answers: all agents' first (the oracle's); each answer
+/// with the others' first; all agents' answers of the same index.
 fn joint(answers: &[Vec<String>]) -> Vec<Vec<usize>> {
     let oracle = vec![0; answers.len()];
     let mut joint = vec![oracle.clone()];
@@ -298,7 +300,8 @@ fn joint(answers: &[Vec<String>]) -> Vec<Vec<usize>> {
     joint
 }
 
-/// Rules about the outcome of any action or joint action in the state `before`; `after` is the state after it, where an oracle can judge it.
+/// Rules about the outcome of an action or joint action in the state `before`. `after` is the next state,
+/// if an oracle can judge it.
 fn judge(
     before: &dyn State,
     outcome: &Outcome,
@@ -326,7 +329,7 @@ fn oracle_path<'a>(
     })
 }
 
-/// The most of `reward` that a path of up to `turns` turns collects.
+/// The largest sum of `reward` over a path of up to `turns` turns.
 fn most(situations: &Situations, first: &str, turns: u32, reward: impl Fn(&TurnOutcome) -> f64) -> f64 {
     let mut most: HashMap<&str, f64> = HashMap::new();
     for _ in 0..turns {

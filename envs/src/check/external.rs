@@ -1,12 +1,12 @@
 //! The contract of an external program, as far as its responses show it.
 //!
-//! The rules of built-in environments apply as far as they can be observed: the response is a pure function
+//! The rules of built-in environments apply as far as they can be observed. The response is a pure function
 //! of the line, in any order and any process; a state survives a round trip; every text has an outcome;
 //! rewards lie in their range; a success ends the episode; an empty action does not succeed; train and test
-//! share no instance. Where the program supports `probe`, its oracle is compared with every test action, as a
-//! built-in one is.
+//! share no instance. If the program supports `probe`, its oracle is compared with every test action, as
+//! for built-in environments.
 //!
-//! Left out: whether the same seed makes the same tasks; the program's tasks come on stdin.
+//! Left out: whether the same seed gives the same tasks, because the tasks come on stdin.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::built_in::instance;
-use super::{Effort, Finding, Ledger, Target, episodes, explore, place, unless_interrupted};
+use super::{Effort, Finding, Ledger, Target, episodes, explore, outcome_rules, place, unless_interrupted};
 use crate::external::{External, MALFORMED};
 use environment::State;
 use sandbox::supervise::Processes;
@@ -35,32 +35,34 @@ pub struct Program {
     pub workflow: Option<String>,
 }
 
-/// The results of all rules, and what could not be tried.
+/// The results of all rules, and notes about rules that could not be tested.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The rules.
     pub findings: Vec<Finding>,
-    /// What could not be tried, and why.
+    /// What could not be tested, and why.
     pub notes: Vec<String>,
 }
 
 const MAX_SITUATIONS: usize = 100;
+const HANDLES: &str =
+    "every situation of a task, and the same answer in another process: states are handles of one";
 /// A text as long as a policy at its token limit may write.
 const LONG: usize = 1 << 16;
-/// The number of every request put here, so that the same question is the same line.
+/// The number of every request sent here, so that equal requests are equal lines.
 const NUMBER: u64 = 1 << 40;
 
 struct Checker {
     external: External,
-    /// Processes that see only some of the requests, so that their memory differs.
+    /// Processes that get only some of the requests, so that their internal state would differ.
     others: Processes,
     workflow: Option<String>,
 }
 
-/// Tests every rule on `tasks`; `advance` is called after each task explored and every hundred episodes.
+/// Tests every rule on `tasks`; calls `advance` after each explored task and every hundred episodes.
 ///
 /// # Errors
-/// A signal asked to stop. What the program does wrong is a finding.
+/// A signal asked to stop. Faults of the program are findings.
 pub fn check(
     program: &Program,
     tasks: &[Task],
@@ -96,9 +98,17 @@ pub fn check(
         checker.malformed_requests(task, &mut ledger);
     }
     for task in explored {
+        let handles = checker.has_handles(task);
+        if handles && !notes.iter().any(|note| note == HANDLES) {
+            notes.push(HANDLES.to_owned());
+        }
+        let explore = |ledger: &mut Ledger| match handles {
+            true => checker.copies(task, ledger),
+            false => explore::explore(&target, task, &checker.workflow, ledger),
+        };
         let tried = checker
             .first_turn(task, &mut ledger)
-            .and_then(|()| explore::explore(&target, task, &checker.workflow, &mut ledger))
+            .and_then(|()| explore(&mut ledger))
             .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
         if !answered(tried, &task.task, &mut ledger)? {
             return Ok(Report { findings: ledger.findings, notes });
@@ -111,8 +121,8 @@ pub fn check(
     Ok(Report { findings: ledger.findings, notes })
 }
 
-/// A request without an answer breaks a rule, and ends what it was part of. False: nothing came back from two processes, so that
-/// further requests would only take their time.
+/// Records a request without an answer as a broken rule, which ends the test. Returns false if two processes
+/// in a row gave no answer, because further requests would only take time.
 ///
 /// # Errors
 /// A signal asked the program to stop.
@@ -126,7 +136,7 @@ fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<bool> 
     Ok(goes_on)
 }
 
-/// Whether two processes in a row gave no answer.
+/// Returns true if two processes in a row gave no answer.
 fn is_silent(failure: &Failure) -> bool {
     failure.code == FAILED
 }
@@ -165,7 +175,7 @@ fn splits(tasks: &[Task], ledger: &mut Ledger, notes: &mut Vec<String>) {
     }
 }
 
-/// The state of an answer as the program wrote it.
+/// A state in an answer, exactly as the program wrote it.
 #[derive(Deserialize)]
 struct RawState<'a> {
     #[serde(borrow)]
@@ -178,7 +188,7 @@ fn numbered(mut request: Value) -> String {
 }
 
 impl Checker {
-    /// Asks whether the program understands `probe`, and from then on uses it.
+    /// Tests whether the program supports `probe`, and if so uses it from then on.
     fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
         let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
         let Some(agent) = state.workflow().agents().iter().find(|agent| state.acts(agent)) else { return };
@@ -197,7 +207,7 @@ impl Checker {
         }
     }
 
-    /// A request that makes no sense gets an `error`, and the next one is read.
+    /// An invalid request must get an `error`, and must not stop the next one from being read.
     fn malformed_requests(&self, task: &Task, ledger: &mut Ledger) {
         for request in [json!({"nonsense": true}), json!({"state": null}), json!({"task": 3})] {
             let line = numbered(request);
@@ -214,10 +224,12 @@ impl Checker {
         });
     }
 
-    /// What is asked once a task: the reset in two processes, and every kind of nonsense from every agent of the first
-    /// turn when it is to act.
+    /// Tests once per task: the reset in two processes, and all kinds of malformed actions of every
+    /// agent of the first turn.
     fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
+        if !self.has_handles(task) {
+            self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
+        }
         let long = "so on ".repeat(LONG / 6);
         let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
         let workflow = Arc::clone(state.workflow());
@@ -253,6 +265,44 @@ impl Checker {
             let actions: Vec<(&str, &str)> =
                 agents.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
             if state.apply_together(&actions)?.terminated {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_handles(&self, task: &Task) -> bool {
+        self.external.first_state(task, self.workflow.as_deref()).is_ok_and(|state| state.is_handle())
+    }
+
+    /// Copies of a state that stays in its process have the same future, and leave the original alone.
+    fn copies(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
+        let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
+        let workflow = Arc::clone(state.workflow());
+        for stage in (0..state.turn_limit()).flat_map(|_| 0..workflow.stages()) {
+            for agent in state.acting(stage).into_iter().map(|agent| &workflow.agents()[agent]) {
+                let texts = state.test_actions(agent);
+                let tried = |text: &String| {
+                    let mut copy = state.clone_state();
+                    copy.apply(agent, text).map(|outcome| (outcome, copy.to_json()))
+                };
+                let first = texts.iter().map(tried).collect::<Result<Vec<_>>>()?;
+                let again = texts.iter().map(tried).collect::<Result<Vec<_>>>()?;
+                ledger.rule("a copy of a state has the same future", first == again, || {
+                    let differs = (0..texts.len()).find(|text| first[*text] != again[*text]).unwrap_or(0);
+                    place(&*state, agent, &texts[differs])
+                });
+                if let Some((outcome, _)) = first.first() {
+                    outcome_rules(state.reward_range(), outcome, ledger, || place(&*state, agent, &texts[0]));
+                }
+            }
+            let acting: Vec<&String> =
+                state.acting(stage).into_iter().map(|agent| &workflow.agents()[agent]).collect();
+            let texts: Vec<String> =
+                acting.iter().map(|agent| state.test_actions(agent).swap_remove(0)).collect();
+            let actions: Vec<(&str, &str)> =
+                acting.iter().map(|agent| agent.as_str()).zip(texts.iter().map(String::as_str)).collect();
+            if !actions.is_empty() && state.apply_together(&actions)?.terminated {
                 break;
             }
         }

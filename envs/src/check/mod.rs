@@ -1,11 +1,11 @@
 //! `envs check`: tests the contract of an environment on its tasks.
 //!
 //! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
-//! [`episodes`] plays many at random; [`built_in`] compares streams of tasks and styles of actions; [`external`] does
-//! the same for a program, as far as its responses show it.
+//! [`episodes`] plays many at random; [`built_in`] compares task streams and answer formats; [`external`]
+//! tests the same for a program, as far as its responses show it.
 //!
-//! Left out: whether the tasks are interesting, and whether the oracle of a task that cannot be enumerated is
-//! the best there is.
+//! Left out: whether the tasks are interesting, and whether the oracle is optimal on
+//! tasks too large to enumerate.
 
 mod built_in;
 mod episodes;
@@ -22,7 +22,7 @@ use environment::{Environment, Outcome, State};
 
 pub use built_in::{check, check_workflow};
 
-/// How much is tried.
+/// How much to test.
 #[derive(Clone, Debug)]
 pub struct Effort {
     /// Tasks of each split whose situations are all explored.
@@ -35,17 +35,17 @@ pub struct Effort {
     pub settings: Settings,
 }
 
-/// Tests that the outcome of `agent` saying `text` depends on the state alone.
+/// Tests that the outcome of `agent` saying `text` depends only on the state.
 type Fidelity<'a> = dyn Fn(&dyn State, &str, &str, &mut Ledger) -> Result<()> + 'a;
 
-/// The environment under test.
+/// What to explore and play.
 pub(crate) struct Target<'a> {
     environment: &'a dyn Environment,
     /// The workflows to play; `None`: the default.
     workflows: Vec<Option<String>>,
-    /// Most situations explored on one task.
+    /// Limit of situations to explore per task.
     max_situations: usize,
-    /// True if the environment implements cloning of states itself and may get it wrong.
+    /// True if the environment implements cloning, and so may get it wrong.
     own_clones: bool,
     fidelity: Box<Fidelity<'a>>,
 }
@@ -61,27 +61,27 @@ impl Target<'_> {
 pub struct Finding {
     /// The rule, in a few words.
     pub rule: &'static str,
-    /// How often it was tried.
+    /// How often it was tested.
     pub tried: u64,
-    /// The first case in which it was broken.
+    /// The first violation.
     pub broken: Option<String>,
-    /// Keeping it is advice: breaking it breaks no contract.
+    /// True if the rule is advice, whose violation breaks no contract.
     pub advice: bool,
 }
 
-/// Counts how often rules were tried, and keeps the first case in which each was broken.
+/// Counts how often each rule was tested, and keeps its first violation.
 #[derive(Default)]
 pub(crate) struct Ledger {
     findings: Vec<Finding>,
 }
 
 impl Ledger {
-    /// Counts one try of `rule`; `case` describes the failure if it does not `hold`.
+    /// Counts a test of `rule`; `case` describes the violation if it does not `hold`.
     pub(crate) fn rule(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
         self.record(rule, false, holds, case);
     }
 
-    /// [`Ledger::rule`] for advice that an environment may ignore.
+    /// Counts a test of advice, like [`Ledger::rule`].
     pub(crate) fn advice(&mut self, rule: &'static str, holds: bool, case: impl FnOnce() -> String) {
         self.record(rule, true, holds, case);
     }
@@ -123,7 +123,7 @@ pub(crate) fn outcome_rules(
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
 }
 
-/// Called wherever much is tried one after another.
+/// Call this regularly during long loops.
 ///
 /// # Errors
 /// A signal asked the program to stop.
@@ -134,7 +134,7 @@ pub(crate) fn unless_interrupted() -> Result<()> {
     }
 }
 
-/// Where a rule was broken: enough to see it again with `envs step`.
+/// Describes a violation's place, so that `envs step` can reproduce it.
 pub(crate) fn place(state: &dyn State, agent: &str, text: &str) -> String {
     format!("{agent} says {text:?} at {}", state.to_json())
 }

@@ -8,7 +8,12 @@ use record::failure::{Failure, Result};
 use record::stage::note;
 
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
-const PROTOCOL: &str = include_str!("../../../examples/step_protocol.py");
+/// The module `troupe`, for a Python that has not installed it.
+const MODULE: [(&str, &str); 3] = [
+    ("__init__.py", include_str!("../../../examples/troupe/__init__.py")),
+    ("check.py", include_str!("../../../examples/troupe/check.py")),
+    ("py.typed", include_str!("../../../examples/troupe/py.typed")),
+];
 
 /// Modules of Python's standard library. A program of the same name would shadow the module in its imports.
 const PYTHON: &str = "\
@@ -30,13 +35,14 @@ const PYTHON: &str = "\
     traceback tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uu uuid venv \
     warnings wave weakref webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport \
     zlib zoneinfo \
-    step_protocol";
+    troupe";
 
-/// Writes an environment in Python to start from: NAME.py, and step_protocol.py in the same folder.
+/// Writes an environment in Python to start from: NAME.py, and the module troupe/ that it imports in the same folder.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs new my-game
+  python3 my_game.py check
   (python3 my_game.py tasks --count 50; python3 my_game.py tasks --split test --count 50) |
     envs check --env-command 'python3 my_game.py'
   envs new my-game --dir environments")]
@@ -77,7 +83,12 @@ impl New {
         let text = text.replace("./pipeline.sh", record::stage::pipeline());
         self.write(&path, &text, true)?;
         // Another environment may have brought it.
-        self.write(&self.dir.join("step_protocol.py"), PROTOCOL, false)?;
+        let module = self.dir.join("troupe");
+        std::fs::create_dir_all(&module)
+            .map_err(|error| Failure::io(format!("{}: {error}", module.display())))?;
+        for (name, text) in MODULE {
+            self.write(&module.join(name), text, false)?;
+        }
         if !quiet {
             note(
                 "envs",

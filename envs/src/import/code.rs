@@ -1,14 +1,14 @@
 //! Layouts of programming data sets.
 //!
-//! The solution is the first that passes all tests, run in the sandbox; a problem without one is left out and counted.
-//! Wrong programs come from the data set; where it has none, they are mutants of the solution, one sign changed at a
-//! time, as in Stronger-MAS (arXiv 2510.11062, appendix A.1). Only those are kept that one hidden test finds out
-//! together, so that a perfect test case exists.
+//! The solution is the first that passes all tests in the sandbox; problems without one are left out and
+//! counted. Wrong programs come from the data set, or else are mutants of the solution with one sign changed,
+//! as in Stronger-MAS (arXiv 2510.11062, appendix A.1). Only those are kept that fail one common hidden test,
+//! so that a perfect test case exists.
 //!
-//! LiveCodeBench packs its private tests in Python's pickle format, which is a program in all but name: they are unpacked
-//! in the sandbox.
+//! LiveCodeBench packs its private tests in Python's pickle format. Unpickling can run any code, so
+//! it happens in the sandbox.
 //!
-//! Left out: problems with a special checker, and solutions in other languages than Python 3.
+//! Left out: problems with a special checker, and solutions in languages other than Python 3.
 
 use std::collections::HashSet;
 
@@ -23,17 +23,17 @@ use problems::code::mutate::mutants;
 use problems::code::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, Test};
 use sandbox::{Limits, Program, Sandbox};
 
-/// Golden tests that are kept of a problem, the shortest first after the examples.
+/// Most golden tests per problem: the examples, then the shortest.
 const TESTS: usize = 32;
 /// Longest test in bytes, input and output together.
 const LONGEST: usize = 1 << 16;
-/// Why a problem is left out of which no solution passes.
+/// Why a problem without a passing solution is left out.
 const UNSOLVED: &str = "no solution that passes its tests";
-/// Solutions that are tried.
+/// Most solutions to try.
 const SOLUTIONS: usize = 8;
-/// Wrong programs that are tried, and kept.
+/// Most wrong programs to try, and to keep.
 const WRONG: (usize, usize) = (12, 4);
-/// Rules under which solutions are tried.
+/// Rules for trying solutions.
 const RULES: Rules = Rules {
     encoding: Encoding::Full,
     reasoning: Reasoning::Steps,
@@ -43,7 +43,7 @@ const RULES: Rules = Rules {
     memory: 512,
 };
 
-/// APPS: a question, solutions and tests as JSON in texts.
+/// APPS: a question, with solutions and tests as JSON strings.
 pub static APPS: Layout = Layout {
     name: "apps",
     environment: NAME,
@@ -92,8 +92,8 @@ pub static CODE_CONTESTS: Layout = Layout {
     },
 };
 
-/// LiveCodeBench: content, tests as JSON in texts, and the function's name in `metadata`. It has no solutions, so these
-/// problems are kept without one where the record has no `solution`.
+/// LiveCodeBench: content, tests as JSON strings, and the function's name in `metadata`. It has no solutions,
+/// so its problems are kept without one, unless the record has a `solution`.
 pub static LIVE_CODE_BENCH: Layout = Layout {
     name: "livecodebench",
     environment: NAME,
@@ -135,7 +135,7 @@ pub static MBPP: Layout = Layout {
         let (function, tests) = asserted(&asserts)?;
         let mut fields = record.clone();
         let statement = text(record, &["text", "prompt"]).ok_or("no problem")?;
-        // The text does not name the function: the first assert does, as in MBPP's own prompt.
+        // The text does not name the function, so the first assert is added, as in MBPP's own prompt.
         let shown =
             format!("{statement}\n\nThe function is called {function}. For example: {}", asserts[0].trim());
         fields.insert("statement".to_owned(), shown.into());
@@ -146,7 +146,8 @@ pub static MBPP: Layout = Layout {
     },
 };
 
-/// The function that asserts call, and their arguments and values as JSON: `assert f(1, [2]) == (3, 4)`. Others are passed over.
+/// The function that asserts call, with arguments and values as JSON: `assert f(1, [2]) == (3,
+/// 4)`. Skips other asserts.
 fn asserted(asserts: &[String]) -> Result<(String, Vec<Test>), Refusal> {
     const READ: &str = "import ast, json, sys\n\
         def plain(value):\n    \
@@ -184,7 +185,7 @@ fn asserted(asserts: &[String]) -> Result<(String, Vec<Test>), Refusal> {
     Ok((function.ok_or("no tests")?, tests))
 }
 
-/// The layout of the shipped problems: the fields of a `spec`, without rules.
+/// The layout of the shipped problems: the fields of a `spec` except the rules.
 pub static PROBLEM: Layout = Layout {
     name: "problem",
     environment: NAME,
@@ -198,7 +199,7 @@ pub static PROBLEM: Layout = Layout {
     },
 };
 
-/// A problem without a solution: its examples, then the shortest of the other tests, each once.
+/// A problem without a solution: its examples, then the shortest other tests, each once.
 fn draft(
     record: &Fields,
     statement: &str,
@@ -254,7 +255,7 @@ fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> R
     let solution = passing.ok_or(UNSOLVED)?;
     let made = if wrong.is_empty() { mutants(solution) } else { Vec::new() };
     let tried: Vec<&String> = wrong.iter().chain(&made).take(WRONG.0).collect();
-    // A test that the statement shows tells nobody's program apart.
+    // A test shown in the statement does not distinguish programs.
     let hidden = problem.tests.get(problem.examples..).filter(|hidden| !hidden.is_empty());
     for test in hidden.unwrap_or(&problem.tests).iter().take(TESTS / 4) {
         let mut found = Vec::new();
@@ -280,7 +281,7 @@ fn finished(problem: &CodeProblem) -> Problem {
     Problem { text: problem.statement.clone(), spec }
 }
 
-/// A field that holds JSON as text, or the value itself.
+/// A field that holds JSON as a string, or the value itself.
 fn unpacked(record: &Fields, name: &str) -> Option<Value> {
     match record.get(name)? {
         Value::String(text) => serde_json::from_str(text).ok(),
@@ -289,7 +290,7 @@ fn unpacked(record: &Fields, name: &str) -> Option<Value> {
     }
 }
 
-/// JSON as a text that was pickled, compressed and put into base 64.
+/// Decodes JSON text that was pickled, compressed and base64-encoded.
 fn unpickled(text: &str) -> Result<Value, Refusal> {
     const UNPACK: &str = "import base64, pickle, sys, zlib\n\
         sys.stdout.write(pickle.loads(zlib.decompress(base64.b64decode(sys.stdin.read()))))\n";
@@ -314,7 +315,8 @@ fn pairs<'a>(inputs: &'a Value, outputs: &'a Value) -> Vec<(&'a Value, &'a Value
     list(inputs).iter().zip(list(outputs)).collect()
 }
 
-/// How APPS writes an output: as text, as a function's value, or as a list that holds the value. A list of one may be either.
+/// How APPS writes an output: as text, as a function's value, or as a list that contains the value. A
+/// list of one may be either.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Printed,
@@ -327,7 +329,7 @@ fn held(output: &Value) -> Option<&Value> {
     output.as_array().filter(|values| values.len() == 1).and_then(|values| values.first())
 }
 
-/// A test of APPS: texts, numbers or lists of lines, or arguments and what the function returns.
+/// A test of APPS: strings, numbers or lists of lines, or arguments and the return value.
 fn test(input: &Value, output: &Value, kind: Kind) -> Option<Test> {
     if kind != Kind::Printed {
         let value = held(output).filter(|_| kind == Kind::Held).unwrap_or(output);
@@ -349,13 +351,13 @@ fn test(input: &Value, output: &Value, kind: Kind) -> Option<Test> {
     Some(Test { input: lines(input)?, output: lines(output)? })
 }
 
-/// A test of LiveCodeBench: texts, or one argument a line.
+/// A test of LiveCodeBench: strings, or one argument per line.
 fn lines_of_arguments(case: &Value, function: bool) -> Option<Test> {
     let (input, output) = (case["input"].as_str()?, case["output"].as_str()?);
     if !function {
         return Some(Test { input: input.to_owned(), output: output.to_owned() });
     }
-    // Integers of any length stay as they are written.
+    // Integers of any length are kept as written.
     let value = |text: &str| match serde_json::from_str::<Value>(text) {
         Ok(value) => Some(value.to_string()),
         Err(_) => is_json(text).then(|| text.trim().to_owned()),
@@ -365,7 +367,7 @@ fn lines_of_arguments(case: &Value, function: bool) -> Option<Test> {
     Some(Test { input: format!("[{}]", arguments?.join(",")), output: value(output)? })
 }
 
-/// Programs in Python 3 of a field of CodeContests: 3 is its number in `language`, or the texts stand alone.
+/// The Python 3 programs in a field of CodeContests: `language` 3, or bare strings.
 fn python(record: &Fields, name: &str) -> Vec<String> {
     let Some(group) = record.get(name) else { return Vec::new() };
     let programs = pairs(&group["language"], &group["solution"]);

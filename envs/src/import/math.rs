@@ -67,7 +67,7 @@ pub static ANSWER: Layout = Layout {
     },
     convert: |record| {
         let answer = field(record, REFERENCE).and_then(reference).ok_or("no answer")?;
-        // Some put the whole solution there.
+        // Some records have the whole solution in this field.
         let inner = extract::answer(&answer).filter(|_| answer.contains("\\boxed"));
         problem(record, PROBLEM, &inner.unwrap_or(answer))
     },
@@ -86,8 +86,8 @@ pub static SOLUTION: Layout = Layout {
     },
 };
 
-/// A conversation, as sets for fine-tuning have it: the question is the user's last before the assistant answers; the reference is a
-/// field of the record, or stands in that answer.
+/// A conversation, as in sets for fine-tuning. The question is the user's last message before the assistant
+/// answers; the reference is a field of the record, or is taken from that answer.
 pub static MESSAGES: Layout = Layout {
     name: "messages",
     environment: NAME,
@@ -107,7 +107,7 @@ pub static MESSAGES: Layout = Layout {
     },
 };
 
-/// The user's question and the assistant's answer to it, if it is there.
+/// The user's question and the assistant's answer, if there is one.
 fn conversation(record: &Fields) -> Option<(String, Option<String>)> {
     let messages = field(record, &["messages", "conversations", "prompt"])?.as_array()?;
     let of = |roles: &[&str], message: &Value| {
@@ -128,7 +128,7 @@ const REFERENCE: &[&str] = &["answer", "expected_answer", "final_answer"];
 /// Other fields that are copied, for people and filters.
 const EXTRA: [&str; 6] = ["level", "difficulty", "type", "subject", "id", "year"];
 
-/// An answer: a text, a number, or a list of them, also one that is written as a text (`["34"]`).
+/// An answer: a string, a number, or a list of them, which may itself be a string (`["34"]`).
 fn reference(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => {
@@ -261,7 +261,7 @@ mod tests {
             assert!(importer.task(&record).unwrap().is_none(), "{record}");
         }
         assert_eq!(importer.left_out.values().sum::<u64>(), 4);
-        // One that lacks a value does not stop the others.
+        // A record without a value does not stop the others.
         for record in [
             json!({"problem": null, "answer": "1"}),
             json!({"problem": "Q?", "answer": null}),

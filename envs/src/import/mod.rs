@@ -1,11 +1,11 @@
-//! Records of public data sets as tasks: the layouts behind `envs import`.
+//! Converts records of public data sets to tasks: the layouts of `envs import`.
 //!
-//! A layout is a row of [`LAYOUTS`]: how its records are recognized and converted. A problem's name and split
-//! are decided by a hash of its text alone, so that it has one name and one split wherever it comes from.
+//! A layout is an entry of [`LAYOUTS`]: how its records are recognized and converted. A problem's name and
+//! split depend only on a hash of its text, so they are the same wherever it comes from.
 //!
-//! Left out: downloading, and formats other than JSON and JSON Lines (readers of Parquet are larger than all of this crate's
-//! dependencies together); `python3 -c "import pandas; pandas.read_parquet('FILE')
-//! .to_json('FILE.jsonl', orient='records', lines=True)"` turns Parquet into the latter.
+//! Left out: downloading, and formats other than JSON and JSON Lines. (Parquet readers are larger than all
+//! dependencies of this crate together.) `python3 -c "import pandas;
+//! pandas.read_parquet('FILE').to_json('FILE.jsonl', orient='records', lines=True)"` converts Parquet.
 
 pub mod code;
 pub mod collaboration;
@@ -25,10 +25,10 @@ use problems::file::split_of;
 /// A record of a public data set.
 pub type Fields = Map<String, Value>;
 
-/// What a record becomes.
+/// A converted record.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// The text that the problem is known by, whoever published it.
+    /// The text that identifies the problem, whoever published it.
     pub text: String,
     /// The task's `spec`.
     pub spec: Value,
@@ -36,24 +36,24 @@ pub struct Problem {
 
 /// The layout of a data set's records.
 pub struct Layout {
-    /// What `--layout` selects.
+    /// The name for `--layout`.
     pub name: &'static str,
     /// The environment of its tasks.
     pub environment: &'static str,
-    /// The data sets that use it, and the fields that it is recognized by.
+    /// The data sets that use it, and the fields by which it is recognized.
     pub summary: &'static str,
-    /// True if a record has it.
+    /// Returns true if a record has this layout.
     pub recognizes: fn(&Fields) -> bool,
-    /// The problem of a record, or why there is none.
+    /// Converts a record, or says why it cannot.
     pub convert: fn(&Fields) -> std::result::Result<Problem, Refusal>,
 }
 
-/// Why a record becomes no problem.
+/// Why a record is not converted.
 #[derive(Clone, Debug)]
 pub enum Refusal {
-    /// It cannot be used; the reason in a few words.
+    /// It is unusable, for this short reason.
     LeftOut(&'static str),
-    /// It could not be judged, as without a sandbox: the import fails.
+    /// It could not be judged, for example without a sandbox; the import fails.
     Failed(Failure),
 }
 
@@ -69,7 +69,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// Every layout; the first that recognizes a record is taken.
+/// All layouts; the first that recognizes a record is used.
 pub static LAYOUTS: &[&Layout] = &[
     &code::PROBLEM,
     &code::APPS,
@@ -100,12 +100,12 @@ pub fn find(name: &str) -> Result<&'static Layout> {
     })
 }
 
-/// The layout that a record has.
+/// The layout of a record.
 pub fn recognize(record: &Fields) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
 }
 
-/// A record with something in each field that has no value.
+/// A record with a placeholder in each empty field.
 fn filled(record: &Fields) -> Fields {
     let is_empty =
         |value: &Value| value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty());
@@ -116,42 +116,42 @@ fn filled(record: &Fields) -> Fields {
     fields.collect()
 }
 
-/// The value of the first field of these names, in any case.
+/// The value of the first of these fields, ignoring case.
 fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
     names.iter().find_map(|name| {
         record.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     })
 }
 
-/// The first field of `names` that is text and not blank.
+/// The first of these fields that is non-blank text.
 fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
     field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
 }
 
-/// Turns records into tasks, each problem once.
+/// Converts records to tasks, each problem once.
 #[derive(Default)]
 pub struct Importer {
-    /// The layout; `None`: as the fields of each record say.
+    /// The layout; `None` to recognize each record's.
     pub layout: Option<&'static Layout>,
-    /// The split of all problems; `None`: by the hash of each.
+    /// The split of all problems; `None` to hash each.
     pub split: Option<Split>,
-    /// The share of problems that go into the test split by their hash; `None`: one in eight.
+    /// The share of problems that the hash puts into the test split; `None` for one in eight.
     pub test_share: Option<f64>,
     /// The tasks' `source`.
     pub source: Option<String>,
-    /// Problems to leave out.
+    /// Hashes of problems to leave out.
     pub without: HashSet<u64>,
-    /// Problems seen so far.
+    /// Hashes of problems seen so far.
     pub seen: HashSet<u64>,
-    /// How many records were left out, by reason.
+    /// Number of records left out, by reason.
     pub left_out: HashMap<&'static str, u64>,
 }
 
 impl Importer {
-    /// The task of a record; `None` where it is left out.
+    /// The task of a record; `None` if it is left out.
     ///
     /// # Errors
-    /// A record of no known layout: data. A solution that has to be tried, and no sandbox: unavailable.
+    /// No layout recognizes the record: data. A solution must be tried, but there is no sandbox: unavailable.
     pub fn task(&mut self, record: &Value) -> Result<Option<Task>> {
         let mut leave_out = |reason| {
             *self.left_out.entry(reason).or_insert(0) += 1;

@@ -1,4 +1,4 @@
-"""The example environment with one flaw, named by the first argument: each breaks the rule that is about it."""
+"""The example environment with one flaw, named by the second argument: each breaks the rule that is about it."""
 
 import os
 import sys
@@ -6,77 +6,66 @@ import sys
 sys.path.insert(0, sys.argv.pop(1))
 FLAW = sys.argv.pop(1)
 
-import guess_number as sound
-from step_protocol import main
+from guess_number import GuessNumber
 
 asked = 0
 
 
-def reset(spec):
-    (state, seen), *rest = sound.reset(spec)
-    if FLAW == "timeout-is-success":
-        state["turn"] = 0
-    if FLAW == "unseen":
-        seen["scout"] = ""
-    return (state, seen), *rest
+class Flawed(GuessNumber):
+    def reset(self, spec):
+        start = super().reset(spec)
+        if FLAW == "timeout-is-success":
+            start.state["turn"] = 0
+        if FLAW == "unseen":
+            start.observations["scout"] = ""
+        return start
 
+    def step(self, state, agent, text):
+        global asked
+        asked += 1
+        if FLAW == "prints":
+            print("playing", text)
+        if FLAW == "refuses":
+            int(text)
+        if FLAW == "timeout-is-success":
+            state = dict(state, turn=state["turn"] + (agent == "guesser"))
+            if state["turn"] == 6:
+                state["found"] = True
+                return super().step(dict(state, found=False), agent, "")._replace(terminated=True, success=True)
+        step = super().step(state, agent, text)
+        if FLAW == "numbers":  # beyond what most readers of JSON keep
+            step = step._replace(local=step.local * (0.5 if state.get("large", 2**70 + 1) != 2**70 + 1 else 1.0))
+            step.state["large"] = 2**70 + 1
+        if FLAW == "memory":
+            step = step._replace(local=step.local / (1 + asked))
+        if FLAW == "process":
+            step = step._replace(local=step.local / (1 + os.getpid() % 1000))
+        if FLAW == "range":
+            step = step._replace(team=step.team * 1.5)
+        if FLAW == "goes-on":
+            step = step._replace(terminated=False)
+        if FLAW == "pays-for-dawdling" and not step.success:
+            step = step._replace(team=0.4 * step.components["narrows"])
+        if FLAW == "early-success" and agent == "guesser" and step.components["narrows"] > 0.4:
+            step = step._replace(terminated=True, success=True)
+        if FLAW == "generous" and not step.components["format"]:
+            step = step._replace(local=1.5)
+        return step
 
-def step(state, agent, text):
-    global asked
-    asked += 1
-    if FLAW == "prints":
-        print("playing", text)
-    if FLAW == "refuses":
-        int(text)
-    if FLAW == "timeout-is-success":
-        state = dict(state, turn=state["turn"] + (agent == "guesser"))
-        if state["turn"] == 6:
-            state["found"] = True
-            return (state, {}), {"team": 0.0, "local": 0.0}, {}, True, True
-    situation, rewards, parts, terminated, success = sound.step(state, agent, text)
-    if FLAW == "numbers":  # beyond what most readers of JSON keep
-        rewards["local"] *= 0.5 if state.get("large", 2**70 + 1) != 2**70 + 1 else 1.0
-        situation[0]["large"] = 2**70 + 1
-    if FLAW == "memory":
-        rewards["local"] /= 1 + asked
-    if FLAW == "process":
-        rewards["local"] /= 1 + os.getpid() % 1000
-    if FLAW == "range":
-        rewards["team"] *= 1.5
-    if FLAW == "goes-on":
-        terminated = False
-    if FLAW == "pays-for-dawdling" and not success:
-        rewards["team"] = 0.4 * parts["narrows"]
-    if FLAW == "early-success" and agent == "guesser" and parts["narrows"] > 0.4:
-        terminated = success = True
-    if FLAW == "generous" and not parts["format"]:
-        rewards["local"] = 1.5
-    return situation, rewards, parts, terminated, success
+    def probe(self, state, agent):
+        probe = super().probe(state, agent)
+        if FLAW == "no-oracle":
+            raise ValueError("what is probe?")
+        return probe._replace(best=str(state["low"] - 1)) if FLAW == "lazy-oracle" else probe
 
+    def tasks(self, split, seed):
+        return super().tasks("train" if FLAW == "leak" else split, 1)
 
-def probe(state, agent):
-    probes, oracle, solved = sound.probe(state, agent)
-    if FLAW == "no-oracle":
-        raise ValueError("what is probe?")
-    if FLAW == "lazy-oracle":
-        oracle = str(state["low"] - 1)
-    return probes, oracle, solved
-
-
-def tasks(split, seed):
-    return sound.tasks("train" if FLAW == "leak" else split, 1)
-
-
-if FLAW == "dies-of-nonsense":
-    import step_protocol
-
-    respond = step_protocol.respond
-
-    def careless(request, *functions):
-        if not isinstance(request.get("task", {}), dict) or not {"task", "state"} & set(request):
+    def respond(self, request):
+        careless = FLAW == "dies-of-nonsense"
+        if careless and (not isinstance(request.get("task", {}), dict) or not {"task", "state"} & set(request)):
             os._exit(1)
-        return respond(request, *functions)
+        return super().respond(request)
 
-    step_protocol.respond = careless
 
-main("guess-number", tasks, reset=reset, step=step, probe=probe)
+Flawed().main()

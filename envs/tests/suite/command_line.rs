@@ -1,24 +1,24 @@
 //! The transcripts in `tests/transcripts`: commands with their output, their errors and their exit codes.
 
 use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
+
+use troupe_tests::program::{run_on, start, texts};
 
 #[test]
 fn transcripts() {
     trycmd::TestCases::new().case("tests/transcripts/*.trycmd").case("tests/transcripts/*.toml");
 }
 
+fn envs(arguments: &[&str]) -> Command {
+    let mut envs = Command::new(env!("CARGO_BIN_EXE_envs"));
+    envs.args(arguments);
+    envs
+}
+
 fn step(input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-        .args(["step", "plan-path"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
+    run_on(&mut envs(&["step", "plan-path"]), input)
 }
 
 const RESET: &str = r#"{"request":"first","task":{"spec":{"size":3,"encoding":"compact","moves":2,"turns":4,"walls":["b1"],"goal":"a0","start":"c2"}},"workflow":"team"}"#;
@@ -72,12 +72,7 @@ fn bytes_that_are_no_text_are_answered() {
 
 #[test]
 fn a_reader_that_went_away_is_no_error() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-        .args(["tasks", "plan-path", "--count", "100000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(&mut envs(&["tasks", "plan-path", "--count", "100000"]));
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
@@ -85,13 +80,7 @@ fn a_reader_that_went_away_is_no_error() {
 
 /// Returns true if `envs` with `arguments` and an open stdin ends within a second of `signal`, and with which code.
 fn stops(arguments: &[&str], stdin: &str, signal: &str) -> Option<i32> {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(&mut envs(arguments));
     let mut input = child.stdin.take().unwrap();
     input.write_all(stdin.as_bytes()).unwrap();
     let open = Some(input).filter(|_| stdin.is_empty());
@@ -144,19 +133,12 @@ fn play_shows_control_characters_and_does_not_send_them() {
         serde_json::json!({"problem": format!("What is{clear}\u{9b}1A\u{202e} one and one?"), "answer": "2"});
     let task = serde_json::json!({"type": "task", "v": 1, "env": "math", "task": "t", "split": "train", "spec": spec});
     writeln!(file, "{task}").unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-        .args(["play", "math", "--set", "turns=2", "--set", &format!("data={}", file.path().display())])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
     let program = "\"\"\"\n```python\nprint('\\x1b]0;title\\x07', 3)\n```\n\"\"\"\n";
     let input = format!("?\n{program}?\nI say {clear} 3\n?\n{program}?\n");
-    // Without a sandbox the program ends it.
-    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
-    let output = child.wait_with_output().unwrap();
-    let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let data = format!("data={}", file.path().display());
+    // Without a sandbox the program ends before it has read all.
+    let output = run_on(&mut envs(&["play", "math", "--set", "turns=2", "--set", &data]), input);
+    let (_, stdout, stderr) = texts(&output);
     let steers = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
     assert!(!stdout.contains(steers) && !stderr.contains(steers), "{stdout:?} {stderr:?}");
     assert!(stdout.contains("What is\\u{1b}[2J\\u{9b}1A\\u{202e} one"), "{stdout}");

@@ -10,6 +10,7 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
         ("sokoban", &["encoding=full"], 128),
         ("sokoban", &[], 8),
         ("tic-tac-toe", &[], 8),
+        ("philosophers", &[], 8),
         ("sudoku", &["size=4"], 8),
         ("sudoku", &["size=9"], 96),
         ("sudoku", &["size=4", "encoding=full"], 128),

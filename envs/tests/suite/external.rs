@@ -1,9 +1,8 @@
 //! Tests of `envs check --env-command`: each flaw, planted into the example in Python, breaks the rule about
 //! it, and the sound program keeps them all.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use envs::check::external::{Program, Report, check};
@@ -11,6 +10,7 @@ use envs::check::{Effort, verdict};
 use envs::{Environment, External, Settings, State};
 use record::line::Task;
 use sandbox::supervise::Processes;
+use troupe_tests::program::{run_on, texts};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("examples")
@@ -68,18 +68,12 @@ fn a_fault_of_the_program_is_told_where_it_is() {
     let check = |program: &str| {
         std::fs::write(&file, program).unwrap();
         let task = r#"{"type":"task","v":1,"env":"e","task":"t","split":"train","spec":{}}"#;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-            .args(["check", "--quiet", "--env-command", &format!("python3 -B '{}'", file.display())])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writeln!(child.stdin.take().unwrap(), "{task}").unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        assert_eq!(output.status.code(), Some(1));
-        (text(output.stdout), text(output.stderr))
+        let command = format!("python3 -B '{}'", file.display());
+        let mut envs = Command::new(env!("CARGO_BIN_EXE_envs"));
+        envs.args(["check", "--quiet", "--env-command", &command]);
+        let (code, stdout, stderr) = texts(&run_on(&mut envs, format!("{task}\n")));
+        assert_eq!(code, Some(1));
+        (stdout, stderr)
     };
     let (stdout, stderr) =
         check("import sys\nprint('loading', flush=True)\nfor line in sys.stdin: print('{}')\n");
@@ -102,7 +96,7 @@ fn a_fault_of_the_program_is_told_where_it_is() {
     assert_eq!(stderr.matches("SyntaxError").count(), 1, "{stderr}");
 }
 
-/// `step_protocol.py` keeps stdout for answers.
+/// The module `troupe` keeps stdout for answers.
 #[test]
 fn what_the_functions_print_goes_to_stderr() {
     let command = flawed("prints");
@@ -171,6 +165,10 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
         ("o['success'] = True", "`success` is true and `terminated` false"),
         ("seen['b'] = []", "`observations` has no message for the agent b"),
         ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
+        ("o['turn'] = 'c'", "`turn` names c, who is none of the agents"),
+        ("o['turn'] = 3", "expected `turn` as an agent, or as an array of agents"),
+        ("o['turn'] = []", "`observations` is null for every agent"),
+        ("del seen['a']; o['turn'] = ['a', 'b']", "`observations` has nothing for the agent a"),
         ("o['rewards']['team'] = float('nan')", "its answer holds NaN, which is no number in JSON"),
         ("o['rewards']['local'] = -float('inf')", "its answer holds -Infinity, which is no number in JSON"),
     ] {
@@ -186,12 +184,22 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
 /// Where the state says whose turn it is, nobody else is asked: the program fails on an action out of turn.
 #[test]
 fn a_game_says_whose_turn_it_is() {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/sticks.py");
-    let command = format!("PYTHONPATH='{}' python3 -B '{}'", examples().display(), script.display());
-    let tasks = tasks(&command, 4);
-    let report = report(&command, &tasks);
+    says_whose_turn_it_is(&own("sticks.py"));
+    // By name, with nothing to see for the others.
+    says_whose_turn_it_is(&format!("{} --named", own("sticks.py")));
+}
+
+/// A program of these tests.
+fn own(name: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external").join(name);
+    format!("PYTHONPATH='{}' python3 -B '{}'", examples().display(), script.display())
+}
+
+fn says_whose_turn_it_is(command: &str) {
+    let tasks = tasks(command, 4);
+    let report = report(command, &tasks);
     verdict("sticks", &report.findings).unwrap_or_else(|_| panic!("{:#?}", report.findings));
-    let environment = External::new(&command, Duration::from_secs(60));
+    let environment = External::new(command, Duration::from_secs(60));
     let mut state: Box<dyn State> = Box::new(environment.first_state(&tasks[0], None).unwrap());
     assert_eq!((state.acting(0), state.acting(1)), (vec![], vec![1]), "the second player begins");
     state.apply("second", "1").unwrap();
@@ -202,6 +210,94 @@ fn a_game_says_whose_turn_it_is() {
     assert!(demo.status.success(), "{}", String::from_utf8_lossy(&demo.stderr));
     let demo = String::from_utf8(demo.stdout).unwrap();
     assert!(demo.contains("\"agent\": \"second\"") && !demo.contains("\"content\": null"), "{demo}");
+}
+
+/// A state that stays in its process is copied where a clone needs it, and only there.
+#[test]
+fn a_state_may_be_a_handle_of_the_process() {
+    let command = own("heap.py");
+    let found = tasks(&command, 2);
+    let sound = report(&command, &found);
+    verdict("heap", &sound.findings).unwrap_or_else(|_| panic!("{:#?}", sound.findings));
+    assert!(sound.notes.iter().any(|note| note.contains("states are handles")), "{:?}", sound.notes);
+    let shared = format!("{} shared", own("heap.py"));
+    assert!(broken(&report(&shared, &found)).contains(&"a copy of a state has the same future"));
+
+    let environment = External::new(&format!("{} count", own("heap.py")), Duration::from_secs(60));
+    let mut first: Box<dyn State> = Box::new(environment.first_state(&found[0], None).unwrap());
+    let kept = |state: &dyn State| state.observe("player")[0].content.clone();
+    let mut second = first.clone_state();
+    // Nobody else holds it after the first action, so the second one needs no copy.
+    second.apply("player", "1").unwrap();
+    second.apply("player", "1").unwrap();
+    assert_eq!(kept(&*second), "2 sticks");
+    first.apply("player", "1").unwrap();
+    assert_eq!(kept(&*first), "2 sticks");
+    // The next request tells the dropped handles.
+    drop(second);
+    first.apply("player", "1").unwrap();
+    assert_eq!(kept(&*first), "1 sticks");
+}
+
+/// The lines that RECORD.md shows are the lines that are spoken.
+#[test]
+fn turns_and_handles_are_spoken_as_documented() {
+    let record = std::fs::read_to_string(examples().parent().unwrap().join("RECORD.md")).unwrap();
+    for (mark, command) in [("turn", format!("{} --named", own("sticks.py"))), ("handles", own("heap.py"))] {
+        let block = record.split(&format!("```{mark}\n")).nth(1).unwrap().split("```").next().unwrap();
+        let printed =
+            |mark: &str| -> Vec<&str> { block.lines().filter_map(|line| line.strip_prefix(mark)).collect() };
+        let (requests, answers) = (printed("→ "), printed("← "));
+        assert!(!answers.is_empty() && block.lines().count() == requests.len() + answers.len(), "{block}");
+        let output = run_on(Command::new("sh").args(["-c", &command]), format!("{}\n", requests.join("\n")));
+        assert_eq!(String::from_utf8_lossy(&output.stdout).lines().collect::<Vec<_>>(), answers);
+    }
+}
+
+/// Another process has no such state: the episode ends with an error, and the next one is played.
+#[test]
+fn a_state_is_lost_with_the_process_that_kept_it() {
+    let program = "import json, os, sys\nfor line in sys.stdin:\n  q = json.loads(line)\n  if 'action' in q: os._exit(3)\n  \
+                   seen = {'a': [{'role': 'user', 'content': 'hi'}]}\n  print(json.dumps({'request': q['request'], 'state': 1, \
+                   'observations': seen, 'agents': ['a'], 'order': 'sequential', 'handles': True}), flush=True)\n";
+    let environment = External::new(&format!("python3 -c \"{program}\""), Duration::from_secs(60));
+    let mut state = environment.first_state(&Task::default(), None).unwrap();
+    let mut again = state.clone();
+    assert!(state.apply("a", "x").unwrap_err().message.contains("ended without an answer"));
+    let lost = again.apply("a", "x").unwrap_err().message;
+    assert!(lost.ends_with("the process that held the state of this episode has ended"), "{lost}");
+    assert!(environment.first_state(&Task::default(), None).is_ok());
+}
+
+/// The checks of the module `troupe` find what `envs check` finds, but for what takes another process or other numbers than Python's.
+#[test]
+fn the_module_checks_what_envs_checks() {
+    for (flaw, rule) in [
+        ("none", None),
+        ("memory", Some("the same line has the same answer")),
+        ("refuses", Some("every text has an outcome")),
+        ("unseen", Some("every agent sees something")),
+        ("range", Some("rewards stay in their range")),
+        ("goes-on", Some("a success ends the episode")),
+        ("early-success", Some("a success is one to the oracle")),
+        ("timeout-is-success", Some("running out of turns is no success")),
+        ("lazy-oracle", Some("the oracle solves every task")),
+        ("leak", Some("train and test are disjoint")),
+    ] {
+        let output =
+            Command::new("sh").args(["-c", &format!("{} check --tasks 2", flawed(flaw))]).output().unwrap();
+        let (told, said) =
+            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(i32::from(rule.is_some())), "{flaw}: {told}{said}");
+        let broken = |line: &str| rule.is_some_and(|rule| line.starts_with(&format!("BROKEN {rule} ")));
+        assert!(rule.is_none() || told.lines().any(broken), "{flaw}: {told}");
+        // Where the environment fails, and not only that it does.
+        assert_eq!(
+            said.contains("flawed.py\", line") && said.contains("invalid literal for int"),
+            flaw == "refuses",
+            "{said}"
+        );
+    }
 }
 
 #[test]
@@ -227,17 +323,9 @@ fn without_probe_the_rest_is_tried_and_what_was_not_is_said() {
 #[test]
 fn the_command_line_prints_the_rules_and_wants_tasks() {
     let run = |input: &str| {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_envs"))
-            .args(["check", "--quiet", "--tasks", "1", "--episodes", "4", "--env-command", &flawed("none")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
+        let mut envs = Command::new(env!("CARGO_BIN_EXE_envs"));
+        envs.args(["check", "--quiet", "--tasks", "1", "--episodes", "4", "--env-command", &flawed("none")]);
+        texts(&run_on(&mut envs, input))
     };
     let lines: Vec<String> =
         tasks(&flawed("none"), 2).iter().map(|task| serde_json::to_string(task).unwrap()).collect();
@@ -348,5 +436,39 @@ fn what_a_program_has_started_ends_with_it() {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
             assert!(stat.is_empty() || stat.contains(") Z "), "{command}: {stat}");
         }
+    }
+}
+
+/// Tools of an observation come with the calls in the action, by whichever agent may call them.
+#[test]
+fn calls_of_tools_reach_the_program() {
+    let tool = "{'type': 'function', 'function': {'name': 'add'}}";
+    let offered = format!("seen['a'] = {{'messages': seen['a'], 'tools': [{tool}]}}");
+    let told =
+        "o['reward_components'] = {'calls': len(q.get('tool_calls', [])) if 'tool_calls' in q else -1}";
+    let step = format!("{told}; {offered}");
+    let environment = answering(&offered, &step);
+    let mut state = environment.first_state(&Task::default(), None).unwrap();
+    assert_eq!(state.tools("a").unwrap()[0]["function"]["name"], "add");
+    assert_eq!((state.tools("b"), state.observe("a").len()), (None, 1));
+    let call = "<tool_call>{'name': 'add', 'arguments': {}}</tool_call>".replace('\'', "\"");
+    let mut calls = |agent: &str, text: &str| state.apply(agent, text).unwrap().components["calls"];
+    assert_eq!(calls("a", &call), 1.0);
+    assert_eq!(calls("a", &format!("{call} {call}")), 2.0);
+    assert_eq!(calls("a", "3"), 0.0);
+    assert_eq!(calls("b", &call), -1.0, "nobody offered tools to it");
+    // In a request with all actions, by agent.
+    let told = "o['rewards']['local'] = {'a': 0, 'b': 0}; o['reward_components'] = {'calls': len(q['tool_calls']['a']) + 10 * len(q['tool_calls'])}";
+    let environment = answering(&format!("{offered}; o['together'] = True; o['order'] = 'parallel'"), told);
+    let mut state = environment.first_state(&Task::default(), None).unwrap();
+    assert_eq!(state.apply_together(&[("a", &call), ("b", &call)]).unwrap().components["calls"], 11.0);
+    for (wrong, cause) in [
+        ("[]", "`tools` is not a list of tools"),
+        ("[{'type': 'function'}]", "`tools` has {\"type\":\"function\"}"),
+    ] {
+        let environment =
+            answering(&format!("seen['a'] = {{'messages': seen['a'], 'tools': {wrong}}}"), "pass");
+        let failure = environment.first_state(&Task::default(), None).err().unwrap();
+        assert!(failure.code == 65 && failure.message.contains(cause), "{wrong}: {failure}");
     }
 }

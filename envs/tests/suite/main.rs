@@ -17,6 +17,7 @@ mod external;
 mod import_code;
 mod math;
 mod no_sandbox;
+mod philosophers;
 mod plan_path;
 mod protocol;
 mod sokoban;

@@ -6,6 +6,7 @@ use crate::support;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
+use troupe_tests::program::{run_on, texts};
 use troupe_tests::skip;
 
 /// Where the kernel refuses namespaces nothing is run, and whoever asked learns why.
@@ -23,13 +24,8 @@ fn without_namespaces_nothing_runs() {
     let request = format!(r#"{{"request": 1, "state": {state}, "agent": "tool", "action": {action}}}"#);
     let run = |arguments: &[&str], input: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_envs"));
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        support::without_namespaces(&mut command);
-        let mut child = command.spawn().unwrap();
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout), text(&output.stderr))
+        support::without_namespaces(command.args(arguments));
+        texts(&run_on(&mut command, input))
     };
     let (code, said, errors) = run(&["step", "math"], &request.replace('\n', " "));
     assert!(

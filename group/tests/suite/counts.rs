@@ -1,9 +1,9 @@
-//! Counts in `end` and in messages that could be mistaken for one another.
+//! Counts in `end` and in messages that are easily confused.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
+use troupe_tests::program::{run_on, texts};
 
 fn sample(branch: u32, more: Value) -> Value {
     let mut sample = json!({"type": "sample", "v": 1, "episode": "0.0", "turn": 0, "agent": "planner", "task": "t",
@@ -18,22 +18,13 @@ fn end(counts: Value, after: Value) -> Value {
     json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "counts": counts, "after": after})
 }
 
-/// The exit code, the `counts` of `end`, and the messages.
+/// Runs `group`; returns its exit code, the `counts` of `end`, and stderr.
 fn group(arguments: &[&str], lines: &[Value]) -> (Option<i32>, Value, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_group"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("group starts");
     let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
-    // A stage that refuses a line reads no further.
-    let _ = child.stdin.take().expect("stdin").write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("group ends");
-    let stdout = String::from_utf8(output.stdout).expect("text");
+    let output = run_on(Command::new(env!("CARGO_BIN_EXE_group")).args(arguments), input);
+    let (code, stdout, stderr) = texts(&output);
     let end: Value = serde_json::from_str(stdout.lines().last().expect("an end")).expect("JSON");
-    (output.status.code(), end["counts"].clone(), String::from_utf8(output.stderr).expect("text"))
+    (code, end["counts"].clone(), stderr)
 }
 
 #[test]
@@ -80,7 +71,7 @@ fn what_stages_before_the_last_dropped_is_accounted_for() {
         )
     };
     let samples = [sample(0, json!({})), sample(1, json!({}))];
-    // One is here; two and three were dropped.
+    // Only the first group is present: the second and third were dropped.
     let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(3)]);
     assert_eq!(code, Some(0), "{stderr}");
     let (code, _, stderr) = group(&[], &[samples[0].clone(), samples[1].clone(), second(2)]);
@@ -114,4 +105,35 @@ fn eight_missing_branches_are_named_and_a_ninth_is_more() {
         "{}",
         said(10)
     );
+}
+
+#[test]
+fn siblings_are_drawn_and_ended_alike() {
+    let sampling = |more: Value| {
+        let mut sampling = json!({"temperature": 0.7, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 7});
+        more.as_object().expect("fields").iter().for_each(|(name, value)| sampling[name] = value.clone());
+        json!({"sampling": sampling})
+    };
+    let told = |first: Value, second: Value| {
+        let lines = [sample(0, first), sample(1, second), end(json!({}), json!([]))];
+        let (code, _, stderr) = group(&[], &lines);
+        (code, stderr)
+    };
+    // Two shards may have been played with different seeds.
+    let common = sampling(json!({"min_p": 0.1, "stop": ["</a>"], "max_tokens": 8}));
+    let mut other = common.clone();
+    other["sampling"]["seed"] = json!(8);
+    assert_eq!(told(common.clone(), other).0, Some(0));
+    for different in [
+        json!({"temperature": 0.8, "min_p": 0.1, "stop": ["</a>"], "max_tokens": 8}),
+        json!({"min_p": 0.2, "stop": ["</a>"], "max_tokens": 8}),
+        json!({"min_p": 0.1, "stop": ["</b>"], "max_tokens": 8}),
+        json!({"min_p": 0.1, "stop": ["</a>"], "max_tokens": 9}),
+        json!({"min_p": 0.1, "stop": ["</a>"]}),
+    ] {
+        let (code, stderr) = told(common.clone(), sampling(different.clone()));
+        assert_eq!(code, Some(65), "{different}");
+        assert!(stderr.contains("0.0/0/planner/1: sampling differs from that of"), "{stderr}");
+    }
+    assert_eq!(told(common, json!({})).0, Some(65));
 }

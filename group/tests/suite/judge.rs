@@ -1,4 +1,4 @@
-//! A third stage on the same chassis, `record/examples/judge.rs`, in a pipe before `group`.
+//! A third stage built with the same library, `record/examples/judge.rs`, in a pipe before `group`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 const END: &str = r#"{"type":"end","v":1,"stage":"rollout","ok":true}"#;
 
-/// The folder of the example, which is built once: cargo builds examples only of the package under test.
+/// The folder of the built example; cargo builds examples only of the package under test.
 fn examples() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -20,7 +20,7 @@ fn examples() -> &'static Path {
     })
 }
 
-/// Runs a shell command that finds `judge` and `group`, on the lines given.
+/// Runs a shell command, with `judge` and `group` on its PATH, on the given lines.
 fn run(command: &str, lines: &[String]) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("samples.jsonl"), lines.join("\n") + "\n").expect("written");
@@ -45,7 +45,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A judge that scores the length of a completion and cannot judge an empty one, and a filter that counts its score.
+/// A judge that scores completions by length and cannot judge empty ones, and a filter that counts scores.
 const PIPE: &str = r#"judge --quiet 'python3 -uc "
 import json, sys
 for line in sys.stdin:

@@ -1,8 +1,10 @@
-//! What a transcript cannot show: signals, readers that go away, bytes that are no text, and the examples of `--help`.
+//! Behavior that transcripts cannot test: signals, readers that go away, invalid UTF-8, and
+//! the examples of `--help`.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
+
+use troupe_tests::program::{run_examples, run_on, start, text};
 
 const GROUP: &str = env!("CARGO_BIN_EXE_group");
 
@@ -15,36 +17,13 @@ fn sample(turn: u32, branch: u32) -> String {
 
 const END: &str = "{\"type\":\"end\",\"v\":1,\"stage\":\"rollout\",\"ok\":true}\n";
 
-fn start(arguments: &[&str]) -> Child {
-    Command::new(GROUP)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("group starts")
-}
-
 fn run(input: &[u8]) -> Output {
-    let mut child = start(&[]);
-    let mut stdin = child.stdin.take().expect("stdin");
-    let input = input.to_vec();
-    let writer = std::thread::spawn(move || {
-        // A stage that refuses a line reads no further.
-        let _ = stdin.write_all(&input);
-    });
-    let output = child.wait_with_output().expect("group ends");
-    writer.join().expect("written");
-    output
+    run_on(&mut Command::new(GROUP), input)
 }
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-/// Sends a group and waits for it to come out, so that the stage is known to wait for more.
+/// Sends a group and waits until it is written, so that the stage is waiting for more.
 fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut child = start(&[]);
+    let mut child = start(&mut Command::new(GROUP));
     let stdin = child.stdin.as_mut().expect("stdin");
     stdin.write_all((sample(0, 0) + &sample(0, 1) + &sample(1, 0)).as_bytes()).expect("written");
     let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -56,7 +35,7 @@ fn waiting_after_one_group() -> (Child, BufReader<std::process::ChildStdout>) {
     (child, stdout)
 }
 
-/// A group that is whole comes out while the stream goes on, and a signal ends the wait with whole lines.
+/// A complete group is written while the stream continues, and a signal ends the wait without cutting a line.
 #[test]
 fn a_signal_ends_the_wait_for_input() {
     for (signal, code, word) in [("-INT", 130, "interrupted"), ("-TERM", 143, "terminated")] {
@@ -80,7 +59,7 @@ fn a_reader_that_goes_away_is_no_error() {
     drop(stdout);
     let mut stdin = child.stdin.take().expect("stdin");
     let rest: String = (2..2000).map(|turn| sample(turn, 0) + &sample(turn, 1)).collect();
-    // Once the stage has ended nobody reads the rest.
+    // The write fails once the stage has ended.
     let _ = stdin.write_all((sample(1, 1) + &rest).as_bytes());
     drop(stdin);
     let output = child.wait_with_output().expect("group ends");
@@ -104,7 +83,7 @@ fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
     );
 }
 
-/// `group` twice is refused, and its output without its keys gives the same output again.
+/// Running `group` on its output is refused; with its keys removed, the output is the same again.
 #[test]
 fn what_passes_through_is_the_same_bytes() {
     let input = sample(0, 0) + "{\"type\":\"note\" , \"v\":1,\"x\":1.50}\n" + &sample(0, 1) + END;
@@ -126,26 +105,6 @@ fn the_version_is_printed() {
 
 #[test]
 fn the_examples_of_the_help_run() {
-    if Command::new("jq").arg("--version").output().is_err() {
-        println!("skipped: jq is not installed");
-        return;
-    }
-    let help = text(&Command::new(GROUP).arg("--help").output().expect("group runs").stdout);
-    let (_, examples) = help.split_once("Examples:\n").expect("examples come first");
-    let (examples, _) = examples.split_once("\n\n").expect("then the usage");
-    let directory = tempfile::tempdir().expect("a directory");
     let stream: String = (0..2).flat_map(|turn| (0..2).map(move |branch| sample(turn, branch))).collect();
-    std::fs::write(directory.path().join("samples.jsonl"), stream + END).expect("written");
-    let programs = Path::new(GROUP).parent().expect("a directory").to_owned();
-    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
-    assert!(examples.lines().count() >= 3);
-    for example in examples.lines() {
-        let output = Command::new("bash")
-            .args(["-o", "pipefail", "-c", example])
-            .current_dir(directory.path())
-            .env("PATH", &path)
-            .output()
-            .expect("bash runs");
-        assert!(output.status.success(), "{example}: {output:?}");
-    }
+    run_examples(GROUP, &[("samples.jsonl", stream + END)]);
 }

@@ -14,17 +14,17 @@ use crate::arguments::Check;
 pub fn run(arguments: &Check) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
     let files = policy.files.display();
-    let config = Config::load(policy.model())?;
-    let weights = Weights::of_model(policy.model(), &config)?;
+    let (config, weights) = (&policy.config, policy.weights()?);
     policy.verify()?;
-    let adapter = policy.adapter(&config)?;
+    let adapter = policy.adapter()?;
 
     let count = check_finite(&weights, &config.tensors())?;
     let mut lines = vec![format!("version     {}", policy.version), format!("files       {files}")];
     if let (Some((adapter, weights)), Some(base)) = (&adapter, &policy.base) {
-        let count = check_finite(weights, &adapter.tensors(&config))?;
+        let count = check_finite(weights, &adapter.tensors(config))?;
         let targets: Vec<&str> = adapter.targets.iter().map(|target| target.name()).collect();
-        let (rank, alpha, targets, base) = (adapter.rank, adapter.alpha, targets.join("+"), base.display());
+        let (rank, alpha, targets, base) =
+            (adapter.rank, adapter.alpha, targets.join("+"), base.files.display());
         lines.push(format!("adapter     rank {rank}, alpha {alpha}, {targets}, {count} weights over {base}"));
     }
 
@@ -63,8 +63,8 @@ pub fn run(arguments: &Check) -> Result<()> {
         (Some(window), false) => format!(", a window of {window} in {} layers", limited.len()),
     };
     let local = local_rope_theta.map_or_else(String::new, |theta| format!(", {theta} there"));
-    let Config { family, dtype, num_layers, hidden_size, intermediate_size, .. } = &config;
-    let Config { num_heads, num_kv_heads, head_dim, max_positions, rope_theta, .. } = &config;
+    let Config { family, dtype, num_layers, hidden_size, intermediate_size, .. } = config;
+    let Config { num_heads, num_kv_heads, head_dim, max_positions, rope_theta, .. } = config;
     let head = if config.tie_word_embeddings { "tied" } else { "separate" };
     lines.extend([
         format!("family      {family}, {count} weights, {dtype:?}"),

@@ -2,7 +2,7 @@
 
 use policy::directory::Policy;
 use policy::ownership::Ownership;
-use policy::tokenizer::Tokenizer;
+use policy::tokenizer::{Conversation, Tokenizer};
 use record::decorate::{self, Decorate, Flags, Output, StageStats};
 use record::failure::{Failure, Result};
 use record::line::End;
@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use crate::arguments::Encode;
 
-/// One policy.
 struct Encoder {
     tokenizer: Tokenizer,
     version: String,
@@ -62,7 +61,8 @@ impl Decorate for Encoding {
         let owner = sample.agent.as_deref().and_then(|agent| self.ownership.of(agent));
         let Some(encoder) = owner.filter(|_| sample.prompt_ids.is_none()) else { return Ok(None) };
         sample.require(line, &[Field::Prompt, Field::Completion])?;
-        let ids = self.encoders[encoder].encode(&sample).map_err(|failure: Failure| failure.at(line.place()));
+        let ids =
+            self.encoders[encoder].encode(&sample).map_err(|failure: Failure| failure.at(line.location()));
         let (prompt, completion) = ids?;
         Ok(Some(Ids { prompt, completion, encoder }))
     }
@@ -101,6 +101,8 @@ impl Encoder {
         if sample.finish_reason.as_deref() != Some("length") {
             completion.push(self.tokenizer.stop_ids()[0]);
         }
-        Ok((self.tokenizer.chat(sample.prompt.as_deref().unwrap_or_default())?, completion))
+        let tools = sample.tools.clone().map(Value::from);
+        let prompt = Conversation::new(sample.prompt.as_deref().unwrap_or_default(), tools.as_ref());
+        Ok((self.tokenizer.encode_conversation(prompt)?, completion))
     }
 }

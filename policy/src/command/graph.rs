@@ -1,9 +1,7 @@
 //! `policy graph`: the decoder as a file that other tools can open.
 
-use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
-use policy::weights::Weights;
 use record::failure::Result;
 use record::file;
 
@@ -11,14 +9,13 @@ use crate::arguments::{Attention, Graph};
 
 pub fn run(arguments: &Graph) -> Result<()> {
     let policy = Policy::open(&arguments.directory)?;
-    let config = Config::load(policy.model())?;
-    let weights = Weights::of_model(policy.model(), &config)?;
+    let weights = policy.weights()?;
     let kind = match arguments.kind {
         Attention::GroupQuery => Kind::GroupQuery,
         Attention::SharedPrefix => Kind::SharedPrefix { adapted: false },
         Attention::Paged => Kind::Paged(Arithmetic::BF16),
     };
-    let model = graph::decoder(&config, &weights, kind)?;
+    let model = graph::decoder(&policy.config, &weights, kind)?;
     let path = match &arguments.output {
         Some(path) => path.clone(),
         None => weights.folder()?.join("model.onnx"),

@@ -8,7 +8,7 @@ use policy::directory::Policy;
 use policy::hub::HubModel;
 use policy::lora::VariedAdapter;
 use policy::weights::ElementType;
-use policy::{gguf, initial, pretrained, side_files};
+use policy::{gguf, initial, models, pretrained, side_files};
 use record::failure::{Failure, Result};
 use record::stage;
 
@@ -38,7 +38,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
             sources::check(source)?;
             initial::from_base(root, source, adapter, seed)?
         }
-        (_, Some(source), None) if gguf.is_some() => gguf::policy(root, source, dtype, template)?,
+        (_, Some(source), None) if gguf.is_some() => models::from_gguf(root, source, dtype, template, quiet)?,
         (_, Some(source), None) => {
             sources::check(source)?;
             if let Some(varied) = VariedAdapter::open(source)? {
@@ -51,7 +51,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
             made
         }
         (None, None, _) => match arguments.preset {
-            Some(Preset::Smollm2) => pretrained::policy(root, dtype, quiet)?,
+            Some(Preset::Smollm2) => models::from_gguf(root, &pretrained::file(quiet)?, dtype, None, quiet)?,
             Some(Preset::Bench) => initial::from_preset(root, initial::Preset::Bench, seed)?,
             Some(Preset::Tiny) | None => initial::from_preset(root, initial::Preset::Tiny, seed)?,
         },
@@ -59,7 +59,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 
-/// A policy of an adapter whose modules differ, and what was done to it.
+/// Makes a policy of an adapter whose modules differ, and notes how it was changed.
 fn from_varied(root: &Path, source: &Path, varied: &VariedAdapter, quiet: bool) -> Result<()> {
     let policy = varied.policy(root)?;
     if !quiet {
@@ -72,7 +72,7 @@ fn from_varied(root: &Path, source: &Path, varied: &VariedAdapter, quiet: bool) 
     super::print(&[format!("{} {}", root.display(), policy.version)])
 }
 
-/// Whether no weight is random.
+/// Returns true if no weight is random.
 fn is_copy(arguments: &Init) -> bool {
     let copied = arguments.from.is_some() || arguments.preset == Some(Preset::Smollm2);
     copied && arguments.adapter.is_none()
@@ -85,11 +85,7 @@ fn dtype(arguments: &Init, gguf: bool) -> Result<ElementType> {
         return Err(Failure::usage("--dtype is for GGUF files: other weights keep their type")
             .hint("leave --dtype out"));
     }
-    Ok(match arguments.dtype {
-        Some(Dtype::Float32) => ElementType::F32,
-        Some(Dtype::Float16) => ElementType::F16,
-        Some(Dtype::Bfloat16) | None => ElementType::BF16,
-    })
+    Ok(arguments.dtype.unwrap_or(Dtype::Bfloat16).into())
 }
 
 /// One line on stderr with the files that were not copied, by reason.

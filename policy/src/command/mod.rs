@@ -8,6 +8,7 @@ use record::stage;
 pub mod check;
 pub mod encode;
 pub mod export;
+pub mod fetch;
 pub mod graph;
 pub mod init;
 mod sources;

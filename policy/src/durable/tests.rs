@@ -13,8 +13,9 @@ use serde_json::{Map, json};
 use super::*;
 use crate::config::Config;
 use crate::decoder::Tensor;
-use crate::directory::{self, Policy, Version, step_name};
+use crate::directory::Policy;
 use crate::initial;
+use crate::layout::{Version, step_name, steps};
 use crate::publish::{self, Data, NewTensor, NewVersion};
 use crate::retention::{Retention, retire};
 use crate::weights::Weights;
@@ -252,7 +253,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
 fn go_back(root: &Path, version: &Version) {
     fs::remove_file(root.join("current")).expect("a link");
     symlink(step_name(version.step), root.join("current")).expect("a link");
-    for later in directory::steps(root).expect("versions").into_iter().filter(|&step| step > version.step) {
+    for later in steps(root).expect("versions").into_iter().filter(|&step| step > version.step) {
         fs::remove_dir_all(root.join(step_name(later))).expect("removed");
     }
 }

@@ -7,7 +7,6 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value, json};
 
 use super::header::{Header, Metadata, Stored, shortest};
-use super::tensors::missing;
 use crate::config::{Config, LARGEST_HEAD};
 use crate::header::ElementType;
 use crate::rope::RopeScaling;
@@ -151,7 +150,7 @@ impl Architecture {
             let key = self.key(key);
             header.integer(&key)?.ok_or_else(|| Failure::data(format!("{key} is missing")))
         };
-        let embedding = header.tensors.get(EMBEDDING).ok_or_else(|| missing(EMBEDDING))?;
+        let embedding = header.tensor(EMBEDDING)?;
         let heads = size("attention.head_count")?;
         let key_heads = header.integer(&self.key("attention.head_count_kv"))?.unwrap_or(heads);
         let hidden = size("embedding_length")?;

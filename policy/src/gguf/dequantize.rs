@@ -5,10 +5,10 @@
 //! has the same bits. Left out: formats of code words for several values (IQ1 to IQ3), ternary formats, and
 //! formats of activations.
 
-use half::{bf16, f16};
+use half::bf16;
 use record::failure::{Failure, Result};
 
-use super::few_bits::{iq4_nl, iq4_xs, mxfp4, q2_k, q3_k};
+use super::few_bits::{array, iq4_nl, iq4_xs, mxfp4, nibble, q2_k, q3_k, scale};
 
 /// How a tensor's values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,6 @@ impl Format {
         })
     }
 
-    /// Values in a block.
     pub(super) fn values(self) -> usize {
         match self {
             Format::F32 | Format::F16 | Format::BF16 => 1,
@@ -96,7 +95,6 @@ impl Format {
         }
     }
 
-    /// Bytes of a block.
     pub(super) fn bytes(self) -> usize {
         match self {
             Format::F32 => 4,
@@ -140,22 +138,6 @@ impl Format {
         let blocks = bytes.chunks_exact(self.bytes()).zip(values.chunks_exact_mut(self.values()));
         blocks.for_each(|(bytes, values)| block(bytes, values));
     }
-}
-
-pub(super) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[..N]);
-    array
-}
-
-/// The f16 at a byte.
-pub(super) fn scale(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// The four bits of a value in a block of 32: the lower halves of 16 bytes, then the upper halves.
-pub(super) fn nibble(quants: &[u8], index: usize) -> u8 {
-    quants[index % 16] >> (4 * (index / 16)) & 15
 }
 
 /// With a fifth bit from a word of 32.

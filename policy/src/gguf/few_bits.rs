@@ -1,11 +1,27 @@
 //! Blocks of 2, 3 and 4 bits that [`super::dequantize`] reads: values of few bits with many scales, or from a table of 16.
 
-use super::dequantize::{array, nibble, scale};
+use half::f16;
 
 /// What the four bits of IQ4 stand for.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice what the four bits of MXFP4 (e2m1) stand for.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+pub(super) fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[..N]);
+    array
+}
+
+/// The f16 at a byte.
+pub(super) fn scale(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// The four bits of a value in a block of 32: the lower halves of 16 bytes, then the upper halves.
+pub(super) fn nibble(quants: &[u8], index: usize) -> u8 {
+    quants[index % 16] >> (4 * (index / 16)) & 15
+}
 
 /// Two bits of a value among 256: four quarters of 32 bytes in each half.
 fn two_bits(quants: &[u8], index: usize) -> u8 {

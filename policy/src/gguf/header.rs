@@ -332,6 +332,11 @@ impl<'a> Header<'a> {
         Err(Failure::data(format!("{key} is {found}, not {wanted}")))
     }
 
+    /// A tensor that must be there.
+    pub(super) fn tensor(&self, name: &str) -> Result<&Stored<'a>> {
+        self.tensors.get(name).ok_or_else(|| Failure::data(format!("tensor {name:?} is missing")))
+    }
+
     /// A number from 0 on, if it is there.
     pub(super) fn integer(&self, key: &str) -> Result<Option<u64>> {
         match self.metadata.get(key) {

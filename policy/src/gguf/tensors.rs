@@ -63,7 +63,7 @@ pub(super) fn sources<'a>(
     let decoder = config.decoder();
     let mut source = |name: String, shape: Vec<usize>| {
         let place = Place::of(&name, architecture);
-        let stored = header.tensors.get(place.name.as_str()).ok_or_else(|| missing(&place.name))?;
+        let stored = header.tensor(&place.name)?;
         rest.remove(place.name.as_str());
         let mut expected = shape.clone();
         if place.expert.is_some() {
@@ -91,10 +91,6 @@ pub(super) fn sources<'a>(
         None => Ok(sources),
         Some(name) => Err(Failure::data(format!("tensor {name:?} has no place in {}", config.family))),
     }
-}
-
-pub(super) fn missing(name: &str) -> Failure {
-    Failure::data(format!("tensor {name:?} is missing"))
 }
 
 /// The tensor of a file in which another one is.

@@ -39,7 +39,6 @@ pub(super) struct Files<'a> {
     pub(super) template: Option<&'a str>,
 }
 
-/// The vocabulary by id.
 struct Vocabulary<'a> {
     tokens: Vec<&'a str>,
     types: Vec<i128>,

@@ -11,6 +11,7 @@
 //! `session.model_external_initializers_file_folder_path` = [`Weights::folder`](crate::weights::Weights::folder); those
 //! stored in another type pass a `Cast` that ONNX Runtime folds when it loads the model.
 
+mod device;
 mod group_query;
 mod paged;
 mod shared_prefix;
@@ -23,12 +24,13 @@ use record::failure::{Failure, Result};
 
 use crate::config::Config;
 use crate::decoder::{Decoder, Layer, Projection, Site, Target, Tensor};
-use crate::json::show;
+use crate::files::show;
 use crate::onnx::{Attribute, Element, Graph};
 use crate::rope::Rope;
 use crate::weights::{ElementType, Weights};
 
 pub use crate::decoder::SITES;
+pub use device::{for_device, unsupported_on_devices};
 pub use group_query::GROUP_QUERY_POSITIONS;
 pub use paged::{Parameter, block_size, parameters};
 pub use shared_prefix::fed_tensors;
@@ -90,7 +92,7 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     if kind == Kind::GroupQuery && config.variant.experts.is_some() {
         return Err(Failure::usage("experts have no portable graph").hint("look at --kind shared-prefix"));
     }
-    if let (Kind::Paged(_), Some(what)) = (kind, config.unsupported_on_devices()) {
+    if let (Kind::Paged(_), Some(what)) = (kind, unsupported_on_devices(config)) {
         return Err(Failure::usage(format!(
             "a paged graph of {}: {what} is not implemented on devices",
             config.family

@@ -52,9 +52,7 @@ pub fn block_size(head_dim: usize) -> usize {
 /// An input of the paged graph that holds weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// The input's name.
     pub name: String,
-    /// Its shape.
     pub shape: Vec<usize>,
     /// The checkpoint's tensors that it consists of, one under the other.
     pub parts: Vec<String>,
@@ -207,7 +205,6 @@ impl Builder<'_> {
         self.graph.node(DOMAIN, operator, &[input, weight, addend.unwrap_or("")], &[output], &[]);
     }
 
-    /// A norm of the residual stream.
     fn stream_norm(&mut self, input: &str, norm: &Tensor, output: &str) {
         let epsilon = [("epsilon", Attribute::Float(self.config.rms_norm_eps))];
         self.graph.node(DOMAIN, "RmsNorm", &[input, &norm.name], &[output], &epsilon);

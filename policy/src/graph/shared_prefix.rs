@@ -54,7 +54,7 @@
 //! | input 0 | f32 `[rows, inputs]`: the site's input |
 //! | input 1, optional | f32 `[rows, outputs]`: the site's addend |
 //! | output 0 | f32 `[rows, outputs]`: input 1 plus `scale · B·(A·x)` of each row's adapter |
-//! | integer attributes | `layer`, `site`, `scored` (1 where the rows are those of `last_idx`) |
+//! | integer attributes | `layer`, `site`, `scored` (1 for the rows of `last_idx`) |
 //!
 //! Adapters, and their assignment to rows, are state of the operator.
 

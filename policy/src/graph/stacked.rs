@@ -22,7 +22,7 @@
 //!
 //! | value | type and shape | meaning |
 //! |---|---|---|
-//! | input `adapter` | int32 `[N]` | each row's adapter, counted from 1; 0: none |
+//! | input `adapter` | int32 `[N]` | each row's adapter, counted from 1; 0 for the base alone |
 //! | inputs `lora_A.SITE.L` | T `[targets * W, inputs]` | A of each target, of each adapter in turn |
 //! | inputs `lora_B.SITE.L` | T `[outputs of the site, targets * W]` | B of each target times the scale, zeros elsewhere |
 //!
@@ -53,9 +53,7 @@ pub struct Stack {
 /// An input of the graph that holds factors of all adapters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Factor {
-    /// The input's name.
     pub name: String,
-    /// Its shape.
     pub shape: [usize; 2],
     /// The layer, from 0.
     pub layer: usize,
@@ -63,7 +61,6 @@ pub struct Factor {
     pub site: Site,
     /// Targets of the site that any adapter changes, in their order.
     pub targets: Vec<Target>,
-    /// True if it holds A.
     pub is_a: bool,
 }
 
@@ -85,7 +82,6 @@ impl Stack {
         self.ends.is_empty()
     }
 
-    /// The columns of an adapter.
     pub fn columns(&self, adapter: usize) -> Range<usize> {
         let begin = adapter.checked_sub(1).map_or(0, |before| self.ends[before]);
         begin..self.ends[adapter]

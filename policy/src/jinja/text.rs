@@ -43,7 +43,6 @@ pub(super) fn is(method: &str, text: &str) -> Result<bool, String> {
     })
 }
 
-/// `repr(text)`.
 pub(super) fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut result = String::from(quote);
@@ -84,15 +83,12 @@ pub(super) fn titled(text: &str) -> Result<String, String> {
 }
 
 /// `str.capitalize`.
-///
-/// # Errors
-/// As [`titled`].
 pub(super) fn capitalized(text: &str) -> Result<String, String> {
     let mut result = String::with_capacity(text.len());
     if let Some(first) = text.chars().next() {
         push_title(&mut result, first)?;
         let small: usize = first.to_lowercase().map(char::len_utf8).sum();
-        // As a whole, because a sigma looks at what is before it.
+        // Lowercased as a whole, because the form of a sigma depends on the letter before it.
         result.push_str(&text.to_lowercase()[small..]);
     }
     Ok(result)

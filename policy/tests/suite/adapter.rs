@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use policy::adapter::{Adapter, Target};
 use policy::config::Config;
@@ -31,8 +32,7 @@ fn weights(policy: &Policy) -> Weights {
 /// What a stage does before it uses a policy.
 fn used(root: &Path) -> Result<()> {
     let policy = Policy::open(root)?;
-    let config = Config::load(policy.model())?;
-    policy.adapter(&config)?.ok_or_else(|| Failure::work("not an adapter"))?;
+    policy.adapter()?.ok_or_else(|| Failure::work("not an adapter"))?;
     policy.verify()
 }
 
@@ -42,7 +42,7 @@ fn a_new_adapter_changes_nothing_and_the_seed_decides_every_byte() {
     let (base, adapter) = pair(directory.path());
     let before = crate::contents(&base.root);
     assert_eq!(adapter.version.step, 0);
-    assert_eq!(adapter.base.as_deref(), Some(base.files.canonicalize().unwrap().as_path()));
+    assert_eq!(adapter.model(), base.files.canonicalize().unwrap());
     let tensors = weights(&adapter);
     let config = Config::load(adapter.model()).unwrap();
     assert_eq!(tensors.names().count(), config.num_layers * 2 * 2);
@@ -76,10 +76,11 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
     let (base, mut adapter) = pair(directory.path());
     let before = crate::contents(&base.root);
     for round in 1..4_u64 {
-        let config = Config::load(adapter.model()).unwrap();
-        let (description, old) = adapter.adapter(&config).unwrap().unwrap();
+        let before_step = adapter.clone();
+        let config = &before_step.config;
+        let (description, old) = before_step.adapter().unwrap().unwrap();
         let values: Vec<(String, Vec<usize>, Vec<f32>)> = description
-            .tensors(&config)
+            .tensors(config)
             .into_iter()
             .map(|tensor| {
                 let values = old.to_f32(&tensor.name).unwrap().iter().map(|value| value + 0.5).collect();
@@ -100,7 +101,7 @@ fn versions_are_published_and_pruned_beside_a_base_that_stays() {
         assert_eq!((version.step, &version), (round, &adapter.version));
         used(&adapter.root).unwrap();
         assert_eq!(weights(&adapter).to_f32(&values[0].0).unwrap(), values[0].2);
-        assert_eq!(Adapter::load(&adapter.files).unwrap(), description);
+        assert_eq!(&Adapter::load(&adapter.files).unwrap(), description);
         // One tensor too few is another model.
         let failure = publish::publish(
             &adapter,
@@ -192,11 +193,33 @@ fn a_directory_of_peft_is_read_where_its_base_can_be_found() {
         json["base_model_name_or_path"] = json!(golden("qwen3-6-3-untied").to_str().unwrap());
     });
     let plain = Policy::open(&files).unwrap();
-    assert_eq!(plain.base, Some(golden("qwen3-6-3-untied").canonicalize().unwrap()));
+    assert_eq!(plain.model(), golden("qwen3-6-3-untied").canonicalize().unwrap());
     let made = initial::from_directory(&directory.path().join("made"), &files, None).unwrap();
     assert_eq!(made.version, plain.version);
     used(&made.root).unwrap();
     let refused = initial::from_base(&directory.path().join("twice"), &made.root, &new(2), 0).unwrap_err();
     assert_eq!(refused.code, 2);
     assert!(refused.message.contains("an adapter itself"), "{}", refused.message);
+}
+
+#[test]
+fn an_opened_policy_needs_its_names_no_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let (base, adapter) = pair(directory.path());
+    let opened = Policy::open(&adapter.root).unwrap();
+    let shared = opened.clone();
+    opened.verify().unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::remove_file(base.files.join(name)).unwrap();
+    }
+    for name in ["adapter_config.json", "adapter_model.safetensors"] {
+        fs::remove_file(opened.files.join(name)).unwrap();
+    }
+    // Users of the policy share its open files.
+    opened.verify().unwrap();
+    assert!(Arc::ptr_eq(&opened.weights().unwrap(), &shared.weights().unwrap()));
+    let (description, weights) = shared.adapter().unwrap().unwrap();
+    assert!(Arc::ptr_eq(&weights, &opened.adapter().unwrap().unwrap().1));
+    description.check(&weights, &shared.config).unwrap();
+    assert_eq!(Policy::open(&adapter.root).unwrap_err().code, 65);
 }

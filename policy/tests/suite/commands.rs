@@ -2,30 +2,15 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
+use troupe_tests::program::{self, lines, run_on};
+
+use crate::{command, told};
 
 fn run(directory: &Path, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_policy"))
-        .args(arguments)
-        .current_dir(directory)
-        .env("XDG_CACHE_HOME", directory.join("cache"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
-}
-
-fn lines(output: &Output) -> Vec<Value> {
-    String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    run_on(&mut command(directory, arguments), input)
 }
 
 const SAMPLE: &str = r#"{"type":"sample","v":1,"id":"d/0","agent":"tool","prompt":[{"role":"user","content":"walls a0 at e3 tool"}],"completion":" d3 c3","extra":1.50}"#;
@@ -51,7 +36,7 @@ fn encode_adds_ids_and_leaves_the_rest_as_it_is() {
         policy.version
     );
     assert_eq!(text[1], format!("{}{added}", SAMPLE.strip_suffix('}').unwrap()));
-    let lines = lines(&output);
+    let lines = lines(&program::text(&output.stdout));
     assert_eq!(
         lines[3]["completion_ids"],
         json!([294, 284]),
@@ -71,7 +56,7 @@ fn encode_serves_each_agent_with_its_policy_and_passes_the_others() {
     let output = run(directory.path(), &["encode", "--quiet", "--policy", "planner=a"], &input);
     assert_eq!((output.status.code(), told(&output).as_str()), (Some(0), ""));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with(&format!("{SAMPLE}\n")));
-    assert_eq!(lines(&output)[1]["completion_ids"], json!([294, 284, 4]));
+    assert_eq!(lines(&program::text(&output.stdout))[1]["completion_ids"], json!([294, 284, 4]));
 }
 
 #[test]
@@ -207,7 +192,7 @@ fn weights_that_never_change_are_linked() {
     };
     assert_eq!(run(here, &["init", "again", "--from", "base"], "").status.code(), Some(0));
     assert_eq!((links("again"), links("base")), (2, 2));
-    // The same files as a Hugging Face directory, which belongs to somebody.
+    // A plain Hugging Face directory with these files, which is not ours to change.
     std::fs::create_dir(here.join("found")).unwrap();
     for name in [
         "config.json",
@@ -272,26 +257,30 @@ fn a_token_that_was_added_may_lie_beyond_the_embedding() {
 #[test]
 fn large_weights_are_hashed_once() {
     let directory = tempfile::tempdir().unwrap();
-    let plain = directory.path().join("plain");
-    std::fs::create_dir(&plain).unwrap();
-    std::fs::write(plain.join("config.json"), "{}").unwrap();
-    let size = 70 << 20;
-    let mut header =
-        json!({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).to_string().into_bytes();
-    header.splice(..0, (header.len() as u64).to_le_bytes());
+    let plain = crate::tiny(directory.path(), "p").files;
+    std::os::unix::fs::symlink("p/step-000000", directory.path().join("plain")).unwrap();
+    std::fs::rename(directory.path().join("p/current"), directory.path().join("p/unlinked")).unwrap();
+    std::fs::remove_file(plain.join("version.json")).unwrap();
+    // One more tensor, which no model asks for, makes the file large.
+    let old = std::fs::read(plain.join("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(old[..8].try_into().unwrap()) as usize;
+    let (text, data) = old[8..].split_at(length);
+    let (mut header, size) = (serde_json::from_slice::<Value>(text).unwrap(), 70 << 20);
+    header["a"] = json!({"dtype": "U8", "shape": [size], "data_offsets": [data.len(), data.len() + size]});
+    let mut bytes = header.to_string().into_bytes();
+    bytes.splice(..0, (bytes.len() as u64).to_le_bytes());
+    bytes.extend(data);
+    std::fs::remove_file(plain.join("model.safetensors")).unwrap();
     let mut file = std::fs::File::create(plain.join("model.safetensors")).unwrap();
-    file.write_all(&header).unwrap();
-    file.set_len((header.len() + size) as u64).unwrap();
+    file.write_all(&bytes).unwrap();
+    file.set_len((bytes.len() + size) as u64).unwrap();
     let expected =
-        blake3::Hasher::new().update(&header).update(&vec![0; size]).finalize().to_hex().to_string();
+        blake3::Hasher::new().update(&bytes).update(&vec![0; size]).finalize().to_hex().to_string();
 
     let cache = directory.path().join("cache/troupe/digests");
     let remembered = || {
-        assert_eq!(
-            run(directory.path(), &["check", "plain"], "").status.code(),
-            Some(65),
-            "the configuration is empty"
-        );
+        let output = run(directory.path(), &["check", "plain"], "");
+        assert!(output.status.success(), "{}", told(&output));
         let entries = std::fs::read_dir(&cache).unwrap().map(|entry| entry.unwrap().path());
         entries.map(|path| (std::fs::read_to_string(&path).unwrap(), path)).collect::<Vec<_>>()
     };

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use policy::config::Config;
+use policy::graph::for_device;
 use policy::rope::RopeScaling;
 use policy::weights::ElementType;
 use serde_json::{Value, json};
@@ -162,7 +163,7 @@ fn windows_are_those_of_the_family() {
 
 #[test]
 fn a_device_takes_positions_up_to_the_shortest_window_and_no_parts_that_its_kernels_lack() {
-    let on_device = |changes: Value| with(changes).unwrap().for_device();
+    let on_device = |changes: Value| for_device(with(changes).unwrap());
     let mistral = json!({"model_type": "mistral", "sliding_window": 128});
     assert_eq!(on_device(mistral).unwrap().max_positions, 128);
     assert_eq!(on_device(json!({})).unwrap().max_positions, 4096);
@@ -232,7 +233,7 @@ fn some_layers_have_experts() {
     // The head, a dense layer, two of a router and four experts.
     assert_eq!(config.tensors().len(), 2 + 11 + 2 * (8 + 1 + 12) + 1);
     assert_eq!(config.targets().len(), 4);
-    assert!(config.for_device().unwrap_err().message.contains("experts"));
+    assert!(for_device(config).unwrap_err().message.contains("experts"));
     let defaults = moe(json!({})).unwrap().variant.experts.unwrap();
     assert_eq!(
         (defaults.count, defaults.per_token, defaults.width, defaults.normalized),
@@ -346,7 +347,7 @@ fn what_is_not_implemented_is_refused_by_name() {
         (json!({"rope_parameters": {"rope_type": "dynamic"}}), "config.json: factor is missing"),
         (
             json!({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
-            "config.json: rope_scaling stands beside other rope_parameters",
+            "config.json: rope_scaling conflicts with rope_parameters",
         ),
         (json!({"rope_scaling": {"rope_type": "linear"}}), "config.json: factor is missing"),
         (

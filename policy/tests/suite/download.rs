@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
@@ -43,9 +43,13 @@ def snapshot_download(repo_id, *, revision, allow_patterns, ignore_patterns):
     for name in (sibling["rfilename"] for sibling in info["siblings"]):
         of = lambda patterns: any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
         if of(allow_patterns) and not of(ignore_patterns):
+            os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             open(os.path.join(folder, name), "wb").write(get(f"/{repo_id}/resolve/{info['sha']}/{name}"))
     return folder
 "#;
+
+/// A whole model in one file.
+const GGUF: &str = "small/qwen3.gguf";
 
 /// Requests so far: first line and headers.
 type Log = Arc<Mutex<Vec<String>>>;
@@ -87,7 +91,7 @@ impl Hub {
 }
 
 fn golden() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/qwen3-2-1-tied")
+    troupe_tests::golden("qwen3-2-1-tied")
 }
 
 /// Name and content of the model's files, some of which a policy has no use for.
@@ -96,13 +100,14 @@ fn file(name: &str) -> Vec<u8> {
         "pytorch_model.bin" | "onnx/model.onnx" => b"other formats".to_vec(),
         // The client writes pieces of 10 MiB.
         LARGE => vec![b'-'; 12 << 20],
+        GGUF => fs::read(golden().join("../gguf/qwen3.gguf")).unwrap(),
         _ => fs::read(golden().join(name)).unwrap(),
     }
 }
 
 fn names() -> Vec<String> {
     let own = fs::read_dir(golden()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    own.chain(["pytorch_model.bin", "onnx/model.onnx", LARGE].map(str::to_owned)).collect()
+    own.chain(["pytorch_model.bin", "onnx/model.onnx", LARGE, GGUF].map(str::to_owned)).collect()
 }
 
 fn answer(stream: &TcpStream, log: &Log) -> std::io::Result<()> {
@@ -181,9 +186,8 @@ impl Machine {
     }
 
     fn policy(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
         let here = self.folder.path();
-        command.args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache"));
+        let mut command = crate::command(here, arguments);
         command
             .env("HF_HOME", here.join("hf"))
             .env("HF_ENDPOINT", &self.hub.endpoint)
@@ -278,6 +282,14 @@ fn downloads(machine: &Machine) {
         (&config["base_model_name_or_path"], &config["revision"]),
         (&json!("lab/tiny"), &json!(COMMIT))
     );
+
+    // One file of a model that has several.
+    let fetched = machine.policy(&["fetch", &format!("hf:lab/tiny/{GGUF}"), "--quiet"]);
+    assert_eq!((fetched.status.code(), told(&fetched).as_str()), (Some(0), ""));
+    let directory = String::from_utf8_lossy(&fetched.stdout).trim_end().to_owned();
+    assert!(std::path::Path::new(&directory).join("current/config.json").is_file(), "{directory}");
+    let wrong = machine.refused("hf:lab/tiny/large.gguf", 65);
+    assert!(wrong.starts_with("policy: hf:lab/tiny: the model has no file large.gguf\nhint: "), "{wrong}");
 
     machine.hub.stop();
     let cached = machine.policy(&["init", "cached", "--from", "hf:lab/tiny", "--quiet"]);

@@ -1,24 +1,13 @@
 //! `policy export`: the exported files, and the files left out.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
 use policy::weights::Weights;
 use serde_json::{Value, json};
+use troupe_tests::golden;
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
-}
-
-fn policy(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-    command.args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache")).output().unwrap()
-}
-
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use crate::{policy, told};
 
 fn must(here: &Path, arguments: &[&str]) -> String {
     let output = policy(here, arguments);

@@ -1,13 +1,9 @@
 //! docs/families.md has a row for each family in the code, and its goldens are there.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use policy::config::{Config, families};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use troupe_tests::root;
 
 #[test]
 fn the_table_of_families_is_that_of_the_code() {

@@ -15,11 +15,7 @@ use policy::weights::{ElementType, Weights};
 use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
 use record::sample::Message;
-use troupe_tests::storm;
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
-}
+use troupe_tests::{golden, storm};
 
 /// Goldens and kept inputs of a file.
 fn seeds(name: &str) -> Vec<Vec<u8>> {

@@ -12,7 +12,7 @@ use record::failure::Failure;
 use serde_json::{Value, json};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gguf").join(name)
+    troupe_tests::golden("gguf").join(name)
 }
 
 fn read(name: &str) -> Value {

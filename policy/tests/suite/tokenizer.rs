@@ -74,6 +74,13 @@ proptest! {
     }
 
     #[test]
+    fn a_text_is_the_bytes_of_its_tokens(ids in prop::collection::vec(0..512_u32, 0..40)) {
+        let tokens = TOKENIZER.token_bytes().unwrap();
+        let bytes: Vec<u8> = ids.iter().flat_map(|&id| tokens.of(id).to_vec()).collect();
+        prop_assert_eq!(String::from_utf8_lossy(&bytes).into_owned(), TOKENIZER.decode(&ids).unwrap());
+    }
+
+    #[test]
     fn a_growing_conversation_only_appends(turns in prop::collection::vec((text(), text()), 1..5)) {
         let mut messages = Vec::new();
         let mut before: Vec<u32> = Vec::new();

@@ -29,16 +29,19 @@ pub fn groups(run: &RunMetrics) -> Vec<Chart> {
     }
     let shares = run.values("train", "groups", |metric| &metric.agent).into_iter().enumerate();
     let shares = shares.map(|(place, agent)| {
-        let of = |metric: &Metric| metric.agent == agent;
-        let groups = by_x(&run.points("train", "groups", of));
-        let share = |point: Point| Point { y: point.y / value(&groups, &point).max(1.0), ..point };
-        let points = run.points("train", "groups_flat", of).into_iter().map(share).collect();
+        let points = run.points("train", "flat", |metric| metric.agent == agent);
         Series { dash: place, ..Series::new(agent, Color::Of(place), points) }
     });
     let shares = shares.collect();
     kept(vec![
         Chart::new("groups", "Groups of each step", "", series).bars(ValueUnit::Count),
-        Chart::new("flat-groups", "Share of flat groups by role", "", shares).share(),
+        Chart::new(
+            "flat-groups",
+            "Share of flat groups by role",
+            "Groups in which all advantages are 0, by the rewards, a gate or the credit rule: they teach nothing.",
+            shares,
+        )
+        .share(),
     ])
 }
 

@@ -8,7 +8,7 @@ use crate::chart::{Chart, Color, Point, Series, ValueUnit};
 use crate::methods::MethodRuns;
 use crate::metrics::Metric;
 
-/// Which column of the metrics a chart has a curve for each value of.
+/// The metrics column whose values are a chart's curves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Column {
     Agent,
@@ -28,7 +28,7 @@ impl Column {
 pub struct Drawn<'a> {
     /// The runs.
     pub runs: &'a [RunMetrics<'a>],
-    /// Which of them are seeds of one method.
+    /// The runs that are seeds of one method.
     pub methods: &'a [MethodRuns],
     agents: Vec<&'a str>,
     policies: Vec<&'a str>,
@@ -85,6 +85,14 @@ const ROWS: &[Row] = &[
         "Advantage against success",
         "Correlation of the played candidates’ advantage with the success of their episodes. Near 0, what a role is taught has little to do with solving the task.",
         "advantage_success",
+        Column::Agent,
+        plain,
+    ),
+    (
+        "anchor-size",
+        "Anchor size by role",
+        "Samples of a task that share a prompt, which GiGPO compares. Near 1 it compares nothing.",
+        "anchor_size",
         Column::Agent,
         plain,
     ),
@@ -178,7 +186,7 @@ impl<'a> Drawn<'a> {
         Drawn { runs, methods, agents, policies, dashed }
     }
 
-    /// Whether several runs are drawn together.
+    /// True if several runs are drawn together.
     pub fn has_several(&self) -> bool {
         self.runs.len() > 1
     }
@@ -231,6 +239,9 @@ impl<'a> Drawn<'a> {
     /// A curve for each method and value of a column. One run: a color for each value. Several: a color for each method and a dash for
     /// each value, the same in all charts.
     fn curves(&self, metric: &'a str, column: Column) -> Vec<Series> {
+        // What `update` measures by agent is drawn so.
+        let by_agent = self.runs.iter().any(|run| !run.values("train", metric, |one| &one.agent).is_empty());
+        let column = if by_agent { Column::Agent } else { column };
         let values = if column == Column::Agent { &self.agents } else { &self.policies };
         let mut series = Vec::new();
         for (index, method) in self.methods.iter().enumerate() {

@@ -105,7 +105,7 @@ pub struct Chart {
     pub x: &'static str,
     /// What its values are.
     pub unit: ValueUnit,
-    /// Whether the vertical axis is logarithmic; only where a value is above 0.
+    /// True if the vertical axis is logarithmic; needs a value above 0.
     pub log: bool,
     /// True if the vertical axis goes from 0 to 1.
     pub whole: bool,

@@ -60,6 +60,8 @@ fn samples(step: u64) -> String {
 
 fn metrics(step: u64) -> String {
     let metrics = json!({"type": "metrics", "v": 1, "step": step, "policy": "shared", "loss": 0.5, "kl": null, "grad_norm": 1.0,
+        "agents": ["tool", "planner"], "by_agent": {"tool": {"entropy": 1.5, "clip_ratio": 0.25, "grad_norm": 0.75},
+            "planner": {"entropy": null, "clip_ratio": 0.0, "grad_norm": 0.0}},
         "sampling/logp_difference_max": 1e-5, "timing": {"training_seconds": 0.25}});
     let end = json!({"type": "end", "v": 1, "stage": "update", "ok": true, "timing": {"seconds": 2.0, "reading_seconds": 1.5}});
     format!("{metrics}\n{end}\n")
@@ -233,6 +235,15 @@ fn the_table_accounts_for_every_group() {
         "made-by-hand,2,train,,,tool,advantage_mass,1,,",
         "made-by-hand,2,train,,,planner,advantage_mass,0,,",
         "made-by-hand,2,train,,,tool,variance_within_state,1,,",
+        // By hand: advantages of -0.25 and 0.5, and of 0 and 0.
+        "made-by-hand,2,train,,,tool,flat,0,,",
+        "made-by-hand,2,train,,,planner,flat,1,,",
+        "made-by-hand,2,train,,,tool,advantage_mean,0.125,,",
+        "made-by-hand,2,train,,,tool,advantage_largest,0.5,,",
+        "made-by-hand,2,train,,,tool,entropy,1.5,,",
+        "made-by-hand,2,train,,,tool,clip_ratio,0.25,,",
+        "made-by-hand,2,train,,,planner,grad_norm,0,,",
+        "made-by-hand,2,train,,shared,,grad_norm,1,,",
         "made-by-hand,2,train,,,planner,prompt_tokens,2,,",
         "made-by-hand,2,train,,,planner,completion_tokens,4,,",
         "made-by-hand,2,train,,shared,,sampling/logp_difference_max,0.00001,,",
@@ -370,6 +381,8 @@ fn a_run_is_shown_on_the_terminal() {
         "success in training: 0.000 at step 1, 1.000 at step 2",
         "groups     2 seen, 1 flat (50 %), 1 dropped",
         "reward     tool           0.625 ± 0.530",
+        "role       tool         flat 0 %, share 100 %, entropy 1.50, gradient 0.75, clipped 25 %\n",
+        "role       planner      flat 100 %, share 0 %, gradient 0.00, clipped 0 %\n",
         "agreement  1.0e-5 nats between sampler and trainer at most",
         "speed      8 tokens, 5 tokens/s, rollout 1.50 s, update 0.50 s",
         "episode    2.0 solved, 1 turns, reward 1.500, t",

@@ -79,6 +79,8 @@ enum Size {
 }
 
 fn main() -> ExitCode {
+    // SAFETY: the first statement of main, so no other thread exists.
+    unsafe { rollout::runtime::set_variables() };
     record::stage::run("generate", || {
         let arguments: Arguments = record::stage::parse();
         measure(&arguments)
@@ -176,6 +178,7 @@ fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Re
         streams: (0..branches).map(branch).collect(),
         max_tokens: tokens,
         sampling: SamplingParams::PLAIN,
+        stop: None,
     }
 }
 

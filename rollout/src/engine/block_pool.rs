@@ -15,10 +15,10 @@ pub struct CacheConfig {
     pub blocks: usize,
     /// Tokens per block.
     pub block_size: usize,
-    /// How branches continue their prompt.
+    /// How a branch continues its prompt.
     pub fork: Fork,
-    /// True if a block takes memory only once it is used. Idle cached blocks are then at most a third of those used:
-    /// clearing new memory costs more than most cached prompts save.
+    /// True if a block takes memory only once it is used. Idle cached blocks are then limited to a third of
+    /// the used blocks, because clearing new memory costs more than most cached prompts save.
     pub lazy: bool,
 }
 
@@ -40,11 +40,11 @@ pub struct BlockPool {
     references: Vec<u32>,
     /// Unreferenced blocks without cached content; the next one to use is last.
     free: Vec<u32>,
-    /// Blocks that were used at least once: those below this number.
+    /// Blocks below this number have been used at least once.
     used: usize,
     /// Prefix cache.
     cached: HashMap<Key, Node>,
-    /// Where a cached block is in it, and since when the block is unreferenced.
+    /// Each cached block's place in the prefix cache, and the time since when it is unreferenced.
     entries: HashMap<u32, Entry>,
     /// Cached blocks without references, in the order in which they lost the last one.
     idle: BTreeMap<u64, u32>,
@@ -56,9 +56,10 @@ type Key = (Parent, Box<[u32]>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Parent {
-    /// Nothing: the block begins a prompt under an adapter, or under the base model.
+    /// The root: the block begins a prompt, under an adapter or the base model.
     Root(Option<u32>),
-    /// A cached block. Node ids are never reused, unlike blocks, so nothing is found behind an evicted one.
+    /// A cached block. Node ids, unlike blocks, are never reused, so the children of an
+    /// evicted block cannot be found.
     Node(u64),
 }
 
@@ -91,7 +92,6 @@ impl BlockPool {
         pool
     }
 
-    /// Its size.
     pub fn config(&self) -> CacheConfig {
         self.config
     }
@@ -114,11 +114,11 @@ impl BlockPool {
         self.free.splice(0..0, (first as u32..self.config.blocks as u32).rev());
     }
 
-    /// A block with one reference. The most recently freed comes first, as it may still be in the processor's caches;
-    /// cached content is evicted when nothing is free, or instead of using new memory.
+    /// Allocates a block with one reference. Prefers the most recently freed block, which may still be in the
+    /// processor's caches. If no block is free, or instead of using new memory, it evicts cached content.
     ///
     /// # Panics
-    /// None is available; the scheduler admits no more than fits.
+    /// If none is available; the scheduler admits only what fits.
     pub fn alloc(&mut self) -> u32 {
         let new = self.free.last().is_some_and(|&block| block as usize == self.used);
         let full = self.config.lazy && new && self.idle.len() * 3 > self.used;
@@ -141,7 +141,7 @@ impl BlockPool {
         }
     }
 
-    /// Drops a reference. Without any, the block is free, or idle if it is cached.
+    /// Drops a reference. A block without references becomes free, or idle if it is cached.
     pub fn release(&mut self, block: u32) {
         let references = &mut self.references[block as usize];
         assert!(*references > 0, "block {block} is free and cannot be released");
@@ -159,8 +159,8 @@ impl BlockPool {
         }
     }
 
-    /// The cached blocks that `tokens` begins with under an adapter; never all tokens, so that at least one is left to
-    /// compute.
+    /// The cached blocks that hold a prefix of `tokens` under an adapter; never all tokens, so that at
+    /// least one is left to compute.
     pub fn lookup(&self, adapter: Option<u32>, tokens: &[u32]) -> Vec<u32> {
         let mut found = Vec::new();
         let mut parent = Parent::Root(adapter);
@@ -178,8 +178,8 @@ impl BlockPool {
         for (part, &block) in tokens.chunks_exact(self.config.block_size).zip(blocks) {
             let key: Key = (parent, part.into());
             let node = match self.cached.get(&key) {
-                // Another block has the same tokens. Later blocks of this sequence must not depend on a block
-                // that we do not reference.
+                // Another block caches the same tokens. Later blocks of this sequence must not depend on a
+                // block that we do not reference.
                 Some(node) if node.block != block => return,
                 Some(node) => *node,
                 None => {
@@ -194,7 +194,7 @@ impl BlockPool {
         }
     }
 
-    /// Forgets the content of the block that has been idle for longest.
+    /// Evicts the block that has been idle longest.
     fn evict(&mut self) -> Option<u32> {
         let (_, block) = self.idle.pop_first()?;
         if let Some(entry) = self.entries.remove(&block) {

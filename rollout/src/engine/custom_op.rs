@@ -1,6 +1,7 @@
 //! Custom operators, through ONNX Runtime's C interface.
 //!
-//! The wrapper crate's kernels take `&mut`; these take a shared reference, so one session may run on many threads.
+//! The kernels of the wrapper crate take `&mut`; these take a shared reference, so that one session
+//! can run on many threads.
 
 use super::onnx::check;
 use ort::sys::*;
@@ -10,15 +11,15 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// The kernel of an operator, made for each of its nodes.
+/// An operator's kernel; one instance per node.
 pub trait Kernel: Sized {
-    /// What all kernels of a session have in common.
+    /// State shared by all kernels of a session.
     type Shared;
     /// The operator's name.
     const NAME: &'static CStr;
-    /// Inputs, of which only the first is required.
+    /// Number of inputs; only the first is required.
     const INPUTS: usize;
-    /// Outputs, of which only the first is required.
+    /// Number of outputs; only the first is required.
     const OUTPUTS: usize = 1;
 
     fn input_type(_index: usize) -> ONNXTensorElementDataType {
@@ -49,17 +50,17 @@ impl<S> Operator<S> {
         Operator { base: description::<K>(), shared }
     }
 
-    /// The operator of a kernel that computes in a GPU's memory: its tensors are there.
+    /// The operator of a kernel that computes on a GPU, with its tensors in GPU memory.
     pub fn on_cuda<K: Kernel<Shared = S>>(shared: S) -> Operator<S> {
         let base = OrtCustomOp { GetExecutionProviderType: Some(cuda_provider), ..description::<K>() };
         Operator { base, shared }
     }
 }
 
-/// Operators as a session knows them. Must outlive every session that it was registered with.
+/// A set of operators to register with sessions. Must outlive them.
 pub struct Domain<S> {
     domain: *mut OrtCustomOpDomain,
-    /// ONNX Runtime keeps their addresses: the vector never grows.
+    /// ONNX Runtime keeps their addresses, so the vector never grows.
     _operators: Vec<Operator<S>>,
 }
 
@@ -83,7 +84,7 @@ impl<S> Domain<S> {
         Ok(made)
     }
 
-    /// Makes the operators known to a session.
+    /// Registers the operators with a session.
     pub fn register(&self, options: *mut OrtSessionOptions) -> Result<()> {
         // SAFETY: the options belong to a live builder.
         unsafe { check((ort::api().AddCustomOpDomain)(options, self.domain)) }
@@ -213,7 +214,7 @@ unsafe extern "system" fn destroy<K: Kernel>(kernel: *mut c_void) {
 /// A callback's result.
 pub type Outcome<T> = std::result::Result<T, String>;
 
-/// Runs a callback; an error or a panic becomes an error of ONNX Runtime, which names the node.
+/// Runs a callback. An error or panic becomes an ONNX Runtime error, which names the node.
 fn guarded(callback: impl FnOnce() -> Outcome<()>) -> OrtStatusPtr {
     let message = match catch_unwind(AssertUnwindSafe(callback)) {
         Ok(Ok(())) => return OrtStatusPtr(ptr::null_mut()),
@@ -234,10 +235,10 @@ fn checked(status: OrtStatusPtr) -> Outcome<()> {
 pub struct Node(*const OrtKernelInfo);
 
 impl Node {
-    /// An integer attribute, not negative.
+    /// A non-negative integer attribute.
     pub fn integer(&self, name: &CStr) -> Outcome<usize> {
         let mut value = 0;
-        // SAFETY: only `create` makes one, of the node that ONNX Runtime is making; so below.
+        // SAFETY: only `create` constructs a `Node`, for the node that ONNX Runtime is creating; also below.
         checked(unsafe { (ort::api().KernelInfoGetAttribute_int64)(self.0, name.as_ptr(), &mut value) })?;
         usize::try_from(value).map_err(|_| format!("attribute {name:?} is {value}"))
     }
@@ -255,10 +256,10 @@ impl Node {
 pub struct Call(*mut OrtKernelContext);
 
 impl Call {
-    /// Shape and address of an input of element type `T`; `None` where it is absent.
+    /// Shape and address of an input of element type `T`; `None` if it is absent.
     pub fn input<T>(&self, index: usize) -> Outcome<Option<(&[i64], *mut T)>> {
         let mut value = ptr::null();
-        // SAFETY: only `compute` makes one, of the call that ONNX Runtime is making; so below.
+        // SAFETY: only `compute` constructs a `Call`, for the call that ONNX Runtime is making; also below.
         checked(unsafe { (ort::api().KernelContext_GetInput)(self.0, index, &mut value) })?;
         if value.is_null() { Ok(None) } else { tensor(value).map(Some) }
     }
@@ -290,9 +291,9 @@ impl Call {
     }
 }
 
-/// Shape and address of a tensor that ONNX Runtime gave. The shape lives as long as the tensor.
+/// Shape and address of a tensor of ONNX Runtime. The shape lives as long as the tensor.
 fn tensor<'a, T>(value: *const OrtValue) -> Outcome<(&'a [i64], *mut T)> {
-    // SAFETY: the value is one of the call that is being made.
+    // SAFETY: the value belongs to the current call.
     unsafe {
         let api = ort::api();
         let (mut element, mut shape, mut count) = (FLOAT, ptr::null(), 0);

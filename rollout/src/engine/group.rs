@@ -1,10 +1,12 @@
-//! A request under way: its prompt in the KV cache, then its branches, which share the prompt's blocks.
+//! A request in progress: its prompt in the KV cache, then its branches, which share the prompt's blocks.
 
 use super::batch::{Batch, NextToken, SampleRequest};
 use super::block_pool::{BlockPool, CacheConfig, Fork};
 use super::request::{Completion, Request, SampledToken, SamplingParams};
 use super::sequence::Sequence;
+use super::stop::StopStrings;
 use record::philox::Stream;
+use std::sync::Arc;
 
 /// One branch.
 #[derive(Debug)]
@@ -12,7 +14,16 @@ struct Branch {
     source: Source,
     sequence: Sequence,
     completion: Completion,
+    /// The newest bytes of its text, which may begin a stop string.
+    tail: Vec<u8>,
     done: bool,
+}
+
+/// What ends a completion.
+struct Ends<'a> {
+    stop_ids: &'a [u32],
+    stop: Option<&'a StopStrings>,
+    max_tokens: usize,
 }
 
 /// Where a branch's tokens come from.
@@ -20,7 +31,7 @@ struct Branch {
 pub enum Source {
     /// Sampled with the branch's random numbers.
     Sampled(Stream),
-    /// Given: the branch only scores them.
+    /// Given tokens, which the branch only scores.
     Given(Vec<u32>),
 }
 
@@ -33,15 +44,16 @@ impl Branch {
         }
     }
 
-    /// Appends its next token; it is done after one of `stop_ids` or `max_tokens` of them.
-    fn append(&mut self, token: SampledToken, stop_ids: &[u32], max_tokens: usize) {
+    /// Appends its next token, and ends the completion if that is to be its last.
+    fn append(&mut self, token: SampledToken, ends: &Ends<'_>) {
         let completion = &mut self.completion;
         completion.ids.push(token.id);
         completion.logprobs.push(token.logprob);
         self.done = match &self.source {
             Source::Sampled(_) => {
-                completion.stopped = stop_ids.contains(&token.id);
-                completion.stopped || completion.ids.len() == max_tokens
+                completion.stopped = ends.stop_ids.contains(&token.id)
+                    || ends.stop.is_some_and(|stop| stop.completed_by(&mut self.tail, token.id));
+                completion.stopped || completion.ids.len() == ends.max_tokens
             }
             Source::Given(ids) => completion.ids.len() == ids.len(),
         };
@@ -53,27 +65,29 @@ impl Branch {
 pub struct Group {
     id: u64,
     prompt: Vec<u32>,
-    /// The prompt as far as it is in the cache; empty once the branches reference it.
+    /// The part of the prompt in the cache; empty once the branches reference it.
     stored: Sequence,
     branches: Vec<Branch>,
     max_tokens: usize,
     sampling: SamplingParams,
+    stop: Option<Arc<StopStrings>>,
     adapter: Option<u32>,
 }
 
 impl Group {
-    /// A request's group on one of the engine's adapters, or on the base model. Its branches are `sources`; given ones have
-    /// at least one token and at most `request.max_tokens`.
+    /// A request's group, under one of the engine's adapters or the base model. It has a branch for each of
+    /// `sources`; given branches have between 1 and `request.max_tokens` tokens.
     pub fn new(adapter: Option<u32>, request: Request, sources: impl Iterator<Item = Source>) -> Group {
-        let Request { id, prompt, max_tokens, sampling, .. } = request;
+        let Request { id, prompt, max_tokens, sampling, stop, .. } = request;
         let branch = |source| Branch {
             source,
             sequence: Sequence::default(),
             completion: Completion::default(),
+            tail: Vec::new(),
             done: false,
         };
         let branches = sources.map(branch).collect();
-        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, adapter }
+        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, stop, adapter }
     }
 
     /// Returns true if its branches have their first token.
@@ -81,12 +95,12 @@ impl Group {
         self.branches.iter().any(|branch| !branch.completion.ids.is_empty())
     }
 
-    /// Branches that still generate.
+    /// Number of branches that still generate.
     pub fn live(&self) -> usize {
         self.branches.iter().filter(|branch| !branch.done).count()
     }
 
-    /// Begins with the blocks of its prompt that are cached.
+    /// Takes the cached blocks of its prompt.
     pub fn begin(&mut self, pool: &mut BlockPool) {
         self.stored = Sequence::beginning(pool.lookup(self.adapter, &self.prompt), pool);
     }
@@ -101,7 +115,7 @@ impl Group {
         let cache = pool.config();
         if self.has_begun() {
             let end = branch_blocks(&cache, self.prompt.len(), self.max_tokens);
-            // Under copy-on-write the last block may have to be copied.
+            // With copy-on-write the last block may be copied.
             let copies = usize::from(cache.fork == Fork::CopyOnWrite);
             let live = self.branches.iter().filter(|branch| !branch.done);
             return live.map(|branch| end - branch.sequence.blocks().len() + copies).sum();
@@ -110,12 +124,13 @@ impl Group {
         all - self.stored.blocks().len()
     }
 
-    /// Tokens of its prompt that are still to be run.
+    /// Prompt tokens that are not computed yet.
     pub fn prompt_left(&self) -> usize {
         self.prompt.len() - self.stored.tokens()
     }
 
-    /// Adds up to `budget` more tokens of the prompt to the batch; how many, and whether that completes it.
+    /// Adds up to `budget` more prompt tokens to the batch. Returns their number, and whether
+    /// that completes the prompt.
     pub fn add_prompt(&mut self, budget: usize, pool: &mut BlockPool, batch: &mut Batch) -> (usize, bool) {
         let begin = self.stored.tokens();
         let count = self.prompt_left().min(budget);
@@ -154,7 +169,7 @@ impl Group {
         batch.end_group(first, prefix, true);
     }
 
-    /// Gives every branch its first token; from then on the branches reference the prompt.
+    /// Gives every branch its first token; after that the branches reference the prompt.
     pub fn first_tokens(
         &mut self,
         tokens: &mut impl Iterator<Item = SampledToken>,
@@ -162,8 +177,9 @@ impl Group {
         pool: &mut BlockPool,
     ) {
         pool.insert(self.adapter, self.stored.blocks(), &self.prompt);
+        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
         for (branch, token) in self.branches.iter_mut().zip(tokens) {
-            branch.append(token, stop_ids, self.max_tokens);
+            branch.append(token, &ends);
             if !branch.done {
                 branch.sequence = self.stored.fork(pool);
             }
@@ -178,11 +194,13 @@ impl Group {
         stop_ids: &[u32],
         pool: &mut BlockPool,
     ) {
+        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
         for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
             let Some(token) = tokens.next() else { return };
-            branch.append(token, stop_ids, self.max_tokens);
+            branch.append(token, &ends);
             if branch.done {
-                // The next turn's prompt may continue this one. With a gap the blocks do not line up with it.
+                // The next turn's prompt may continue this sequence. With `NewBlock` there is a gap, so
+                // its blocks would not align.
                 if pool.config().fork == Fork::CopyOnWrite {
                     let mut tokens = self.prompt.clone();
                     tokens.extend_from_slice(&branch.completion.ids);
@@ -194,13 +212,13 @@ impl Group {
         }
     }
 
-    /// Its id and its completions.
+    /// The request's id and its completions.
     pub fn finish(self) -> (u64, Vec<Completion>) {
         (self.id, self.branches.into_iter().map(|branch| branch.completion).collect())
     }
 }
 
-/// Blocks of a branch at its longest, including its prompt.
+/// Blocks of a branch at its longest, including the prompt.
 fn branch_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize) -> usize {
     let size = cache.block_size;
     match cache.fork {
@@ -209,7 +227,7 @@ fn branch_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize) -> usize
     }
 }
 
-/// The most blocks that a group needs: its prompt's, and for each branch those that the branches do not share.
+/// The most blocks that a group needs: the prompt's, plus each branch's unshared ones.
 pub fn group_blocks(cache: &CacheConfig, prompt: usize, max_tokens: usize, branches: usize) -> usize {
     let size = cache.block_size;
     let shared = match cache.fork {

@@ -19,6 +19,7 @@ pub mod request;
 pub mod scheduler;
 pub mod sequence;
 pub mod service;
+pub mod stop;
 #[cfg(test)]
 mod tests;
 pub mod timings;

@@ -1,4 +1,4 @@
-//! ONNX Runtime's C interface: tensors over memory that we allocate, error conversion, and session options.
+//! ONNX Runtime's C interface: tensors over memory that we allocate, errors, and session options.
 
 use crate::runtime;
 use half::{bf16, f16};
@@ -12,10 +12,10 @@ use record::failure::{Failure, Result};
 use std::ffi::CStr;
 use std::ptr;
 
-/// Where tensors are.
+/// The location of tensors.
 pub struct Memory(*mut OrtMemoryInfo);
 
-// SAFETY: the description is never changed after it was made.
+// SAFETY: the description is immutable.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -87,7 +87,7 @@ impl Element for f16 {
 /// A tensor over borrowed memory.
 pub struct Tensor(*mut OrtValue);
 
-// SAFETY: the handle is never changed after it was made; what may be done with the memory is its owner's matter.
+// SAFETY: the handle is immutable; the owner controls access to the memory.
 unsafe impl Send for Tensor {}
 // SAFETY: as above.
 unsafe impl Sync for Tensor {}
@@ -114,7 +114,6 @@ impl Tensor {
         Ok(Tensor(value))
     }
 
-    /// The handle.
     pub fn pointer(&self) -> *mut OrtValue {
         self.0
     }
@@ -148,9 +147,8 @@ pub fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::work(format!("ONNX Runtime: {}", words.join(" ")))
 }
 
-/// How every session is opened. One thread per run: parallel work is over groups and needs no barriers. Shapes
-/// change from run to run, so memory patterns would be kept and never used. Errors come back as a status, so nothing
-/// is logged.
+/// Options for all sessions. One thread per run: parallelism is over groups and needs no barriers. No memory
+/// patterns, because shapes change from run to run. No logging, because errors are returned as a status.
 pub fn session_builder() -> Result<SessionBuilder> {
     let environment = runtime::environment()?;
     let configured = || -> ort::Result<SessionBuilder> {

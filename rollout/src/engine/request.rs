@@ -3,8 +3,10 @@
 //! A request is one group: a prompt and K branches sampled from it. Nothing here knows of tasks, agents or
 //! turns.
 
+use super::stop::StopStrings;
 use record::failure::{Failure, Result};
 use record::philox::Stream;
+use std::sync::Arc;
 
 /// How a token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,6 +17,8 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Keep only this many of the likeliest tokens; 0 keeps all.
     pub top_k: u32,
+    /// Keep only tokens at least this likely relative to the likeliest; 0 keeps all. Applied after the other two.
+    pub min_p: f32,
     /// Take the likeliest token, the lowest id among equals.
     pub greedy: bool,
 }
@@ -22,14 +26,14 @@ pub struct SamplingParams {
 impl SamplingParams {
     /// Plain sampling from the model's unmodified distribution.
     pub const PLAIN: SamplingParams =
-        SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
+        SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, min_p: 0.0, greedy: false };
 
     /// Refuses values out of range, by the flags that set them.
     ///
     /// # Errors
-    /// 2 for a temperature or a top-p out of range.
+    /// 2 for a temperature, a top-p or a min-p out of range.
     pub fn check(&self) -> Result<()> {
-        let SamplingParams { temperature, top_p, .. } = *self;
+        let SamplingParams { temperature, top_p, min_p, .. } = *self;
         if !(temperature > 0.0 && temperature.is_finite() && temperature.recip().is_finite()) {
             return Err(Failure::usage(format!("--temperature {temperature}: must be above 0"))
                 .hint("for the most likely token every time use --greedy"));
@@ -37,6 +41,11 @@ impl SamplingParams {
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Failure::usage(format!("--top-p {top_p}: must be above 0 and at most 1"))
                 .hint("1 samples from all tokens"));
+        }
+        if !(0.0..=1.0).contains(&min_p) {
+            return Err(Failure::usage(format!("--min-p {min_p}: must be from 0 to 1")).hint(
+                "0 samples from all tokens, 0.05 from those at least a twentieth as likely as the likeliest",
+            ));
         }
         Ok(())
     }
@@ -55,6 +64,8 @@ pub struct Request {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
+    /// Texts that end a completion.
+    pub stop: Option<Arc<StopStrings>>,
 }
 
 /// What one branch generated.
@@ -64,7 +75,7 @@ pub struct Completion {
     pub ids: Vec<u32>,
     /// For each id, log-softmax(logits / temperature) in nats before any truncation (greedy: temperature 1).
     pub logprobs: Vec<f32>,
-    /// True if a stop token ended it rather than the length limit.
+    /// True if a stop token or a stop string ended it rather than the length limit.
     pub stopped: bool,
 }
 

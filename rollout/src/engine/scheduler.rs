@@ -1,11 +1,11 @@
-//! Decides which groups run: one model run after another advances all of them.
+//! Schedules groups: each model run advances all groups in its batch.
 //!
-//! A batch holds the newest token of each live branch and, while prompts wait, up to a budget of their
-//! tokens; long prompts are prefilled in chunks. Groups are admitted while all blocks that they may come to
-//! need are available, so no group is ever preempted. On a device a run holds either prompts or newest
-//! tokens: only runs of newest tokens replay CUDA graphs, and prompts gather until a run of them is worth its
-//! time. A group's result does not depend on the other groups of a batch or on the prefix cache, provided
-//! that the model runner's arithmetic does not.
+//! A batch holds the newest token of each live branch and, while prompts wait, prompt tokens up to a
+//! budget; long prompts are prefilled in chunks. A group is admitted only if all blocks that it may ever
+//! need are available, so no group is preempted. On a device a run holds either prompts or newest tokens,
+//! because only decoding replays CUDA graphs; prompts are collected until a run is worth its time. A
+//! group's result does not depend on the other groups in a batch or on the prefix cache, provided that the
+//! model runner's arithmetic does not.
 
 use super::batch::Batch;
 use super::block_pool::{BlockPool, CacheConfig};
@@ -19,38 +19,40 @@ use std::time::Instant;
 
 /// A model runner: runs the model over a batch and samples the tokens that it requests.
 pub trait Runner {
-    /// The tokens of `batch.requests`, in their order.
+    /// The sampled tokens for `batch.requests`, in their order.
     ///
     /// # Errors
-    /// The model failed, or its logits are not numbers.
+    /// The model fails, or its logits are not finite numbers.
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>>;
 
-    /// Leaves the device to others until [`Runner::reload`]. Whether it is to be kept for that.
+    /// Frees the device for others until [`Runner::reload`]. Returns false if the runner
+    /// should be dropped instead.
     ///
     /// # Errors
-    /// The device failed.
+    /// The device fails.
     fn release(&mut self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Goes on with other versions of its policies, after [`Runner::release`]. False where that takes another runner.
+    /// Loads other versions of its policies after [`Runner::release`]. Returns false if
+    /// that needs a new runner.
     ///
     /// # Errors
-    /// Files that are missing, damaged or not implemented; a device that fails.
+    /// Files are missing, damaged or not supported; the device fails.
     fn reload(&mut self, _policies: &[Policy]) -> Result<bool> {
         Ok(false)
     }
 
-    /// Its CUDA graphs since the last call.
+    /// Counts of its CUDA graphs since the last call.
     fn take_graph_counts(&mut self) -> GraphCounts {
         GraphCounts::default()
     }
 }
 
-/// The most runs of newest tokens that a prompt waits for others to come.
+/// Most decoding runs that a prompt waits for others to arrive.
 const PATIENCE: usize = 16;
 
-/// What a scheduler may do.
+/// Limits of a scheduler.
 #[derive(Debug, Clone)]
 pub struct SchedulerConfig {
     /// The most sequences in one run.
@@ -59,12 +61,12 @@ pub struct SchedulerConfig {
     pub prompt_tokens: usize,
     /// Size of the KV cache.
     pub cache: CacheConfig,
-    /// True if a run holds either tokens of prompts or newest tokens. Otherwise it holds both, but branches wait while prompts
-    /// use up the budget: later batches are then fuller.
+    /// True if a run holds either prompt tokens or newest tokens. Otherwise a run holds both, but branches
+    /// wait while prompts use up the budget, so that later batches are fuller.
     pub separate: bool,
-    /// True if a group that is too large still runs, alone, with blocks beyond the cache's size.
+    /// True if a group larger than the cache still runs, alone, with blocks beyond the cache's size.
     pub expandable: bool,
-    /// Positions of the model.
+    /// Context length of the model.
     pub positions: usize,
     /// Tokens of the vocabulary.
     pub vocabulary: usize,
@@ -73,11 +75,12 @@ pub struct SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    /// Returns true if a request can be served.
+    /// Checks that a request can be served.
     ///
     /// # Errors
-    /// An empty prompt, no branch, no token to generate, a token outside the vocabulary, more tokens than the model
-    /// has positions for or than the cache can ever hold, or sampling parameters out of range.
+    /// The prompt is empty; there are no branches or no tokens to generate; a token is outside the
+    /// vocabulary; the sequence exceeds the model's context or the whole cache; or sampling
+    /// parameters are out of range.
     pub fn check(&self, request: &Request) -> Result<()> {
         request.sampling.check()?;
         if let Some(id) = request.prompt.iter().find(|&&id| id as usize >= self.vocabulary) {
@@ -114,7 +117,7 @@ impl SchedulerConfig {
     }
 }
 
-/// Generates for any number of groups. After an error it must not be used again.
+/// Generates for any number of groups. Unusable after an error.
 pub struct Scheduler<R> {
     runner: R,
     config: SchedulerConfig,
@@ -122,19 +125,19 @@ pub struct Scheduler<R> {
     waiting: VecDeque<Group>,
     active: Vec<Group>,
     batch: Batch,
-    /// Active groups in the batch by index, those with complete prompts first.
+    /// Indices of the batch's groups, those with complete prompts first.
     prefilled: Vec<usize>,
     decoding: Vec<usize>,
     gathering: Gathering,
     timings: PhaseTimings,
 }
 
-/// Prompts that wait for others to come, while other branches get tokens.
+/// Prompts that wait for more prompts, while other branches decode.
 #[derive(Debug, Default)]
 struct Gathering {
     /// Runs that they have waited.
     runs: usize,
-    /// Tokens that their branches would have got in these.
+    /// Tokens that their branches would have got meanwhile.
     tokens: usize,
 }
 
@@ -155,11 +158,11 @@ impl<R: Runner> Scheduler<R> {
         }
     }
 
-    /// Queues a group for one of the engine's adapters, or for the base model. It waits until there are rows and blocks
-    /// for it.
+    /// Queues a group for one of the engine's adapters, or for the base model. It waits until there
+    /// are rows and blocks for it.
     ///
     /// # Errors
-    /// As [`SchedulerConfig::check`]. The scheduler stays usable.
+    /// See [`SchedulerConfig::check`]. The scheduler stays usable.
     pub fn submit(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
         self.config.check(&request)?;
         let sources: Vec<Source> = request.streams.iter().map(|&stream| Source::Sampled(stream)).collect();
@@ -167,21 +170,21 @@ impl<R: Runner> Scheduler<R> {
         Ok(())
     }
 
-    /// What it may do.
     pub fn config(&self) -> &SchedulerConfig {
         &self.config
     }
 
-    /// Where the time went since the last call.
+    /// Time by phase since the last call.
     pub fn take_timings(&mut self) -> PhaseTimings {
         let graphs = self.runner.take_graph_counts();
         PhaseTimings { graphs, ..std::mem::take(&mut self.timings) }
     }
 
-    /// Leaves the device, with an empty KV cache; whether the scheduler is to be kept for [`Scheduler::reload`].
+    /// Empties the KV cache and frees the device. Returns true if the scheduler can be kept
+    /// for [`Scheduler::reload`].
     ///
     /// # Errors
-    /// As [`Runner::release`].
+    /// See [`Runner::release`].
     pub fn release(&mut self) -> Result<bool> {
         self.waiting.clear();
         self.active.clear();
@@ -189,24 +192,25 @@ impl<R: Runner> Scheduler<R> {
         self.runner.release()
     }
 
-    /// Goes on with other versions of its policies.
+    /// Loads other versions of its policies.
     ///
     /// # Errors
-    /// As [`Runner::reload`].
+    /// See [`Runner::reload`].
     pub fn reload(&mut self, policies: &[Policy], stop_ids: &[u32]) -> Result<bool> {
         self.config.stop_ids = stop_ids.to_vec();
         self.runner.reload(policies)
     }
 
-    /// Whether no group is waiting or under way.
+    /// Returns true if no group is queued or in progress.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.active.is_empty()
     }
 
-    /// Runs the model once and returns the groups that this finished, as (request id, completions in branch order).
+    /// Runs the model once. Returns the groups that are finished, as (request id,
+    /// completions in branch order).
     ///
     /// # Errors
-    /// The model failed, or its logits are not numbers.
+    /// The model fails, or its logits are not finite numbers.
     pub fn advance(&mut self) -> Result<Vec<(u64, Vec<Completion>)>> {
         self.admit();
         if self.active.is_empty() {
@@ -226,7 +230,8 @@ impl<R: Runner> Scheduler<R> {
         Ok(self.active.extract_if(.., |group| group.live() == 0).map(Group::finish).collect())
     }
 
-    /// Admits groups, in order, while there are rows and blocks for all that they may come to need.
+    /// Admits groups, in order, while there are enough rows and blocks for everything
+    /// that they may ever need.
     fn admit(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -249,7 +254,7 @@ impl<R: Runner> Scheduler<R> {
         }
     }
 
-    /// Fills the batch of the next run; how many of its rows are tokens of prompts.
+    /// Fills the next run's batch; returns the number of prompt tokens in it.
     fn schedule(&mut self) -> usize {
         let separate = self.config.separate;
         let prompts = !separate || self.prompts_are_due();
@@ -277,8 +282,8 @@ impl<R: Runner> Scheduler<R> {
     }
 
     /// Returns true if the next run is for prompts. They wait while more may come, because a run of a few
-    /// prompts takes about as long as a run that gives each branch a token. Prompts are due when they fill a
-    /// run, or when waiting has cost that many tokens.
+    /// prompts takes about as long as decoding one token for each branch. They are due when they fill a run,
+    /// or when waiting has cost as much decoding as a run.
     fn prompts_are_due(&mut self) -> bool {
         let (begun, waiting): (Vec<&Group>, Vec<&Group>) =
             self.active.iter().partition(|group| group.has_begun());
@@ -304,12 +309,10 @@ impl<R> Scheduler<R> {
         self.waiting.push_back(group);
     }
 
-    /// Its blocks.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    /// What runs the model.
     pub fn runner(&mut self) -> &mut R {
         &mut self.runner
     }

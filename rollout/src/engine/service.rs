@@ -1,17 +1,18 @@
-//! A thread that runs models, for the threads that play episodes: while they score, step environments and make prompts, it
-//! computes.
+//! A thread that runs models for the threads that play episodes, while those score, step
+//! environments and render prompts.
 //!
-//! On the CPU each playing thread has one, which runs its models in turn. On a device one thread runs a model for all of them,
-//! so that their groups share each run. On a GPU a matrix product of another size may sum in another order, so there the
-//! same bytes need the same batches, which threads do not guarantee.
+//! On the CPU each playing thread has such a thread, which runs the models in turn. On a device one
+//! thread runs a model for all of them, so that their groups share runs. On a GPU matrix products of
+//! different sizes may sum in different orders, so identical bytes need identical batches, and
+//! threads do not guarantee those.
 
 use crate::engine::request::{Completion, Request};
 use crate::engine::scheduler::{Runner, Scheduler, SchedulerConfig};
 use crate::engine::timings::PhaseTimings;
-use crate::runtime::no_thread;
+use crate::runtime::spawn_failure;
 use policy::directory::Policy;
 use record::failure::{Failure, Result};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -22,50 +23,57 @@ use std::time::Duration;
 /// How long a client waits for a group before its thread looks for other work.
 const POLL_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// Finished groups, by the client's request ids, or why there will be none any more.
-type Answer = Result<Vec<(u64, Vec<Completion>)>>;
+/// A finished group, by its client and the client's request id, or why there will be none any more.
+type Answer = Result<Finished>;
 
-/// A request, by the index of its model, and where its answer goes.
+struct Finished {
+    client: usize,
+    id: u64,
+    completions: Vec<Completion>,
+}
+
+/// A request, the index of its model, and the channel for its answer.
 struct Submission {
     model: usize,
     adapter: Option<u32>,
     request: Request,
+    client: usize,
     answers: Sender<Answer>,
 }
 
-/// What the thread is asked for.
+/// A message to the thread.
 enum Message {
     Submit(Submission),
-    /// To leave the device; the answer is whether to keep the thread.
+    /// Free the device; answers whether to keep the thread.
     Release(Sender<Result<bool>>),
-    /// To go on with other versions of its one model; the answer is whether it does.
+    /// Load other versions of its only model; answers whether that succeeded.
     Reload(Vec<Policy>, Vec<u32>, Sender<Result<bool>>),
 }
 
-/// The thread. Dropping it waits for the run of a model that is under way; what is not finished then is nobody's.
+/// The thread. Drop waits for the model run in progress and discards unfinished groups.
 pub struct Service {
     messages: Sender<Message>,
     limits: Vec<SchedulerConfig>,
     timings: Arc<Mutex<Vec<PhaseTimings>>>,
-    /// Behind `messages`, which keep it going.
+    /// After `messages`, because the thread ends when that is dropped.
     thread: Thread,
 }
 
-/// A thread that is waited for.
+/// A thread that is joined on drop.
 struct Thread(Option<JoinHandle<()>>);
 
 impl Drop for Thread {
     fn drop(&mut self) {
-        // A panic in it was told to the clients as an end without an answer.
+        // If it panicked, clients saw the end of the channel.
         let _ = self.0.take().map(JoinHandle::join);
     }
 }
 
 impl Service {
-    /// Starts the thread and opens the models in it with `open`.
+    /// Starts the thread, which opens the models with `open`.
     ///
     /// # Errors
-    /// As `open`; 69 where no thread can be started.
+    /// `open` fails; 69: no thread can be started.
     pub fn start<R, F>(open: F) -> Result<Arc<Service>>
     where
         R: Runner + 'static,
@@ -89,24 +97,26 @@ impl Service {
             }
         };
         let thread = std::thread::Builder::new().name("models".to_owned()).spawn(run);
-        let thread = Thread(Some(thread.map_err(|error| no_thread(&error))?));
+        let thread = Thread(Some(thread.map_err(|error| spawn_failure(&error))?));
         let ended = || Failure::work("the models' thread ended while it opened them");
         let limits = outcome.recv().map_err(|_| ended())??;
         Ok(Arc::new(Service { messages, limits, timings, thread }))
     }
 
-    /// Leaves the device to others. Whether the thread is to be kept until [`Service::reload`].
+    /// Frees the device for others. Returns false if the thread should end instead of waiting
+    /// for [`Service::reload`].
     ///
     /// # Errors
-    /// The device failed, or the thread has ended.
+    /// The device fails, or the thread has ended.
     pub fn release(&self) -> Result<bool> {
         self.ask(Message::Release)
     }
 
-    /// Goes on with other versions of the policies of its one model, whose limits stay. False where that takes another thread.
+    /// Loads other versions of the policies of its only model, with the same limits. Returns false if
+    /// that needs a new thread.
     ///
     /// # Errors
-    /// Files that are missing, damaged or not implemented; a device that fails, or the thread has ended.
+    /// Files are missing, damaged or not supported; the device fails; or the thread has ended.
     pub fn reload(&self, policies: &[&Policy], stop_ids: &[u32]) -> Result<bool> {
         let policies = policies.iter().map(|&policy| policy.clone()).collect();
         self.ask(|answer| Message::Reload(policies, stop_ids.to_vec(), answer))
@@ -118,14 +128,16 @@ impl Service {
         outcome.recv().map_err(|_| ended())?
     }
 
-    /// What the scheduler of a model may do.
+    /// The limits of a model's scheduler.
     pub fn limits(&self, model: usize) -> &SchedulerConfig {
         &self.limits[model]
     }
 
-    /// A client for one of its models and one of that model's adapters, or the base model. Answers come to `inbox`.
+    /// A client for one of the models, with an adapter or without. Answers arrive in `inbox`.
     pub fn client(self: &Arc<Self>, model: usize, adapter: Option<u32>, inbox: &Rc<Inbox>) -> Client {
-        Client { service: self.clone(), model, adapter, inbox: inbox.clone() }
+        let number = inbox.clients.borrow().len();
+        inbox.clients.borrow_mut().push(Mailbox::default());
+        Client { service: self.clone(), model, adapter, inbox: inbox.clone(), number }
     }
 
     fn has_ended(&self) -> bool {
@@ -139,7 +151,7 @@ fn serve<R: Runner>(
     queue: &Receiver<Message>,
     timings: &Mutex<Vec<PhaseTimings>>,
 ) {
-    let mut pending_answers: HashMap<u64, (u64, Sender<Answer>)> = HashMap::new();
+    let mut pending_answers: HashMap<u64, (usize, u64, Sender<Answer>)> = HashMap::new();
     let mut last_id = 0;
     loop {
         loop {
@@ -147,10 +159,10 @@ fn serve<R: Runner>(
                 true => queue.recv().map_err(|_| TryRecvError::Disconnected),
                 false => queue.try_recv(),
             };
-            let Submission { model, adapter, mut request, answers } = match next {
+            let Submission { model, adapter, mut request, client, answers } = match next {
                 Ok(Message::Submit(submission)) => submission,
                 Ok(Message::Release(answer)) => {
-                    // Nobody waits for what is still under way.
+                    // Their receivers are gone.
                     pending_answers.clear();
                     let kept = models.iter_mut().map(Scheduler::release).collect::<Result<Vec<bool>>>();
                     let _ = answer.send(kept.map(|kept| kept.into_iter().all(|kept| kept)));
@@ -171,7 +183,7 @@ fn serve<R: Runner>(
             let theirs = std::mem::replace(&mut request.id, last_id);
             match models[model].submit(adapter, request) {
                 Ok(()) => {
-                    pending_answers.insert(last_id, (theirs, answers));
+                    pending_answers.insert(last_id, (client, theirs, answers));
                 }
                 // Clients check before they submit; a client that is gone needs no answer.
                 Err(failure) => drop(answers.send(Err(failure))),
@@ -180,16 +192,16 @@ fn serve<R: Runner>(
         for (index, model) in models.iter_mut().enumerate().filter(|(_, model)| !model.is_idle()) {
             match model.advance() {
                 Ok(finished) => {
-                    // Before the groups go out: the client of the last one may ask for the sum.
+                    // Before the answers go out, because the last client may then ask for the total.
                     lock(timings)[index].add(&model.take_timings());
                     for (id, completions) in finished {
-                        if let Some((theirs, answers)) = pending_answers.remove(&id) {
-                            let _ = answers.send(Ok(vec![(theirs, completions)]));
+                        if let Some((client, id, answers)) = pending_answers.remove(&id) {
+                            let _ = answers.send(Ok(Finished { client, id, completions }));
                         }
                     }
                 }
                 Err(failure) => {
-                    for (_, answers) in pending_answers.into_values() {
+                    for (.., answers) in pending_answers.into_values() {
                         let _ = answers.send(Err(failure.clone()));
                     }
                     return;
@@ -199,77 +211,91 @@ fn serve<R: Runner>(
     }
 }
 
-/// Where the answers for one thread come, whichever models they are from.
+/// Where the answers for one thread come, whichever models they are from: whoever waits, waits for all of them.
 pub struct Inbox {
     answers: Sender<Answer>,
     results: Receiver<Answer>,
-    /// Groups that are still to come.
-    pending: Cell<usize>,
+    clients: RefCell<Vec<Mailbox>>,
+}
+
+/// One client's groups.
+#[derive(Default)]
+struct Mailbox {
+    finished: Vec<(u64, Vec<Completion>)>,
+    /// Groups that were submitted and not yet taken.
+    pending: usize,
 }
 
 impl Inbox {
-    /// An empty one.
     pub fn new() -> Rc<Inbox> {
         let (answers, results) = channel();
-        Rc::new(Inbox { answers, results, pending: Cell::new(0) })
+        Rc::new(Inbox { answers, results, clients: RefCell::default() })
     }
 }
 
-/// One thread's access to a model.
+/// A thread's access to a model.
 pub struct Client {
     service: Arc<Service>,
     model: usize,
     adapter: Option<u32>,
     inbox: Rc<Inbox>,
+    /// Its index in the inbox.
+    number: usize,
 }
 
 impl Client {
-    /// Submits a group, whose id is unique in the inbox.
+    /// Submits a group.
     ///
     /// # Errors
     /// See [`SchedulerConfig::check`]; 1 if the thread has ended.
     pub fn submit(&mut self, request: Request) -> Result<()> {
         self.service.limits(self.model).check(&request)?;
         let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());
-        let submission = Submission { model, adapter, request, answers };
+        let submission = Submission { model, adapter, request, client: self.number, answers };
         self.service.messages.send(Message::Submit(submission)).map_err(|_| ended())?;
-        self.inbox.pending.update(|pending| pending + 1);
+        self.inbox.clients.borrow_mut()[self.number].pending += 1;
         Ok(())
     }
 
-    /// The groups in the inbox, whichever client submitted them; may `wait` a moment for one.
+    /// The groups of this client that have finished; may `wait` a moment for one of any client of the inbox.
     ///
     /// # Errors
     /// A model failed, or its logits are not numbers.
     pub fn advance(&mut self, wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
-        let mut finished = Vec::new();
+        let mut clients = self.inbox.clients.borrow_mut();
+        let mut deliver = |answer: Answer| {
+            let Finished { client, id, completions } = answer?;
+            clients[client].finished.push((id, completions));
+            Ok::<(), Failure>(())
+        };
         if wait && let Ok(answer) = self.inbox.results.recv_timeout(POLL_TIMEOUT) {
-            finished = answer?;
+            deliver(answer)?;
         }
-        // What it sent before it ended is still there.
+        // The thread's last answers are still in the channel after it ended.
         let has_ended = self.service.has_ended();
         while let Ok(answer) = self.inbox.results.try_recv() {
-            finished.extend(answer?);
+            deliver(answer)?;
         }
-        if finished.is_empty() && has_ended {
+        let own = &mut clients[self.number];
+        if own.finished.is_empty() && has_ended {
             return Err(ended());
         }
-        self.inbox.pending.update(|pending| pending - finished.len());
-        Ok(finished)
+        own.pending -= own.finished.len();
+        Ok(std::mem::take(&mut own.finished))
     }
 
-    /// Where the model's time went since any client last asked.
+    /// The model's time by phase since any client last asked.
     pub fn take_timings(&self) -> PhaseTimings {
         std::mem::take(&mut lock(&self.service.timings)[self.model])
     }
 
-    /// Returns true if nothing is being generated for its inbox.
+    /// Returns true if all its groups were taken.
     pub fn is_idle(&self) -> bool {
-        self.inbox.pending.get() == 0
+        self.inbox.clients.borrow()[self.number].pending == 0
     }
 }
 
-/// A thread that panicked is reported elsewhere; the sums stay usable.
+/// A panic is reported elsewhere; the totals stay usable.
 fn lock<T>(sums: &Mutex<T>) -> MutexGuard<'_, T> {
     sums.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use envs::Outcome;
 use record::sample::Message;
+use serde_json::Value;
 
 use super::joint::Node;
 
@@ -21,10 +22,34 @@ pub struct PromptRequest {
     pub branches: Range<u32>,
     /// The prompt, the same for all of them.
     pub messages: Vec<Message>,
+    /// Tools that the agent may call.
+    pub tools: Option<Arc<Value>>,
+    /// The agent's last action, if it had tools and this conversation goes on from it.
+    pub after: Option<Arc<Spoken>>,
+}
+
+/// An action of an agent that may call tools: the conversation that it continued, and the candidate that was executed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spoken {
+    /// The conversation.
+    pub messages: Vec<Message>,
+    /// The candidate.
+    pub candidate: Candidate,
+}
+
+impl Spoken {
+    /// Returns true if `messages` are this conversation, the assistant's message with this text, and more.
+    pub fn is_continued_by(&self, messages: &[Message]) -> bool {
+        let count = self.messages.len();
+        let said = messages.get(count).filter(|message| message.role == "assistant");
+        messages.len() > count + 1
+            && messages[..count] == self.messages
+            && said.is_some_and(|message| message.content.trim() == self.candidate.text.trim())
+    }
 }
 
 /// One completion, as text and as tokens.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidate {
     /// The text that the environment sees.
     pub text: String,
@@ -36,6 +61,8 @@ pub struct Candidate {
     pub stopped: bool,
     /// What a server counted, whose tokens are not known here.
     pub usage: ServerTokens,
+    /// The tokens that it continues, if the conversation may go on from it.
+    pub prompt_ids: Arc<[u32]>,
 }
 
 /// Tokens of a candidate as a server counted them, where it did.
@@ -77,6 +104,8 @@ pub struct Group {
     pub parent: Option<Arc<str>>,
     /// The prompt that all members continue.
     pub messages: Vec<Message>,
+    /// True if the agent may call tools.
+    pub has_tools: bool,
     /// The candidates.
     pub members: Vec<Member>,
 }

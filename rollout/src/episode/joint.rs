@@ -1,10 +1,11 @@
-//! Joint actions: what the agents of a stage do together, scored as one, and the tree that they span (MAGRPO, arXiv
-//! 2508.04652).
+//! Joint actions: the combined actions of a stage's agents, scored as one, and the tree that they span
+//! (MAGRPO, arXiv 2508.04652).
 //!
-//! At a node every agent samples K candidates. Joint actions are (0, …, 0) to (K-1, …, K-1), or all K^N of N agents with
-//! the last agent's fastest. Each is applied to a copy of the state; a candidate earns the mean over its joint actions of
-//! α·team + its agent's own reward. The episode goes on from one joint action, or branches: every other one forks an
-//! episode of its own. Left out: returns over the tree, see `advantage --credit tree`.
+//! At a node every agent samples K candidates. Joint actions are (0, …, 0) to (K-1, …, K-1), or all K^N of N
+//! agents, with the last agent's index varying fastest. Each is applied to a copy of the state. A candidate's
+//! reward is the mean, over its joint actions, of α·team + its agent's local reward. The episode continues
+//! from one joint action; or it branches, and every other one forks a separate episode. Left out: returns
+//! over the tree, see `advantage --credit tree`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,16 +16,16 @@ use record::line::JointRewards;
 use record::sample::Rewards;
 
 use super::group::{Candidate, Group, Member, PromptRequest};
-use crate::widths::Widths;
+use crate::by_role::Widths;
 
 use super::{Episode, EpisodeError, Select, Stop, Transition};
 
-/// The most joint actions of a node.
+/// Limit of joint actions per node.
 const MAX_ACTIONS: u64 = 4096;
-/// The most nodes of an episode, whose samples are held until it is over.
+/// Limit of nodes per episode, since its samples are held until it is over.
 const MAX_NODES: u64 = 65_536;
 
-/// Which candidates make a joint action.
+/// Which combinations of candidates are joint actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// The k-th of every agent: K joint actions
@@ -33,7 +34,7 @@ pub enum Mode {
     Cross,
 }
 
-/// From which joint actions an episode goes on.
+/// From which joint actions an episode continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Expand {
     /// From the one that --select picks
@@ -45,27 +46,27 @@ pub enum Expand {
 /// How joint actions are scored and followed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointConfig {
-    /// Which candidates make one.
+    /// Which combinations are joint actions.
     pub mode: Mode,
-    /// Which are followed.
+    /// Which joint actions are followed.
     pub expand: Expand,
-    /// A node whose mean reward is above this has no children.
+    /// A node with a larger mean reward gets no children.
     pub stop_above: Option<f64>,
-    /// Whether the branches are episodes of their own (parallel sampling), which needs no nodes.
+    /// True if branches are separate episodes (parallel sampling), which need no nodes.
     pub parallel: bool,
 }
 
 impl JointConfig {
-    /// Checks that what begins in `state` can be scored together and is of a size that can be held, with `widths`
-    /// candidates an agent and at most `turns` turns.
+    /// Checks that episodes beginning in `state` can score joint actions, and are small enough to hold in
+    /// memory, with `widths` candidates per agent and at most `turns` turns.
     ///
     /// # Errors
-    /// Usage: too many joint actions or nodes, an environment that scores one agent at a time, or agents of one stage that
-    /// have no partners for some of their candidates.
+    /// Usage: too many joint actions or nodes; the environment cannot score joint actions; or agents of a
+    /// stage have different numbers of candidates to pair.
     pub fn check(&self, state: &dyn State, widths: &Widths, turns: Option<u32>) -> Result<()> {
         let workflow = state.workflow();
         let agents = |stage: usize| &workflow.agents()[workflow.stage(stage)];
-        let of_stage = |stage: usize| agents(stage).iter().map(|agent| widths.of(agent)).collect();
+        let of_stage = |stage: usize| agents(stage).iter().map(|agent| *widths.of(agent)).collect();
         let stages: Vec<Vec<u32>> = (0..workflow.stages()).map(of_stage).collect();
         if stages.iter().any(|agents| agents.len() > 1) && !state.scores_together() {
             return Err(Failure::usage("--joint: the environment scores the agents of a stage one by one")
@@ -114,12 +115,12 @@ impl JointConfig {
     }
 }
 
-/// A node: the joint actions that led to it, by index; none at the root.
+/// A node: the indices of the joint actions that lead to it, empty for the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Node(pub Vec<u32>);
 
 impl Node {
-    /// Field `node`: `3.0`; none at the root.
+    /// Field `node`, such as `3.0`; `None` for the root.
     pub fn name(&self) -> Option<String> {
         (!self.0.is_empty()).then(|| self.to_string())
     }
@@ -136,7 +137,7 @@ impl fmt::Display for Node {
     }
 }
 
-/// A scored joint action, as its line says it.
+/// A scored joint action, with the fields of its line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JointAction {
     /// The path that ends with it.
@@ -145,19 +146,19 @@ pub struct JointAction {
     pub members: Vec<String>,
     /// Mean over its agents of α·team + local.
     pub reward: f64,
-    /// The team's reward, and each agent's own.
+    /// The team's reward and the local rewards.
     pub rewards: JointRewards,
-    /// What the environment returned.
+    /// The environment's result.
     pub outcome: Outcome,
-    /// Whether it was executed.
+    /// True if it was executed.
     pub selected: bool,
-    /// Whether the turn limit ended the episode after it.
+    /// True if the turn limit ended the episode after it.
     pub truncated: bool,
-    /// The branch of each agent's candidate, as an index into its group.
+    /// Each agent's candidate, as an index into its group.
     choices: Vec<usize>,
 }
 
-/// Indices of the candidates of agents that have so many each, by joint action.
+/// All joint actions of agents with `counts` candidates, as candidate indices.
 fn choices(mode: Mode, counts: &[usize]) -> Vec<Vec<usize>> {
     match mode {
         Mode::Aligned => {
@@ -178,11 +179,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// A joint action and the state that it leads to.
+/// A joint action and the resulting state.
 type Scored = (JointAction, Box<dyn State>);
 
 impl Episode {
-    /// Scores the joint actions of a stage, once the candidates of all its agents are there, and goes on.
+    /// Scores the joint actions of a stage, once all candidates are complete, and continues.
     pub(super) fn step_node(
         &mut self,
         config: &JointConfig,
@@ -191,14 +192,15 @@ impl Episode {
         let mut scored = self.score_together(config, &complete)?;
         let chosen = match self.executed {
             true => self.choose_together(&scored),
-            // Beside the executed path nothing is chosen: this goes on as the first, the others fork from it.
+            // Off the executed path nothing is selected: this episode follows the first joint
+            // action, and the others fork.
             false => 0,
         };
         if let Some((action, _)) = scored.get_mut(chosen).filter(|_| self.executed) {
             action.selected = true;
             self.reward += action.reward;
         }
-        let groups =
+        let groups: Vec<Group> =
             complete.into_iter().enumerate().map(|(agent, part)| self.group(agent, part, &scored)).collect();
         let above = mean(scored.iter().map(|(action, _)| action.reward));
         let stops = config.stop_above.is_some_and(|threshold| above > threshold);
@@ -208,6 +210,7 @@ impl Episode {
                 own = Some(state);
             } else if config.expand == Expand::All && !stops && !action.outcome.terminated {
                 let mut fork = self.fork(state, &action);
+                fork.remember_joint(&groups, &action);
                 let requests = fork.advance(false, false);
                 forks.extend((!requests.is_empty()).then_some((fork, requests)));
             }
@@ -218,6 +221,7 @@ impl Episode {
         };
         let Outcome { terminated, success, .. } = action.outcome;
         self.enter(state, action);
+        self.remember_joint(&groups, action);
         let requests = if stops && !terminated && !success {
             self.stop = Some(Stop::Threshold);
             Vec::new()
@@ -284,7 +288,7 @@ impl Episode {
         }
     }
 
-    /// The candidates of the stage's agent number `place`, each with the mean of what its joint actions came to.
+    /// The candidates of agent number `place` in the stage, each with the mean over its joint actions.
     fn group(
         &self,
         place: usize,
@@ -304,7 +308,8 @@ impl Episode {
             let weight = self.config.team_weight;
             let mut components: BTreeMap<String, Vec<f64>> = BTreeMap::new();
             for (name, &value) in own.iter().flat_map(|action| &action.outcome.components) {
-                // An agent's own components lose its name; those of the others are not about this candidate.
+                // An agent's component loses its name prefix; other agents' components do not
+                // describe this candidate.
                 let of_agent = self
                     .agents()
                     .iter()
@@ -343,11 +348,12 @@ impl Episode {
             agent: request.agent,
             parent: self.parent.clone(),
             messages: request.messages,
+            has_tools: request.tools.is_some(),
             members: candidates.into_iter().enumerate().map(member).collect(),
         }
     }
 
-    /// An episode that goes on from `action` beside the executed path.
+    /// A fork of this episode that continues from `action`.
     fn fork(&self, state: Box<dyn State>, action: &JointAction) -> Episode {
         let mut fork = Episode {
             config: self.config.clone(),
@@ -361,11 +367,19 @@ impl Episode {
             path: self.path.clone(),
             executed: false,
             waiting: vec![None; self.waiting.len()],
+            spoken: self.spoken.clone(),
             reward: 0.0,
             stop: None,
         };
         fork.enter(state, action);
         fork
+    }
+
+    /// Keeps the actions that `action` is made of.
+    fn remember_joint(&mut self, groups: &[Group], action: &JointAction) {
+        for (group, &choice) in groups.iter().zip(&action.choices) {
+            self.remember(group, &group.members[choice]);
+        }
     }
 
     /// Goes on in the state after `action`.
@@ -375,7 +389,7 @@ impl Episode {
         self.parent = action.members.last().map(|member| member.as_str().into());
     }
 
-    /// The node of the stage that is open; that of parallel sampling has no name, since its branches are apart.
+    /// The current node. In parallel sampling it has no name, since branches are separate episodes.
     pub(super) fn node(&self) -> Node {
         match self.config.joint {
             Some(JointConfig { parallel: false, .. }) => self.path.clone(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use record::tools::ToolCall;
 use serde_json::Value;
 use ureq::http::StatusCode;
 
@@ -60,9 +61,30 @@ pub(super) fn candidate(reply: &Value) -> Result<Candidate, Fault> {
         })?,
         _ => return Err(broken()),
     };
+    let text = with_calls(text, &choice["message"]["tool_calls"]);
     let tokens = |key: &str| reply["usage"][key].as_u64();
     let usage = ServerTokens { prompt: tokens("prompt_tokens"), completion: tokens("completion_tokens") };
-    Ok(Candidate { text, ids: Vec::new(), logprobs: Vec::new(), stopped: finished != "length", usage })
+    Ok(Candidate {
+        text,
+        ids: Vec::new(),
+        logprobs: Vec::new(),
+        stopped: finished != "length",
+        usage,
+        ..Candidate::default()
+    })
+}
+
+/// A text with the calls of tools that came apart from it, as Hermes writes them: an environment reads them there.
+fn with_calls(mut text: String, calls: &Value) -> String {
+    for call in calls.as_array().into_iter().flatten() {
+        let function = &call["function"];
+        let arguments = function["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
+        let Some(name) = function["name"].as_str() else { continue };
+        let call = ToolCall { name: name.to_owned(), arguments: arguments.unwrap_or_default() };
+        text.push_str(if text.is_empty() { "" } else { "\n" });
+        text.push_str(&call.text());
+    }
+    text
 }
 
 /// The text of a part of a message, without the model's thoughts.
@@ -97,6 +119,11 @@ mod tests {
         assert_eq!(said(json!({"content": "a"}), json!("length")), text("a", false));
         assert_eq!(said(json!({"content": null}), json!(null)), text("", true));
         assert_eq!(said(json!({}), json!("tool_calls")), text("", true));
+        let call =
+            json!({"id": "1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}});
+        let called = said(json!({"content": null, "tool_calls": [call]}), json!("tool_calls"));
+        let written = "<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1}}\n</tool_call>";
+        assert_eq!(called, text(written, true));
         let parts = json!([{"type": "thinking", "thinking": []}, {"type": "text", "text": "a"}, {"type": "text", "text": " b"}]);
         assert_eq!(said(json!({"content": parts}), json!("stop")), text("a b", true));
         let image = said(json!({"content": [{"type": "image_url"}]}), json!("stop"));

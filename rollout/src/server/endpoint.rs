@@ -1,4 +1,4 @@
-//! Address of a server, and calls to it. Transient failures are retried. Redirects are not followed, and
+//! The address of a server, and calls to it. Transient failures are retried, redirects are not followed, and
 //! messages never contain the key.
 
 use std::io;
@@ -16,15 +16,15 @@ use ureq::http::{HeaderMap, StatusCode, Uri};
 
 use super::answer::{self, Attempt, candidate, short};
 use super::waits::Waits;
-use super::{CONNECTIONS, Call, CallError, Patience};
+use super::{CONNECTIONS, Call, CallError, RetryPolicy};
 
-/// The first pause before a call is repeated; each is twice as long as the one before.
+/// The first pause before a retry; each is twice as long as the one before.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause, also where the server asks for more.
+/// The longest pause, even if the server asks for more.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Models of a server that a hint names.
+/// How many models of the server a hint lists.
 const NAMED: usize = 10;
-/// Shorter keys are words, such as `none`, which models say.
+/// Shorter keys are words that models may use, such as `none`, and are not redacted.
 const SHORTEST_KEY: usize = 8;
 
 /// Address and settings of a server.
@@ -35,15 +35,15 @@ pub(super) struct Endpoint {
     pub model: String,
     /// Completion limit, if it differs from the other agents'.
     pub max_tokens: Option<u64>,
-    /// The limit's key: `max_tokens`, or `max_completion_tokens` as models that reason want it.
+    /// The limit's key: `max_tokens`, or `max_completion_tokens`, which reasoning models require.
     pub limit: &'static str,
     /// Temperature, if it differs from the other agents'.
     pub temperature: Option<f64>,
-    /// True if calls have a seed.
+    /// True if calls include a seed.
     pub seed: bool,
     key: Option<String>,
     agent: Agent,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     /// True if it was told that the server cannot be reached.
     told: AtomicBool,
     waits: Arc<Waits>,
@@ -51,8 +51,8 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// The server of a URL with settings; asks which models there are, unless they name one.
-    pub fn open(text: &str, patience: Patience) -> Result<Endpoint> {
-        let mut endpoint = Endpoint::parse(text, patience)?;
+    pub fn open(text: &str, retry_policy: RetryPolicy) -> Result<Endpoint> {
+        let mut endpoint = Endpoint::parse(text, retry_policy)?;
         if endpoint.model.is_empty() {
             endpoint.model = endpoint.only_model()?;
         }
@@ -60,7 +60,7 @@ impl Endpoint {
     }
 
     /// The same without asking anybody: its model may be unknown.
-    pub fn parse(text: &str, patience: Patience) -> Result<Endpoint> {
+    pub fn parse(text: &str, retry_policy: RetryPolicy) -> Result<Endpoint> {
         let (url, settings) = text.split_once('?').unwrap_or((text, ""));
         check(url)?;
         let url = url.trim_end_matches('/');
@@ -73,16 +73,16 @@ impl Endpoint {
             seed: true,
             key: key_in("OPENAI_API_KEY")?,
             agent: Agent::config_builder()
-                .timeout_global(Some(patience.timeout))
+                .timeout_global(Some(retry_policy.timeout))
                 .http_status_as_error(false)
                 .max_redirects(0)
                 .max_idle_connections(CONNECTIONS)
                 .max_idle_connections_per_host(CONNECTIONS)
                 .build()
                 .into(),
-            patience,
+            retry_policy,
             told: AtomicBool::new(false),
-            waits: Waits::of(url, patience)?,
+            waits: Waits::of(url, retry_policy)?,
         };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             if let Some(variable) = setting.strip_prefix("api_key_var=") {
@@ -91,7 +91,7 @@ impl Endpoint {
                 continue;
             }
             endpoint.set(setting).ok_or_else(|| {
-                // What it is set to may be a key, and so may all of it.
+                // The setting's value, or all of it, may be a key, so the message must not quote it.
                 let named = setting.split_once('=').map(|(name, _)| name);
                 let cause = named.map_or("a setting without =".to_owned(), |name| {
                     format!("no setting {name:?}, or not to such a value")
@@ -147,25 +147,25 @@ impl Endpoint {
         Failure::unavailable(format!("{}: {cause}", self.url)).hint(hint)
     }
 
-    /// A thread that calls until the server is dropped.
+    /// A thread that makes calls until the server is dropped.
     pub fn answer(&self, waiting: &Mutex<Receiver<Call>>) {
         loop {
             let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(Call { request, branch, body, answers }) = next else { return };
             let found = self.patiently("/chat/completions", Some(&body), |reply| candidate(&reply));
-            // Nobody waits for it any more where the run is over.
+            // The receiver is gone if the run is over.
             let _ = answers.send((request, branch, found));
         }
     }
 
-    /// Calls until there is an answer that `read` takes, or patience is at its end.
+    /// Calls until there is an answer that `read` takes, or retries are used up.
     fn patiently<T>(
         &self,
         path: &str,
         body: Option<&Value>,
         read: impl Fn(Value) -> std::result::Result<T, answer::Fault>,
     ) -> std::result::Result<T, CallError> {
-        let (mut pause, mut retries) = (PAUSE, self.patience.retries);
+        let (mut pause, mut retries) = (PAUSE, self.retry_policy.retries);
         loop {
             let waiting = self.waits.begin();
             let reply = self.call(path, body);
@@ -183,7 +183,7 @@ impl Endpoint {
             let wait = wanted.unwrap_or(pause).min(LONGEST_PAUSE);
             match &failed {
                 CallError::Run(failure)
-                    if !self.patience.quiet && !self.told.swap(true, Ordering::Relaxed) =>
+                    if !self.retry_policy.quiet && !self.told.swap(true, Ordering::Relaxed) =>
                 {
                     stage::note(stage::name(), format!("{}; trying again", failure.message));
                 }
@@ -229,13 +229,13 @@ impl Endpoint {
         };
         self.strip_key(&mut reply);
         match answer::status_of_error(&reply) {
-            // Some gateways say what went wrong with status 200.
+            // Some gateways report errors with status 200.
             Some(status) => Err(self.refused(status, &reply.to_string(), &headers)),
             None => Ok(reply),
         }
     }
 
-    /// What a status other than success means.
+    /// Interprets a status other than success.
     fn refused(&self, status: StatusCode, text: &str, headers: &HeaderMap) -> Attempt {
         let told: Value = serde_json::from_str(text).unwrap_or_default();
         let told = ["/error/message", "/message", "/detail", "/error"]
@@ -269,7 +269,7 @@ impl Endpoint {
         }
     }
 
-    /// What an answer means in which there is no candidate.
+    /// Interprets an answer without a candidate.
     fn unusable(&self, fault: answer::Fault) -> Attempt {
         match fault {
             answer::Fault::MayPass(cause) => Attempt::MayPass(self.no_answer(&cause), None),
@@ -281,7 +281,7 @@ impl Endpoint {
         CallError::Episode(format!("{}: {cause}", self.url))
     }
 
-    /// What a connection without an answer means: one that is never made ends the run.
+    /// Interprets a connection without an answer. If no connection was ever made, the run ends.
     fn lost(&self, error: &ureq::Error) -> Attempt {
         let refused =
             matches!(error, ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused);
@@ -305,7 +305,7 @@ impl Endpoint {
                     )));
             }
             ureq::Error::Timeout(_) => {
-                let seconds = self.patience.timeout.as_secs_f64();
+                let seconds = self.retry_policy.timeout.as_secs_f64();
                 self.no_answer(&format!("no answer in {seconds} s"))
             }
             _ => self.no_answer(&error.to_string()),
@@ -313,10 +313,10 @@ impl Endpoint {
         Attempt::MayPass(fault, None)
     }
 
-    /// What a server says, which may quote the key that it was asked with.
+    /// The server's text with the key removed, which it may quote.
     fn without_key(&self, text: &str) -> String {
         match self.key.as_deref().filter(|key| key.len() >= SHORTEST_KEY) {
-            // JSON may hold it with escapes.
+            // JSON may escape its characters.
             Some(key) => {
                 let escaped = Value::from(key).to_string();
                 let escaped = escaped.trim_matches('"');
@@ -336,7 +336,7 @@ impl Endpoint {
     }
 }
 
-/// Refuses a URL that leads nowhere, or holds a key.
+/// Refuses a URL that is invalid or contains a key.
 fn check(url: &str) -> Result<()> {
     if url.contains('@') {
         return Err(Failure::usage("--policy: a URL with a name or a key in it, which the record would hold")
@@ -414,8 +414,8 @@ mod tests {
         ] {
             assert_eq!(check(url), Ok(()), "{url}");
         }
-        let patience = Patience { timeout: Duration::from_secs(1), retries: 0, quiet: true };
-        let failure = Endpoint::open("http://h/v1?api_key=sk-SECRET-4711", patience).unwrap_err();
+        let retry_policy = RetryPolicy { timeout: Duration::from_secs(1), retries: 0, quiet: true };
+        let failure = Endpoint::open("http://h/v1?api_key=sk-SECRET-4711", retry_policy).unwrap_err();
         assert!(failure.code == 2 && !format!("{failure:?}").contains("SECRET"), "{failure:?}");
     }
 }

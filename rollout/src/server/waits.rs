@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use record::failure::Result;
 use record::stage;
 
-use super::Patience;
+use super::RetryPolicy;
 use crate::runtime;
 
 /// A wait from which on it is told.
@@ -20,7 +20,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Waits {
     url: String,
-    patience: Patience,
+    retry_policy: RetryPolicy,
     state: Mutex<State>,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Waiting<'a>(&'a Waits, u64);
 
 impl Waits {
     /// Watches waits for the server at `url`. The thread lives while a caller holds the result.
-    pub fn of(url: &str, patience: Patience) -> Result<Arc<Waits>> {
-        let waits = Arc::new(Waits { url: url.to_owned(), patience, state: Mutex::default() });
-        if !patience.quiet {
+    pub fn of(url: &str, retry_policy: RetryPolicy) -> Result<Arc<Waits>> {
+        let waits = Arc::new(Waits { url: url.to_owned(), retry_policy, state: Mutex::default() });
+        if !retry_policy.quiet {
             let watched = Arc::downgrade(&waits);
             let watch = move || {
                 while let Some(waits) = watched.upgrade() {
@@ -47,7 +47,7 @@ impl Waits {
                     thread::sleep(Duration::from_secs(1));
                 }
             };
-            thread::Builder::new().spawn(watch).map_err(|error| runtime::no_thread(&error))?;
+            thread::Builder::new().spawn(watch).map_err(|error| runtime::spawn_failure(&error))?;
         }
         Ok(waits)
     }
@@ -73,7 +73,7 @@ impl Waits {
     fn tell_of_silence(&self) {
         self.tell(|state| {
             let oldest = state.calls.values().min()?.elapsed();
-            let limit = self.patience.timeout.as_secs_f64();
+            let limit = self.retry_policy.timeout.as_secs_f64();
             (oldest >= LONG).then(|| {
                 let calls = stage::counted(state.calls.len() as u64, "call");
                 format!(
@@ -87,7 +87,7 @@ impl Waits {
 
     fn tell(&self, what: impl FnOnce(&State) -> Option<String>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.patience.quiet || state.told.is_some_and(|told| told.elapsed() < AGAIN) {
+        if self.retry_policy.quiet || state.told.is_some_and(|told| told.elapsed() < AGAIN) {
             return;
         }
         if let Some(message) = what(&state) {

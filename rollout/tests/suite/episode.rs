@@ -5,11 +5,11 @@ use std::sync::Arc;
 use crate::common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
-use rollout::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
+use rollout::by_role::Widths;
+use rollout::episode::group::{Candidate, Group, PromptRequest};
 use rollout::episode::joint::{Expand, JointConfig, Mode};
-use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Frozen, Select, Stop, Transition};
+use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Select, ServedAgents, Stop, Transition};
 use rollout::streams::Streams;
-use rollout::widths::Widths;
 
 fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
@@ -24,7 +24,7 @@ fn config() -> EpisodeConfig {
         team_weight: 1.0,
         joint: None,
         widths: Widths::all(4),
-        frozen: Frozen::default(),
+        served_agents: ServedAgents::default(),
     }
 }
 
@@ -34,7 +34,7 @@ fn step(episode: &mut Episode, request: PromptRequest, texts: &[&str]) -> Transi
         ids: vec![1],
         logprobs: vec![-1.0],
         stopped: true,
-        usage: ServerTokens::default(),
+        ..Candidate::default()
     };
     episode.step(request, texts.iter().map(candidate).collect())
 }

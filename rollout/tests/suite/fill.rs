@@ -7,7 +7,7 @@ use crate::common::{groups, of_type, parallel, play, sequential, settings, tasks
 use clap::Parser;
 use envs::Workflow;
 use rollout::arguments::CommandLine;
-use rollout::stage::judge;
+use rollout::stage::check_outcome;
 use serde_json::{Value, json};
 
 const END: &str = "{\"type\":\"end\",\"v\":1,\"stage\":\"mine\",\"ok\":true}\n";
@@ -18,7 +18,7 @@ fn played(flags: &[&str], workflow: Arc<Workflow>, count: usize) -> (String, Val
     let input = tasks(&vec![json!({}); count]) + END;
     let (output, totals, outcome) = play(chosen.clone(), workflow, 4, &input);
     outcome.expect("a run without failure");
-    judge(&chosen, &totals).expect("a whole run");
+    check_outcome(&chosen, &totals).expect("a whole run");
     (output, chosen.fill.map_or(Value::Null, |fill| fill.counts(&totals)))
 }
 
@@ -103,7 +103,7 @@ fn all_tasks_are_played_where_too_few_teach() {
     let strict = settings(&[&flags[..], &["--fill-strict"]].concat());
     let (_, totals, outcome) = play(strict.clone(), sequential(), 4, &(tasks(&vec![json!({}); 7]) + END));
     outcome.expect("played");
-    let failure = judge(&strict, &totals).expect_err("too few");
+    let failure = check_outcome(&strict, &totals).expect_err("too few");
     assert_eq!((failure.code, failure.message.as_str()), (1, "--fill 2: 0 of all 7 tasks on stdin teach"));
 }
 

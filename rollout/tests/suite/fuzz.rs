@@ -7,10 +7,12 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use record::philox::Stream;
 use record::sample::Message;
-use rollout::engine::{Request, SamplingParams};
-use rollout::server::{Patience, Server};
+use rollout::arguments::CommandLine;
+use rollout::generator::{Generator, GroupRequest};
+use rollout::server::{RetryPolicy, Server};
 use troupe_tests::storm;
 
 const TOKENS: [&str; 24] = [
@@ -93,10 +95,11 @@ fn fuzz_answers_of_a_server() {
     let (seeds, answer) = (answers(), Arc::new(Mutex::new(Vec::new())));
     let bodies = [ANSWER, PARTS].map(|body| body.as_bytes().to_vec());
     let url = server(answer.clone());
-    let patience = Patience { timeout: Duration::from_secs(2), retries: 0, quiet: true };
-    let server = Server::open(&url, patience).expect("a server");
+    let retry_policy = RetryPolicy { timeout: Duration::from_secs(2), retries: 0, quiet: true };
+    let server = Server::open(&url, retry_policy).expect("a server");
     let mut client = server.client();
-    let sampling = SamplingParams { temperature: 1.0, top_p: 1.0, top_k: 0, greedy: false };
+    let flags = CommandLine::parse_from(["rollout", "--policy", "p", "--max-tokens", "4"]).arguments;
+    let sampling = flags.resolve().expect("usable flags").sampling.common;
     let message = Message { role: "user".to_owned(), content: "say".to_owned() };
     let (mut all, mut taken) = (0, 0);
     for number in storm::inputs(60) {
@@ -110,18 +113,22 @@ fn fuzz_answers_of_a_server() {
         };
         *answer.lock().expect("the answer") = bytes.clone();
         let streams = vec![Stream::named(number, &[])];
-        let request = Request { id: number, prompt: Vec::new(), streams, max_tokens: 4, sampling };
+        let messages = std::slice::from_ref(&message);
+        let request =
+            GroupRequest { id: number, messages, tools: None, after: None, streams, sampling: &sampling };
         let began = Instant::now();
-        client.submit(&request, std::slice::from_ref(&message));
+        client.submit(request).expect("a conversation");
         let found = loop {
-            if let Some((_, found)) = client.advance(true).pop() {
-                break found;
+            match client.advance(true) {
+                Ok(found) if found.is_empty() => {}
+                Ok(mut found) => break found.pop().and_then(|(_, candidates)| candidates.ok()),
+                Err(_) => break None,
             }
             let shown = String::from_utf8_lossy(&bytes).into_owned();
             assert!(began.elapsed() < Duration::from_secs(10), "input {number} has no outcome: {shown}");
         };
-        assert!(!sound || found.is_ok() == (number < 3), "{number}: {found:?}");
-        taken += u64::from(found.is_ok());
+        assert!(!sound || found.is_some() == (number < 3), "{number}: {found:?}");
+        taken += u64::from(found.is_some());
         all += 1;
     }
     eprintln!("{all} answers, {taken} taken");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use crate::common::{of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
+use rollout::by_role::Widths;
 use rollout::episode::joint::{Expand, JointConfig, Mode};
-use rollout::widths::Widths;
 use serde_json::{Value, json};
 
 fn output(flags: &[&str], workflow: Arc<Workflow>, specs: &[Value]) -> String {
@@ -16,7 +16,7 @@ fn output(flags: &[&str], workflow: Arc<Workflow>, specs: &[Value]) -> String {
     let input = tasks(specs) + "{\"type\":\"end\",\"v\":1,\"stage\":\"mine\",\"ok\":true}\n";
     let (output, totals, outcome) = play(chosen.clone(), workflow, 4, &input);
     outcome.expect("a run without failure");
-    rollout::stage::judge(&chosen, &totals).expect("every group is written or dropped");
+    rollout::stage::check_outcome(&chosen, &totals).expect("every group is written or dropped");
     output
 }
 

@@ -8,8 +8,11 @@ use std::process::{Command, Output, Stdio};
 
 use crate::runtime::fetch_runtime;
 use envs::{Selection, Settings, Split};
+use policy::directory::Policy;
 use policy::initial::{Preset, from_preset};
+use policy::tokenizer::Tokenizer;
 use serde_json::Value;
+use troupe_tests::program::run_on;
 
 /// A user who owns nothing.
 const NOBODY: u32 = 65_534;
@@ -35,22 +38,8 @@ fn policies() -> tempfile::TempDir {
 
 fn rollout(folder: &Path, flags: &[&str], input: &str) -> Output {
     fetch_runtime();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_rollout"))
-        .arg("--quiet")
-        .args(flags)
-        .current_dir(folder)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("rollout runs");
-    let mut stdin = child.stdin.take().expect("its stdin");
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("its output");
-    // A program that refuses its flags does not read stdin.
-    let _ = writer.join().expect("the writer");
-    output
+    let mut rollout = Command::new(env!("CARGO_BIN_EXE_rollout"));
+    run_on(rollout.arg("--quiet").args(flags).current_dir(folder), input)
 }
 
 /// The next stage gets a task's samples before the next task arrives.
@@ -266,18 +255,11 @@ fn a_thread_that_cannot_be_started_is_unavailable() {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        let mut child = command
+        command
             .args(["--quiet", "--policy", "tool", "--threads", "8"])
             .env("ORT_DYLIB_PATH", folder.path().join(library.file_name().expect("a name")))
-            .current_dir(folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("rollout runs");
-        // It may end before it has read this.
-        let _ = child.stdin.take().expect("its stdin").write_all(tasks(2).as_bytes());
-        let output = child.wait_with_output().expect("its output");
+            .current_dir(folder.path());
+        let output = run_on(&mut command, tasks(2));
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(69), "{limit}: {stderr}");
         assert!(stderr.starts_with("rollout: a thread cannot be started: "), "{limit}: {stderr}");
@@ -320,4 +302,65 @@ fn a_missing_gpu_is_reported_before_anything_is_read() {
     assert!(output.stdout.is_empty());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.lines().count() == 2 && stderr.contains("\nhint: "), "{stderr}");
+}
+
+/// A stop string ends a completion with the token that completes it, and changes nothing before.
+#[test]
+fn a_stop_string_ends_a_completion_at_the_token_that_completes_it() {
+    let folder = policies();
+    let tokenizer =
+        Policy::open(&folder.path().join("tool")).and_then(|policy| Tokenizer::load(policy.model()));
+    let tokens = tokenizer.and_then(|tokenizer| tokenizer.token_bytes()).expect("a tokenizer");
+    let bytes = |ids: &[u32]| -> Vec<u8> { ids.iter().flat_map(|&id| tokens.of(id).to_vec()).collect() };
+    let ids = |sample: &Value| -> Vec<u32> {
+        serde_json::from_value(sample["completion_ids"].clone()).expect("ids")
+    };
+    let flags = ["--policy", "tool", "--max-tokens", "40", "--turns", "1", "--branches", "2"];
+    let free = values(&lines(folder.path(), &flags, &tasks(4)));
+    let first = |values: &[Value]| -> Vec<Value> {
+        let of_tool = |value: &&Value| value["type"] == "sample" && value["agent"] == "tool";
+        values.iter().filter(of_tool).cloned().collect()
+    };
+    // From the middle of the 5th token to the middle of the 8th, where they are text.
+    let text = first(&free).iter().find_map(|sample| {
+        let ids = ids(sample);
+        let (begin, end) = (bytes(ids.get(..5)?).len() - 1, bytes(ids.get(..7)?).len() + 1);
+        let text = String::from_utf8(bytes(&ids).get(begin..end)?.to_vec()).ok()?;
+        (text.is_ascii() && !text.contains(['=', '\0'])).then_some(text)
+    });
+    let text = text.expect("a completion that is text somewhere");
+    let stopped = values(&lines(folder.path(), &[&flags[..], &["--stop", &text]].concat(), &tasks(4)));
+    let mut ended = 0;
+    for (free, stopped) in first(&free).iter().zip(&first(&stopped)) {
+        let (free_ids, ids) = (ids(free), ids(stopped));
+        let holds = |ids: &[u32]| bytes(ids).windows(text.len()).any(|window| window == text.as_bytes());
+        let expected =
+            (1..=free_ids.len()).find(|&count| holds(&free_ids[..count])).unwrap_or(free_ids.len());
+        assert_eq!(ids, free_ids[..expected]);
+        let logprobs = |sample: &Value| sample["completion_logprobs"].as_array().expect("numbers").clone();
+        assert_eq!(logprobs(stopped), logprobs(free)[..expected]);
+        if holds(&ids) {
+            ended += 1;
+            assert_eq!(stopped["finish_reason"], "stop");
+            assert!(stopped["completion"].as_str().expect("text").contains(&text), "the text stays");
+        }
+        assert_eq!(stopped["sampling"]["stop"], serde_json::json!([text]));
+    }
+    assert!(ended > 0, "{text:?} ended nothing");
+}
+
+#[test]
+fn a_flag_for_an_agent_that_nobody_plays_is_refused() {
+    let folder = policies();
+    for (flags, hint) in [
+        (["--temperature", "judge=0.5"], "its agents are: tool, planner"),
+        (["--max-tokens", "judge=5"], "its agents are: tool, planner"),
+        (["--min-p", "judge=0.5"], "its agents are: tool, planner"),
+        (["--stop", "a=b"], "its agents are: tool, planner; --stop '=TEXT' for a text with = in it"),
+    ] {
+        let output = rollout(folder.path(), &[&TEAM[..4], &flags].concat(), &tasks(1));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("the workflow has no agent named") && stderr.contains(hint), "{stderr}");
+    }
 }

@@ -204,9 +204,10 @@ fn a_failed_episode_is_an_error_line_an_episode_line_and_no_partial_group() {
     );
     assert_eq!(counts["samples"], of_type(&output, "sample").len());
 
-    rollout::stage::judge(&chosen, &totals).expect("half of the episodes may fail");
+    rollout::stage::check_outcome(&chosen, &totals).expect("half of the episodes may fail");
     let strict = settings(&["--allow-incomplete", "--max-error-rate", "0.4"]);
-    let failure = rollout::stage::judge(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
+    let failure =
+        rollout::stage::check_outcome(&strict, &totals).expect_err("more than 0.4 of the episodes failed");
     let told = "2 of 4 episodes could not be scored, first env: doer said 4";
     assert_eq!((failure.code, failure.message.as_str()), (1, told));
 }
@@ -256,7 +257,7 @@ fn other_lines_pass_through_in_place_and_ends_are_consumed() {
     assert_eq!(types[..at].iter().filter(|kind| *kind == "\"episode\"").count(), 1);
     assert_eq!(output.lines().nth(at), Some(note));
     assert!(!types.contains(&"\"end\"".to_owned()));
-    let failure = rollout::stage::judge(&settings(&[]), &totals).expect_err("envs failed");
+    let failure = rollout::stage::check_outcome(&settings(&[]), &totals).expect_err("envs failed");
     assert_eq!(failure.code, 65);
 }
 
@@ -268,7 +269,7 @@ fn an_end_that_is_ok_around_one_that_is_not_is_refused() {
             json!({"type": "end", "v": 1, "stage": "mine", "ok": true, "allowed": allowed, "after": [bad]});
         let (_, totals, outcome) = play(settings(&[]), sequential(), 4, &format!("{}{end}\n", many(1)));
         outcome.expect("a run without failure");
-        rollout::stage::judge(&settings(&[]), &totals)
+        rollout::stage::check_outcome(&settings(&[]), &totals)
     };
     let failure = around(Value::Null).expect_err("envs failed");
     assert_eq!((failure.code, failure.message.as_str()), (65, "stage envs before this one did not succeed"));
@@ -282,7 +283,7 @@ fn a_stream_that_lost_tasks_is_refused_unless_that_is_allowed() {
         let settings = settings(flags);
         let (_, totals, outcome) = play(settings.clone(), sequential(), 4, &(many(tasks) + &end));
         outcome.expect("a run without failure");
-        rollout::stage::judge(&settings, &totals).map_err(|failure| (failure.code, failure.message))
+        rollout::stage::check_outcome(&settings, &totals).map_err(|failure| (failure.code, failure.message))
     };
     let end = |tasks: Value| json!({"type": "end", "v": 1, "stage": "tasks", "ok": true, "counts": tasks});
     let cut = "stdin has 3 of the 6 tasks that the stages before this one wrote";
@@ -302,9 +303,9 @@ fn a_group_that_is_neither_written_nor_dropped_fails_the_run() {
     let input = many(3) + "{\"type\":\"end\",\"v\":1,\"stage\":\"mine\",\"ok\":true}\n";
     let (_, mut totals, outcome) = play(settings(&[]), sequential(), 4, &input);
     outcome.expect("a run without failure");
-    rollout::stage::judge(&settings(&[]), &totals).expect("every group is written");
+    rollout::stage::check_outcome(&settings(&[]), &totals).expect("every group is written");
     totals.stats.groups_expected += 1;
-    let failure = rollout::stage::judge(&settings(&[]), &totals).expect_err("one is missing");
+    let failure = rollout::stage::check_outcome(&settings(&[]), &totals).expect_err("one is missing");
     assert!(failure.code == 1 && failure.message.contains("groups were begun"), "{failure}");
 }
 
@@ -420,4 +421,37 @@ fn a_request_that_is_not_needed_any_more_is_taken_back() {
     run.fail(first, &EpisodeError::at("policy", "the first"));
     run.cancel(second);
     assert!(run.is_over());
+}
+
+/// The bytes of the record, written down once: a flag that was not given leaves no trace in it.
+#[test]
+fn lines_are_those_that_were_written_down() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/talk.jsonl");
+    let flags =
+        ["--branches", "2", "--turns", "2", "--max-tokens", "8", "--temperature", "0.7", "--seed", "3"];
+    let written = output(&flags, sequential(), 4, &many(2)) + &output(&[], parallel(), 4, &many(1));
+    if std::env::var_os("TROUPE_WRITE_GOLDEN").is_some() {
+        std::fs::write(golden, &written).expect("a golden file");
+    }
+    let known = std::fs::read_to_string(golden).expect("a golden file");
+    for (number, (line, known)) in written.lines().zip(known.lines()).enumerate() {
+        assert_eq!(line, known, "line {}", number + 1);
+    }
+    assert_eq!(written.lines().count(), known.lines().count());
+}
+
+#[test]
+fn an_agent_is_sampled_by_its_own_values() {
+    let flags =
+        ["--temperature", "0.7", "--temperature", "doer=1.5", "--max-tokens", "doer=8", "--stop", "doer=x"];
+    let output = output(&flags, sequential(), 4, &many(2));
+    let samples = of_type(&output, "sample");
+    assert!(samples.len() > 8);
+    for sample in samples {
+        let (sampling, is_doer) = (&sample["sampling"], sample["agent"] == "doer");
+        let temperature = sampling["temperature"].as_f64().map(|number| number as f32);
+        assert_eq!(temperature, Some(if is_doer { 1.5 } else { 0.7 }));
+        assert_eq!(sampling["max_tokens"], if is_doer { 8 } else { 256 });
+        assert_eq!(sampling["stop"], if is_doer { json!(["x"]) } else { Value::Null });
+    }
 }

@@ -10,12 +10,13 @@
 mod descendants;
 mod errors;
 
+use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
@@ -36,9 +37,21 @@ const SHOWN: usize = 200;
 pub struct Processes {
     command: String,
     timeout: Duration,
-    idle: Mutex<Vec<Running>>,
+    pool: Mutex<Pool>,
+    /// Told when a process comes back or ends.
+    returned: Condvar,
     requests: AtomicU64,
     told: Told,
+}
+
+#[derive(Default)]
+struct Pool {
+    idle: Vec<Running>,
+    /// Processes that answer a request, by number.
+    busy: Vec<u64>,
+    started: u64,
+    /// Handles of states that no request will name again, by process.
+    dropped: HashMap<u64, Vec<Value>>,
 }
 
 impl Processes {
@@ -47,25 +60,46 @@ impl Processes {
         Processes {
             command: command.to_owned(),
             timeout,
-            idle: Mutex::new(Vec::new()),
+            pool: Mutex::default(),
+            returned: Condvar::new(),
             requests: AtomicU64::new(0),
             told: Told::default(),
         }
     }
 
-    /// The answer to `request`, whose field `request` is filled in here.
+    /// The answer to `request`, whose field `request` is filled in here, and the number of the process that gave it.
     ///
     /// # Errors
     /// Two processes in a row gave no answer: work. The answer says `error`: data.
-    pub fn ask(&self, mut request: Value) -> Result<Map<String, Value>> {
+    pub fn ask(&self, mut request: Value) -> Result<(Map<String, Value>, u64)> {
+        let number = self.number(&mut request);
+        let (answer, process, _) = self.exchange_by(&request.to_string(), number)?;
+        Ok((accepted(answer)?, process))
+    }
+
+    /// The answer of one process to `request`, with the handles that were dropped since it was last asked.
+    ///
+    /// # Errors
+    /// It has ended, or gives no answer: work. The answer says `error`: data.
+    pub fn ask_process(&self, process: u64, mut request: Value) -> Result<Map<String, Value>> {
+        let number = self.number(&mut request);
+        let child = self.take(process)?;
+        if let Some(dropped) = self.lock().dropped.remove(&process) {
+            request["drop"] = dropped.into();
+        }
+        let answer = self.put(child, &format!("{request}\n"), number).map_err(|cause| self.failure(cause))?;
+        accepted(answer.0)
+    }
+
+    /// Remembers a handle of a process that nobody will name again.
+    pub fn drop_handle(&self, process: u64, handle: Value) {
+        self.lock().dropped.entry(process).or_default().push(handle);
+    }
+
+    fn number(&self, request: &mut Value) -> u64 {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         request["request"] = number.into();
-        let (answer, _) = self.exchange(&request.to_string(), number)?;
-        match answer.get("error") {
-            None => Ok(answer),
-            Some(Value::String(message)) => Err(Failure::data(message)),
-            Some(other) => Err(Failure::data(other)),
-        }
+        number
     }
 
     /// The answer to `line`, a request that carries `number`, read and as it came.
@@ -73,25 +107,79 @@ impl Processes {
     /// # Errors
     /// Two processes in a row gave no answer: work.
     pub fn exchange(&self, line: &str, number: u64) -> Result<(Map<String, Value>, String)> {
+        self.exchange_by(line, number).map(|(answer, _, text)| (answer, text))
+    }
+
+    fn exchange_by(&self, line: &str, number: u64) -> Result<(Map<String, Value>, u64, String)> {
         let line = format!("{line}\n");
-        let idle = self.lock().pop();
+        let idle = self.take_idle();
         let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
         let answer = first.or_else(|cause| match interrupted() {
             true => Err(cause),
             false => self.start().and_then(|child| self.put(child, &line, number)),
         });
-        answer.map_err(|cause| match interrupted() {
-            true => Failure::interrupted(),
-            false => Failure::work(format!("{}: {cause}", self.command)),
-        })
+        answer.map_err(|cause| self.failure(cause))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Running>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failure(&self, cause: String) -> Failure {
+        match interrupted() {
+            true => Failure::interrupted(),
+            false => Failure::work(format!("{}: {cause}", self.command)),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Option<Running> {
+        let mut pool = self.lock();
+        let child = pool.idle.pop()?;
+        pool.busy.push(child.number);
+        Some(child)
+    }
+
+    /// The process of this number, once it is idle.
+    fn take(&self, number: u64) -> Result<Running> {
+        let mut pool = self.lock();
+        loop {
+            if let Some(place) = pool.idle.iter().position(|child| child.number == number) {
+                pool.busy.push(number);
+                return Ok(pool.idle.swap_remove(place));
+            }
+            if interrupted() || !pool.busy.contains(&number) {
+                let cause = "the process that held the state of this episode has ended".to_owned();
+                return Err(self.failure(cause));
+            }
+            let waited = self.returned.wait_timeout(pool, POLL_INTERVAL);
+            pool = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn start(&self) -> std::result::Result<Running, String> {
-        Running::start(&self.command, &self.told).map_err(|error| format!("could not be started: {error}"))
+        let number = {
+            let mut pool = self.lock();
+            pool.started += 1;
+            let number = pool.started;
+            pool.busy.push(number);
+            number
+        };
+        Running::start(&self.command, &self.told, number).map_err(|error| {
+            self.released(number, None);
+            format!("could not be started: {error}")
+        })
+    }
+
+    /// A process has answered, or is no more.
+    fn released(&self, number: u64, child: Option<Running>) {
+        let mut pool = self.lock();
+        pool.busy.retain(|busy| *busy != number);
+        match child {
+            Some(child) => pool.idle.push(child),
+            None => drop(pool.dropped.remove(&number)),
+        }
+        drop(pool);
+        self.returned.notify_all();
     }
 
     fn put(
@@ -99,15 +187,27 @@ impl Processes {
         mut child: Running,
         line: &str,
         number: u64,
-    ) -> std::result::Result<(Map<String, Value>, String), String> {
-        let text = child.ask(line, self.timeout)?;
-        let answer: Map<String, Value> =
-            serde_json::from_str(&text).map_err(|error| not_json(&text, child.lines, &error))?;
-        if answer.get("request").and_then(Value::as_u64) != Some(number) {
-            return Err(format!("its answer does not echo \"request\": {number}"));
-        }
-        self.lock().push(child);
-        Ok((answer, text))
+    ) -> std::result::Result<(Map<String, Value>, u64, String), String> {
+        let process = child.number;
+        let answered = child.ask(line, self.timeout).and_then(|text| {
+            let answer: Map<String, Value> =
+                serde_json::from_str(&text).map_err(|error| not_json(&text, child.lines, &error))?;
+            match answer.get("request").and_then(Value::as_u64) == Some(number) {
+                true => Ok((answer, process, text)),
+                false => Err(format!("its answer does not echo \"request\": {number}")),
+            }
+        });
+        self.released(process, answered.is_ok().then_some(child));
+        answered
+    }
+}
+
+/// An answer without an `error`.
+fn accepted(answer: Map<String, Value>) -> Result<Map<String, Value>> {
+    match answer.get("error") {
+        None => Ok(answer),
+        Some(Value::String(message)) => Err(Failure::data(message)),
+        Some(other) => Err(Failure::data(other)),
     }
 }
 
@@ -139,7 +239,7 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
         true => Failure::interrupted(),
         false => Failure::work(format!("{command}: {cause}")),
     };
-    let mut running = Running::start(command, &Told::default())
+    let mut running = Running::start(command, &Told::default(), 0)
         .map_err(|error| failed(format!("could not be started: {error}")))?;
     running.input = None;
     while let Some(line) = running.line(b"", timeout).map_err(failed)? {
@@ -160,6 +260,8 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
 
 /// A process with its pipes, which never block.
 struct Running {
+    /// Which process of its command it is.
+    number: u64,
     process: Child,
     /// Mark in the environment that identifies its descendants.
     mark: String,
@@ -175,7 +277,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(command: &str, told: &Told) -> io::Result<Running> {
+    fn start(command: &str, told: &Told, number: u64) -> io::Result<Running> {
         let mark = descendants::mark();
         // A new process group, so that the children of a shell can be killed with it.
         let mut process = Command::new("sh")
@@ -192,7 +294,7 @@ impl Running {
         };
         let errors = Errors::new(process.stderr.take(), told.clone());
         let (input, read) = (Some(input), Vec::new());
-        let running = Running { process, mark, input, ended: false, output, errors, read, lines: 0 };
+        let running = Running { number, process, mark, input, ended: false, output, errors, read, lines: 0 };
         for descriptor in running.descriptors() {
             // SAFETY: fcntl sets flags of a descriptor that `running` keeps open, and touches no memory of ours.
             if unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) } == -1 {
@@ -291,7 +393,7 @@ impl Running {
         self.process.wait().ok().filter(|_| exited)
     }
 
-    /// `cause`, with what it said last on stderr.
+    /// `cause`, with its last line on stderr.
     fn with_cause(&self, cause: String) -> String {
         match self.errors.last() {
             "" => cause,

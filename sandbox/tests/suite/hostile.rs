@@ -1,7 +1,7 @@
 //! Programs that try to get out of the sandbox, to outlive it, or to change a verdict.
 //!
-//! Each attempt in `hostile/` prints `ESCAPED` where it succeeds at something that must not succeed. They run one by
-//! one, and then a thousand times over between honest programs whose verdicts must stay right.
+//! Each attempt in `hostile/` prints `ESCAPED` if it succeeds at something forbidden. They run one by one,
+//! and then a thousand times between honest programs, whose verdicts must stay right.
 
 #![cfg(target_os = "linux")]
 
@@ -18,7 +18,7 @@ const ATTEMPTS: [&str; 3] = [
     include_str!("../hostile/verdicts.py"),
 ];
 
-/// Name and text of each attempt: they follow lines that begin with `#:`.
+/// Name and source of each attempt; a line `#:` gives the name.
 fn attempts() -> Vec<(&'static str, String)> {
     let parts = ATTEMPTS.iter().flat_map(|file| file.split("\n#: ").skip(1));
     parts
@@ -51,7 +51,7 @@ fn no_attempt_succeeds() {
     }
 }
 
-/// What an attempt is stopped by, where that can be told from the outside.
+/// Checks which limit stops each attempt, if that is visible from outside.
 #[test]
 fn attempts_end_as_they_should() {
     if support::sandbox().is_none() {
@@ -68,7 +68,7 @@ fn attempts_end_as_they_should() {
         ("exit code of success after a fake verdict", Status::Exited(0)),
     ];
     for (name, status) in expected {
-        // On a busy machine a short time on the clock would come before any other limit.
+        // On a busy machine a short wall time would run out before any other limit.
         let wall_seconds = if status == Status::WallTime { 1.0 } else { 60.0 };
         let limits = Limits { wall_seconds, ..limits() };
         let program = Program { limits, ..Program::python(&attempts[name], "") };
@@ -98,13 +98,13 @@ fn nothing_of_one_program_is_found_by_the_next() {
     let secret = "treasure-4711";
     let write = format!("open('/tmp/left', 'w').write('{secret}')\nprint(input())\n");
     sandbox.run(&Program::python(&write, secret)).unwrap();
-    // Every text that the next program can reach is searched for what the program before it was, read and printed.
+    // Searches all text that the next program can reach for the source, input and output of the one before.
     let search = "import gc, os\nneedle = 'treasure-' + str(4000 + 711)\n\
         texts = [v for o in gc.get_objects() if isinstance(o, dict) for v in list(o.values()) if isinstance(v, str)]\n\
         print(os.listdir('/tmp'), sum(needle in text for text in texts if text is not needle))\n";
     let execution = sandbox.run(&Program::python(search, "")).unwrap();
     assert_eq!(execution.stdout, "[] 0\n", "{execution:?}");
-    // The heap of the fork server, seen from outside, holds neither the source nor the input.
+    // The fork server's heap, read from outside, holds neither source nor input.
     let mut read = 0;
     for id in descendants() {
         let maps = std::fs::read_to_string(format!("/proc/{id}/maps")).unwrap_or_default();
@@ -120,7 +120,7 @@ fn nothing_of_one_program_is_found_by_the_next() {
             }
         }
     }
-    // Only root may look into a process that has a capability.
+    // Only root may read the memory of a process that has a capability.
     let root = std::fs::read("/proc/1/environ").is_ok();
     assert!(read > 0 || !root, "the memory of the fork server was not looked at");
 }
@@ -129,7 +129,7 @@ fn holds(bytes: &[u8], needle: &[u8]) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Processes that descend from this one.
+/// All descendants of this process.
 fn descendants() -> BTreeSet<u32> {
     let parents: BTreeMap<u32, u32> = std::fs::read_dir("/proc")
         .unwrap()
@@ -152,8 +152,8 @@ fn descendants() -> BTreeSet<u32> {
     }
 }
 
-/// A thousand hostile programs, and an honest one after each. Runs in a separate process, because it counts
-/// processes.
+/// Runs a thousand hostile programs with an honest one after each. Needs a separate process,
+/// because it counts processes.
 #[test]
 #[ignore = "run by `a_thousand_hostile_programs_leave_nothing` in a process of its own"]
 fn thousand() {
@@ -192,7 +192,7 @@ fn thousand() {
     }
 }
 
-/// Right and wrong programs get their verdicts, whatever ran before.
+/// Checks the verdicts of a right and a wrong program.
 fn honest(sandbox: &Sandbox, number: usize, after: &str) {
     let input = number.to_string();
     let right = sandbox.run(&Program::python("print(int(input()) + 1)", &input)).unwrap();
@@ -217,7 +217,7 @@ fn a_thousand_hostile_programs_leave_nothing() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
 }
 
-/// A judge that dies takes its workers with it.
+/// If the judge dies, its workers die with it.
 #[test]
 #[ignore = "run by `workers_end_with_their_judge` in a process of its own"]
 fn judge() {
@@ -231,7 +231,7 @@ fn judge() {
         let endless = Program { limits, ..Program::python("import time; time.sleep(60)", "") };
         Sandbox::shared().unwrap().run(&endless)
     });
-    // The program is seen when it has begun, however long that takes on a busy machine.
+    // Wait until the program is visible, which takes long on a busy machine.
     let mut now = descendants();
     for _ in 0..6000 {
         if now.difference(&before).next().is_some() {

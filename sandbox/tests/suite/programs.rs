@@ -1,4 +1,4 @@
-//! The sandbox as its callers use it: what ordinary programs get, and how each ends.
+//! The sandbox as its callers use it: the environment of ordinary programs, and how each ends.
 
 #![cfg(target_os = "linux")]
 
@@ -59,7 +59,7 @@ fn a_function_is_called_and_its_value_comes_back() {
     );
 }
 
-/// What a program finds in a fresh interpreter, it finds here: each prints 42 there.
+/// Each program prints 42 in a fresh interpreter, and must do so here.
 #[test]
 fn a_program_does_what_it_does_in_a_fresh_interpreter() {
     if support::sandbox().is_none() {
@@ -89,12 +89,13 @@ fn a_program_does_what_it_does_in_a_fresh_interpreter() {
             "{source}: {execution:?}"
         );
     }
-    // Its hard limit must not change.
+    // The hard limit must not change.
     let asks = "import resource\nresource.setrlimit(resource.RLIMIT_NPROC,(resource.RLIM_INFINITY,)*2)\nprint(resource.getrlimit(resource.RLIMIT_NPROC))";
     assert_eq!(run(asks, "").stdout, "(18, 18)\n");
 }
 
-/// The graders of LiveCodeBench and APPS give a function names, deep calls and long integers; a guard does not run.
+/// LiveCodeBench's and APPS' graders allow predefined names, deep calls and long integers; a
+/// `__main__` guard does not run.
 #[test]
 fn a_solution_has_what_public_graders_give_it() {
     if support::sandbox().is_none() {
@@ -129,7 +130,7 @@ fn a_solution_has_what_public_graders_give_it() {
         let execution = solve(source, arguments);
         assert_eq!(execution.result.as_deref(), Some(result), "{source}: {execution:?}");
     }
-    // A helper of an environment is called without them.
+    // Without the leniency for solutions, such names are not defined.
     let bare = call("def f(a):\n    return gcd(*a)", "f", "[[1, 2]]");
     assert!(bare.stderr.contains("NameError"), "{bare:?}");
 }
@@ -177,7 +178,7 @@ fn programs_end_as_under_an_interpreter_of_their_own() {
         assert_eq!(execution.status, status, "{source}: {execution:?}");
     }
     let failed = run("def f():\n    return {}['x']\nf()\n", "");
-    // Lines of marks differ from version to version.
+    // Underlines in tracebacks differ between Python versions.
     let lines: Vec<&str> =
         failed.stderr.lines().filter(|line| !line.trim_matches([' ', '~', '^']).is_empty()).collect();
     assert_eq!(
@@ -204,7 +205,7 @@ fn limits_end_a_program_and_are_named() {
     if support::sandbox().is_none() {
         return;
     }
-    // On a busy machine a short time on the clock would come before any other limit.
+    // On a busy machine a short wall time would run out before any other limit.
     let patient = Limits { cpu_seconds: 0.3, wall_seconds: 120.0, ..Limits::default() };
     let hasty = Limits { wall_seconds: 1.0, ..patient };
     let slower = Limits { cpu_seconds: 60.0, ..patient };

@@ -1,4 +1,4 @@
-"""Equation 1 of MAGRPO (arXiv 2508.04652) from the joint lines of parallel sampling, against what `advantage` wrote."""
+"""Checks `advantage` against equation 1 of MAGRPO (arXiv 2508.04652), computed from the joint lines of parallel sampling."""
 
 import collections
 import json

@@ -1,8 +1,8 @@
-"""Two writers who act at once: the smallest environment with a joint reward, over the step protocol.
+"""Two writers who act at once: a minimal environment with a joint reward, over the step protocol.
 
-The team earns the product of two numbers in [0, 1], one of each writer's text; with `own` in the task's spec each writer also
-earns a tenth of its number, and with `apart` they act one after the other and the second's action pays. Nothing ends an episode
-but its turns.
+The team's reward is the product of two numbers in [0, 1], one from each writer's text. With `own` in the task's spec each
+writer also gets a tenth of its number. With `apart` they act one after the other, and the second's action is rewarded. An episode
+ends only after its turns.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The rewards of the paper's environments through `envs step`, against numbers of the published rules; prints the rewards."""
+"""Prints rewards of the paper's environments through `envs step`, and compares them with the published rules."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 
 def earned(environment, spec, **actions):
-    """The team's reward of one joint action; None without a sandbox to run it in."""
+    """The team's reward of one joint action, or None without a sandbox to run it in."""
     program = subprocess.Popen(["envs", "step", environment], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def ask(**request):
@@ -24,7 +24,7 @@ def earned(environment, spec, **actions):
 
 
 def code(count):
-    """The sum of squares, with the first `count` of five assertions, of which the last two are wrong."""
+    """The sum of squares, with the first `count` of five assertions; the last two of the five are wrong."""
     asserted = ["([1, 2]) == 5", "([]) == 0", "([3]) == 9", "([1]) == 2", "([2]) == 5"][:count]
     lines = "".join(f"    assert candidate{line}\n" for line in asserted)
     return {"problem": "def squares(x):\n    \"\"\"The sum of squares.\"\"\"\n", "entry_point": "squares", "test": f"def check(candidate):\n{lines}",
@@ -32,12 +32,12 @@ def code(count):
 
 
 def words(kind, count):
-    """Different words of five letters without a connective in them."""
+    """Distinct words of five letters, none of them a connective."""
     return [f"{kind}zz{number:02}" for number in range(count)]
 
 
 def text(*parts, letters):
-    """Words in a row, the last one lengthened to `letters` in all."""
+    """Joins words, and lengthens the last so that all have `letters` letters in total."""
     row = " ".join(word for part in parts for word in part)
     return row + "z" * (letters - len(row))
 
@@ -59,7 +59,8 @@ def methods(first, last):
 
 
 CASES = [
-    # Length ratio 1.35, ratio of vocabularies 1.65, three kinds of connectives, Jaccard 0.015; seven words are too few.
+    # Length ratio 1.35, vocabulary ratio 1.65, three kinds of connectives, Jaccard 0.015;
+    # seven words are too few.
     (1.75, "tldr", POST, dict(writer_1=FIRST, writer_2=SECOND)),
     (0.0, "tldr", POST, dict(writer_1=text(words("q", 7), letters=480), writer_2=SECOND)),
     (3.6, "coop-code", code(5), dict(aux=HELPER, main=MAIN)),

@@ -75,7 +75,7 @@ static int allocate(void** at, size_t bytes, int on_device) {
   size_t taken = (bytes + 4095) / 4096 * 4096 + (bytes == 0 ? 4096 : 0);
   *at = NULL;
   if (on_device && used + taken > total) return OUT_OF_MEMORY;
-  // As a driver does, what was given back is given again to who asks for as much.
+  // Reuses freed memory for a request of the same size, like a real driver.
   char* found = mmap(bytes == given_back_bytes ? given_back : NULL, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (found == MAP_FAILED) return OUT_OF_MEMORY;
   pthread_mutex_lock(&lock);
@@ -282,7 +282,7 @@ int cuMemsetD8Async(void* at, unsigned char value, size_t bytes, void* stream) {
 int cuStreamCreate(void** stream, unsigned flags) { return handle(stream); }
 int cuStreamSynchronize(void* stream) { return wait(); }
 int cuStreamIsCapturing(void* stream, int* status) { return *status = capturing && stream == capturing, 0; }
-// The time between two events is that of the last product's algorithm: the second is the fastest.
+// The time between two events depends on the last product's algorithm; the second algorithm is the fastest.
 static uint64_t last_algorithm;
 int cuEventCreate(void** event, unsigned flags) { return handle(event); }
 int cuEventDestroy_v2(void* event) { return free(event), 0; }

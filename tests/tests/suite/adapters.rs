@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
+use troupe_tests::program::lines;
 use troupe_tests::{must, pipeline, root, run, shell};
 
 /// Every file below a folder, links followed.
@@ -49,7 +50,7 @@ fn roles_learn_as_adapters_of_one_base_that_stays_as_it_is() {
     let weights = |folder: &Path| files(folder).remove("model.safetensors").expect("weights");
     assert!(weights(&base) == weights(&first.join("warmup/policy/current")), "the base was written to");
     let metrics = std::fs::read_to_string(first.join("steps/000002/metrics.jsonl")).expect("metrics");
-    let metrics: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let metrics = lines(&metrics);
     let metrics: Vec<&Value> = metrics.iter().filter(|line| line["type"] == "metrics").collect();
     assert_eq!(metrics.len(), 2);
     for line in metrics {

@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::{must, run};
 
 /// Mean and largest difference of log-probabilities, nats.
 fn gap(check: &str) -> (f64, f64) {
     let (_, metrics, stderr) = run(check);
-    let line = metrics.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    let line = line.into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
+    let line = lines(&metrics).into_iter().find(|line| line["type"] == "metrics").expect(&stderr);
     let metric = |name: &str| line[format!("sampling/logp_difference_{name}")].as_f64().expect("a number");
     (metric("mean"), metric("max"))
 }
@@ -47,6 +47,32 @@ fn sampler_and_trainer_agree_in_each_number_format() {
     for mixed in [of("float32", "bfloat16"), of("bfloat16", "float32")] {
         assert!(mixed.0 > 1e-5 && mixed.0 < 1e-2, "{gaps:?}");
     }
+}
+
+/// Log-probabilities are of the whole distribution at the temperature of the sample, whatever truncation left of it.
+#[test]
+fn agents_of_one_policy_that_are_sampled_apart_have_the_ratio_one_at_the_first_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().display();
+    must(&format!(
+        "policy init {dir}/p --preset tiny --seed 3 2>&1; envs tasks plan-path --count 8 --seed 5 | \
+         rollout --policy {dir}/p --branches 4 --turns 2 --max-tokens 8 --max-tokens planner=5 --temperature 0.7 \
+         --temperature planner=1.3 --top-p 0.9 --min-p planner=0.05 --stop 'tool= ' --quiet | \
+         group --quiet | advantage --quiet > {dir}/samples"
+    ));
+    let sampled = must(&format!(
+        "jq -c 'select(.type == \"sample\") | [.agent, .sampling.temperature, .sampling.max_tokens]' {dir}/samples | sort -u"
+    ));
+    assert_eq!(sampled, "[\"planner\",1.3,5]\n[\"tool\",0.7,8]\n");
+    assert_eq!(gap(&format!("update --policy {dir}/p --check --quiet < {dir}/samples")), (0.0, 0.0));
+    let (code, _, stderr) = run(&format!("update --policy {dir}/p --quiet < {dir}/samples"));
+    assert!(code == 65 && stderr.contains("truncated sampling (top-p, top-k or min-p)"), "{stderr}");
+    let metrics = must(&format!(
+        "update --policy {dir}/p --allow-truncated-sampling --minibatches 1 --quiet < {dir}/samples"
+    ));
+    let metrics: Value = serde_json::from_str(metrics.lines().next().expect("metrics")).expect("JSON");
+    assert_eq!(metrics["sampling/importance_sampling_ratio_mean"], 1.0, "{metrics}");
+    assert_eq!(metrics["sampling/logp_difference_max"], 0.0, "{metrics}");
 }
 
 /// Decoders that differ between their products: biases, norms, positions, windows, activations, experts,

@@ -1,12 +1,12 @@
 //! Credit rules through the pipe: lines by hand into `group | advantage`, advantages against numbers computed elsewhere.
 //!
-//! The numbers are those of an independent script, and of the papers' own packages where these could be called.
+//! The numbers come from an independent script, and from the papers' packages where these could be called.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use troupe_tests::{must, run};
+use troupe_tests::{must, program, run};
 
 /// Below which two numbers of six digits are one.
 const CLOSE: f64 = 2e-6;
@@ -47,10 +47,7 @@ pub fn write(folder: &Path, lines: &[Value]) -> String {
 pub fn through(lines: &[Value], pipe: &str) -> (Vec<f64>, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     let output = must(&format!("cat {} | {pipe}", write(folder.path(), lines)));
-    let lines_of = |output: &str| -> Vec<Value> {
-        output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
-    let output = lines_of(&output);
+    let output = program::lines(&output);
     let of = |line: &Value| (line["id"].as_str().unwrap_or_default().to_owned(), line["advantage"].as_f64());
     let by_id: BTreeMap<String, Option<f64>> =
         output.iter().filter(|line| line["type"] == "sample").map(of).collect();
@@ -176,7 +173,7 @@ fn gigpo_adds_a_comparison_of_equal_prompts() {
             -0.625000, -0.256250, -0.125000, -0.125000, -0.125000,
         ],
     );
-    // Without the episode's own part.
+    // Without the episode's part.
     let (whole, _) = through(&lines, &mean);
     let (half, _) = through(&lines, &format!("{mean} --anchor-weight 0.5"));
     let step: Vec<f64> = whole.iter().zip(half).map(|(whole, half)| 2.0 * (whole - half)).collect();

@@ -1,4 +1,4 @@
-//! Credit rules around their numbers: baselines from step to step, what is refused, anchors, roles, and methods by name.
+//! Credit rules around their numbers: baselines from step to step, refusals, anchors, roles, and methods by name.
 
 use serde_json::{Value, json};
 use troupe_tests::{must, run};
@@ -52,7 +52,7 @@ fn rae_keeps_its_baselines_from_step_to_step() {
     assert_eq!(of(&written, "toy/x")[1], 5);
     check(&second, &pipe, &expected);
     assert_eq!(read(1), written);
-    // The same in any order of the lines.
+    // The order of the lines does not matter.
     let reversed: Vec<Value> = second.into_iter().rev().collect();
     check(&reversed, &pipe, &[expected[1], expected[0]]);
     assert_eq!(read(1), written);
@@ -70,7 +70,7 @@ fn rae_keeps_its_baselines_from_step_to_step() {
     assert!(code == 65 && said.contains("step is 1, but 0 before"), "{said}");
 }
 
-/// An agent's own rewards over its whole episode, once however many turns it takes.
+/// An agent's rewards over its whole episode count once, however many turns it takes.
 #[test]
 fn rae_credits_an_agent_with_its_own_episode() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -219,7 +219,7 @@ fn anchors_count_what_is_written() {
     assert_eq!(found, "[\"0\",2]\n".repeat(4));
 }
 
-/// A solver that never differs within a state and a checker that does: who learns what is plain by agent.
+/// The solver's candidates are equal within a state and the checker's differ, so the metrics by agent show who learns.
 #[test]
 fn roles_show_who_learns_and_where_credit_points() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -248,23 +248,23 @@ fn roles_show_who_learns_and_where_credit_points() {
         rows.iter().find(|row| row["agent"] == agent).expect("an agent")[key].clone()
     };
     for (key, checker, solver) in [
-        ("samples", json!(4), json!(4)),
-        ("flat_by_reward", json!(0.0), json!(1.0)),
+        ("samples", json!(4.0), json!(4.0)),
+        ("groups", json!(2.0), json!(2.0)),
+        ("groups_flat", json!(0.0), json!(2.0)),
         ("flat", json!(0.0), json!(1.0)),
-        ("flat_by_turn", json!([0.0]), json!([1.0])),
         ("advantage_mass", json!(1.0), json!(0.0)),
         ("advantage_mean", json!(0.0), json!(0.0)),
         ("advantage_largest", json!(0.5), json!(0.0)),
         // Its executed candidate is the worse one in the failed episode and the better one in the solved one.
         ("advantage_success", json!(1.0), Value::Null),
         ("variance_within_state", json!(1.0), json!(0.0)),
-        ("completion_tokens", json!(2.0), json!(2.0)),
-        ("cut", json!(0.5), json!(0.5)),
+        ("completion_length", json!(2.0), json!(2.0)),
+        ("completions_cut", json!(0.5), json!(0.5)),
     ] {
         assert_eq!((of("checker", key), of("solver", key)), (checker, solver), "{key}");
     }
     // 1 and 0 against 0.5 and -0.5, twice.
-    assert!((of("checker", "cosine").as_f64().expect("a number") - 0.5f64.sqrt()).abs() < 1e-12);
+    assert!((of("checker", "advantage_cosine").as_f64().expect("a number") - 0.5f64.sqrt()).abs() < 1e-12);
     let table = must(&format!("report roles < {first}"));
     assert!(table.lines().next().expect("agents").split_whitespace().eq(["checker", "solver"]), "{table}");
     let (code, _, said) = run(&format!("report roles < {path}"));

@@ -32,6 +32,12 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
         (&["--kl", "-1"], 2, "--kl -1 must not be negative"),
         (&["--lr", "-1"], 2, "-1"),
         (&["--temperature", "0"], 2, "--temperature"),
+        (&["--temperature", "planner=0"], 2, "--temperature 0: must be above 0"),
+        (&["--temperature", "judge=1"], 2, "--temperature judge=…: plan-path/team has no agent judge"),
+        (&["--max-tokens", "planner=0"], 2, "--max-tokens must be at least 1"),
+        (&["--top-p", "2"], 2, "--top-p 2: must be above 0 and at most 1"),
+        (&["--min-p", "tool=3"], 2, "--min-p 3: must be from 0 to 1"),
+        (&["--stop", "a=b"], 2, "--stop a=…: plan-path/team has no agent a"),
         (&["--flags", "rollout=--nope"], 2, "--nope"),
         (&["--flags", "tasks=--nope"], 2, "--nope"),
         (&["--flags", "group=--by nobody"], 2, "nobody"),
@@ -52,7 +58,7 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
     }
 }
 
-/// What people type by mistake, and what they are told.
+/// Common typing mistakes and their messages.
 #[test]
 fn a_slip_of_the_command_line_is_told_what_was_meant() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -66,6 +72,11 @@ fn a_slip_of_the_command_line_is_told_what_was_meant() {
         ("--model smolm2", "there is no such preset", "did you mean smollm2?"),
         ("--model openai-community/gpt2", "there is no such preset", "hf:openai-community/gpt2"),
         ("--model ./nowhere", "there is no such preset", "named by its path"),
+        (
+            "--evaluate 0",
+            "--evaluate needs --model NAME, or --policies AGENT=DIR",
+            "played as it is by all agents",
+        ),
         (
             "--lr 10",
             "--lr 10: a step of adamw moves each weight by about as much",
@@ -116,18 +127,17 @@ fn a_slip_of_the_command_line_is_told_what_was_meant() {
     }
 }
 
-/// A program of one's own that takes no notice of `--workflow`, and one that does.
+/// A user's program that ignores `--workflow`, and one that reads it.
 #[test]
 fn a_workflow_that_a_program_does_not_know_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let examples = root().join("examples");
     let game = folder.path().join("game.py");
     let text = fs::read_to_string(examples.join("guess_number.py")).expect("an example");
-    fs::write(
-        folder.path().join("step_protocol.py"),
-        fs::read(examples.join("step_protocol.py")).expect("a file"),
-    )
-    .expect("written");
+    let module = folder.path().join("troupe");
+    fs::create_dir(&module).expect("a folder");
+    fs::write(module.join("__init__.py"), fs::read(examples.join("troupe/__init__.py")).expect("a file"))
+        .expect("written");
     fs::write(&game, text).expect("written");
     let command = format!("python3 {}", game.display());
     let ask = || {
@@ -172,7 +182,7 @@ fn no_key_of_a_server_is_written_down() {
     }
 }
 
-/// `COMMAND` finds the programs of whoever called before those of this project.
+/// `COMMAND` finds the caller's programs before this project's.
 #[test]
 fn the_python_of_an_environment_is_the_callers() {
     let folder = tempfile::tempdir().expect("a folder");

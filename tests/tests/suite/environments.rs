@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use troupe_tests::program::lines;
 use troupe_tests::{must, pipeline, root, run, skip};
 
 #[test]
@@ -49,8 +50,7 @@ fn keeps_the_contract_and_trains(command: &str, agents: [&str; 2], episodes: u32
          rollout --env-command 'ENVIRONMENT' {owned} --branches 3 --turns 2 --max-tokens 4 --seed 7 --quiet | \
          group --quiet | advantage --quiet | tee D/samples.jsonl | update {owned} --quiet > D/metrics.jsonl"
     )));
-    let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = lines(&must(&at("cat D/samples.jsonl")));
     for (policy, agent) in [("first", first), ("second", second)] {
         // The policy of an agent that never acted (its partner forfeited every game) is not trained.
         let acted = lines.iter().any(|line| line["type"] == "sample" && line["agent"] == agent);
@@ -84,7 +84,7 @@ fn a_new_environment_keeps_the_contract_and_trains() {
         ("My game", "is no name of an environment"),
         ("sudoku", "ships with Troupe"),
         ("json", "json.py would stand in for the module json"),
-        ("step-protocol", "step_protocol.py would stand in for the module step_protocol"),
+        ("troupe", "troupe.py would stand in for the module troupe"),
         ("other --dir nowhere", "nowhere: no such directory"),
     ] {
         let dir = if wrong.contains("--dir") { String::new() } else { format!("--dir {at}") };
@@ -95,6 +95,26 @@ fn a_new_environment_keeps_the_contract_and_trains() {
             "{wrong}: {code} {stderr}"
         );
     }
+}
+
+/// The environment that docs/environments.md shows.
+#[test]
+fn the_documented_environment_keeps_the_contract() {
+    let text = std::fs::read_to_string(root().join("docs/environments.md")).expect("a document");
+    let shown = text.split("```python\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("echo.py"), shown).expect("written");
+    let examples = root().join("examples").display().to_string();
+    let told = must(&format!(
+        "cd {} && export PYTHONPATH={examples} && python3 echo.py check && python3 -m troupe.check --tasks 1 echo.py",
+        folder.path().display()
+    ));
+    assert!(
+        told.matches("ok     every text has an outcome").count() == 2 && !told.contains("BROKEN"),
+        "{told}"
+    );
+    let (code, _, said) = run(&format!("PYTHONPATH={examples} python3 -m troupe.check nothing.py"));
+    assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
 #[test]
@@ -139,7 +159,7 @@ fn environments_of_others_are_wrapped_and_train() {
     }
     for (game, agents) in [
         ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
-        // As documented, and long enough to be won.
+        // The documented settings, long enough to win.
         ("pettingzoo.classic.tictactoe_v3 --team player_1", 2),
         ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
         ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),
@@ -152,7 +172,7 @@ fn environments_of_others_are_wrapped_and_train() {
         ));
         assert!(table.lines().count() >= 14 && !table.contains("BROKEN"), "{game}: {table}");
         let demo = must(&format!("{command} demo --count 3"));
-        let shown: Vec<Value> = demo.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        let shown = lines(&demo);
         let samples: Vec<&Value> = shown.iter().filter(|line| line["type"] == "sample").collect();
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
         for sample in &samples {
@@ -247,10 +267,7 @@ fn the_whole_loop_runs_on_an_external_environment() {
     assert!(printed.contains("warm-up: 10 optimizer steps on imperfect demonstrations"), "{printed}");
     assert!(printed.contains("step 1: success on 300 test tasks"), "{printed}");
 
-    let read = |path: &str| -> Vec<Value> {
-        let text = std::fs::read_to_string(run.join(path)).expect("a stream");
-        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    };
+    let read = |path: &str| lines(&std::fs::read_to_string(run.join(path)).expect("a stream"));
     let samples = read("steps/000001/samples.jsonl");
     let episodes: Vec<&Value> = samples.iter().filter(|line| line["type"] == "episode").collect();
     assert_eq!(episodes.len(), 3);
@@ -295,4 +312,44 @@ fn demonstrations_are_asked_for_with_a_warm_up_only() {
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(3), "{printed}");
     assert!(printed.contains("demo failed with exit code 3"), "{printed}");
+}
+
+/// Tools reach the template; the tokens of a prompt are the last prompt's, the completion's, and the rest.
+#[test]
+fn conversations_with_tools_grow_by_tokens() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, dir) =
+        (root().join("examples/tool_loop.py").display().to_string(), folder.path().display());
+    must(&format!("policy init {dir}/p --preset tiny --seed 1"));
+    let template = "{% if tools %}<|system|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}\
+                    {% for m in messages %}<|user|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}<|assistant|>";
+    std::fs::write(folder.path().join("p/current/chat_template.jinja"), template).expect("a template");
+    for flags in ["", "--joint aligned --expand all", "--sampling parallel"] {
+        must(&format!(
+            "cd {dir}; python3 {program} tasks --count 2 | \
+             rollout --env-command 'python3 {program}' --policy p --branches 2 --turns 3 --max-tokens 6 {flags} --quiet | \
+             group --quiet | advantage --quiet > samples.jsonl"
+        ));
+        let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let samples: Vec<Value> = lines.filter(|line| line["type"] == "sample").collect();
+        let ids = |sample: &Value, key: &str| -> Vec<u64> {
+            sample[key].as_array().expect("tokens").iter().filter_map(Value::as_u64).collect()
+        };
+        let (mut later, mut roles) = (0, Vec::new());
+        for sample in &samples {
+            assert_eq!(sample["tools"][0]["function"]["name"], "add", "{flags}");
+            let Some(before) = samples.iter().find(|before| before["id"] == sample["parent"]) else {
+                continue;
+            };
+            let known = [ids(before, "prompt_ids"), ids(before, "completion_ids")].concat();
+            assert!(ids(sample, "prompt_ids").starts_with(&known), "{flags}: {}", sample["id"]);
+            later += 1;
+            roles =
+                sample["prompt"].as_array().expect("messages").iter().map(|m| m["role"].clone()).collect();
+        }
+        assert!(later >= 4, "{flags}: {later}");
+        assert_eq!(&roles[..4], ["system", "user", "assistant", "tool"], "{flags}");
+    }
+    must(&format!("update --policy {dir}/p --quiet < {dir}/samples.jsonl > {dir}/metrics.jsonl"));
 }

@@ -4,12 +4,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::server::{Behavior, Reply, StandInServer, closed_port};
 use troupe_tests::{must, pipeline, root, run};
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
 
 fn of_type<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["type"] == kind).collect()

@@ -13,7 +13,9 @@ fn small_cells_are_trained_to_their_budget_and_not_again() {
 
 #[test]
 fn every_script_lists_its_cells() {
-    for script in ["main_table", "grouping", "roles", "controls", "real_model", "magrpo", "hunt", "credit"] {
+    for script in
+        ["main_table", "grouping", "roles", "controls", "real_model", "magrpo", "hunt", "credit", "studies"]
+    {
         let (code, stdout, stderr) =
             run(&format!("python3 experiments/{script}.py list --root /nonexistent/runs"));
         assert_eq!(code, 0, "{stderr}");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::{must, pipeline, root, run};
 
 /// A tree of joint actions and its samples, as `rollout` writes them; the reward of a joint action is a function of its
@@ -75,7 +76,7 @@ fn credits(tree: &mut Tree<'_>, flags: &str) -> (BTreeMap<(u64, String), Vec<f64
     let output =
         must(&format!("group --quiet < {} | advantage --quiet --credit tree {flags}", path.display()));
     let mut found: BTreeMap<(u64, String), Vec<f64>> = BTreeMap::new();
-    for line in output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
+    for line in lines(&output) {
         if line["type"] == "sample" {
             let node = line["prompt_ids"][0].as_u64().expect("a number") - 1;
             let agent = line["agent"].as_str().expect("a name").to_owned();
@@ -249,7 +250,7 @@ fn agents_who_act_one_after_another_share_their_return() {
             "{rollout} | group --quiet | advantage --quiet --estimator dr-grpo --credit {credit}"
         ));
         ["first", "second"].map(|agent| {
-            let lines = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+            let lines = lines(&output).into_iter();
             let mut own: Vec<(String, f64)> = lines
                 .filter(|line| line["type"] == "sample" && line["agent"] == agent)
                 .map(|line| {

@@ -9,6 +9,7 @@
 mod adapters;
 mod agreement;
 mod architecture;
+mod baseline;
 mod border;
 mod cluster;
 mod compressed;
@@ -33,7 +34,6 @@ mod mistakes;
 mod others;
 mod package;
 mod parts;
-mod philosophers;
 mod pipeline;
 mod planted_bugs;
 mod prose;

@@ -4,52 +4,37 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use troupe_tests::{must, run};
+use troupe_tests::folder::TestFolder;
+use troupe_tests::run;
 
-struct Fixture {
-    folder: tempfile::TempDir,
+/// A team of two small policies of the same 64 tokens, and a step of samples with rewards that differ.
+fn fixture() -> TestFolder {
+    let folder = TestFolder::new();
+    folder.must(
+        "policy init D/tool --from tests/golden/qwen2-2-1-bias; policy init D/planner --from tests/golden/qwen3-8-2-untied; \
+         envs tasks plan-path --count 24 --seed 4 > D/tasks; \
+         rollout --policy tool=D/tool --policy planner=D/planner --branches 4 --turns 2 --max-tokens 12 --quiet < D/tasks | \
+         jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end' | \
+         group --quiet | advantage --quiet > D/samples.jsonl",
+    );
+    folder
 }
 
-impl Fixture {
-    /// A team of two small policies of the same 64 tokens, and a step of samples with rewards that differ.
-    fn new() -> Fixture {
-        let fixture = Fixture { folder: tempfile::tempdir().expect("a folder") };
-        fixture.must(
-            "policy init D/tool --from tests/golden/qwen2-2-1-bias; policy init D/planner --from tests/golden/qwen3-8-2-untied; \
-             envs tasks plan-path --count 24 --seed 4 > D/tasks; \
-             rollout --policy tool=D/tool --policy planner=D/planner --branches 4 --turns 2 --max-tokens 12 --quiet < D/tasks | \
-             jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end' | \
-             group --quiet | advantage --quiet > D/samples.jsonl",
-        );
-        fixture
-    }
-
-    fn at(&self, command: &str) -> String {
-        command.replace("D/", &format!("{}/", self.folder.path().display()))
-    }
-
-    fn must(&self, command: &str) -> String {
-        must(&self.at(command))
-    }
-
-    fn samples(&self, file: &str) -> Vec<Value> {
-        let text = self.must(&format!("cat D/{file}"));
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        lines.filter(|line| line["type"] == "sample").collect()
-    }
+fn samples(folder: &TestFolder, file: &str) -> Vec<Value> {
+    folder.lines(file).into_iter().filter(|line| line["type"] == "sample").collect()
 }
 
 /// No mask is made by comparing token ids: a padding token inside a text is a token like any other.
 #[test]
 fn padding_tokens_are_tokens_like_all_others() {
     const PADDING: u64 = 0;
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let has_padding = |sample: &Value| {
         let ids = sample["completion_ids"].as_array().expect("ids");
         // Not as the last token: something has to be scored after it.
         ids[..ids.len() - 1].iter().any(|id| *id == PADDING)
     };
-    let with = fixture.samples("samples.jsonl").iter().filter(|sample| has_padding(sample)).count();
+    let with = samples(&fixture, "samples.jsonl").iter().filter(|sample| has_padding(sample)).count();
     assert!(with >= 1, "{with} completions hold the padding token: too few to tell");
     let check = "update --policy tool=D/tool --policy planner=D/planner --check --quiet";
     // Sampler and trainer agree on all of them.
@@ -64,7 +49,7 @@ fn padding_tokens_are_tokens_like_all_others() {
 /// If one policy cannot be trained, the call fails and no policy is published.
 #[test]
 fn no_policy_moves_on_where_another_fails() {
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let owners = "--policy tool=D/tool --policy planner=D/planner --lr 1e-3 --quiet";
     for broken in [
         // Samples of the planner with an unknown version, and with a token outside its vocabulary.
@@ -91,8 +76,8 @@ fn no_policy_moves_on_where_another_fails() {
 /// By default tokens are sampled from the distribution that scores them: the full one at temperature 1.
 #[test]
 fn samples_come_from_the_distribution_that_scores_them() {
-    let fixture = Fixture::new();
-    for sample in fixture.samples("samples.jsonl") {
+    let fixture = fixture();
+    for sample in samples(&fixture, "samples.jsonl") {
         let sampling = &sample["sampling"];
         assert_eq!((sampling["temperature"].as_f64(), sampling["top_p"].as_f64()), (Some(1.0), Some(1.0)));
         assert_eq!((&sampling["top_k"], &sampling["greedy"]), (&0.into(), &false.into()));
@@ -109,15 +94,15 @@ fn samples_come_from_the_distribution_that_scores_them() {
 /// Tree sampling is the default; parallel sampling is another algorithm and its samples say so.
 #[test]
 fn tree_and_parallel_sampling_are_not_the_same_under_two_names() {
-    let fixture = Fixture::new();
+    let fixture = fixture();
     let rollout = "rollout --policy tool=D/tool --policy planner=D/planner --branches 3 --turns 2 --max-tokens 12 --quiet";
     fixture.must(&format!("{rollout} < D/tasks | group --quiet > D/tree"));
     fixture.must(&format!("{rollout} --sampling tree < D/tasks | group --quiet > D/named"));
     fixture.must(&format!("{rollout} --sampling parallel < D/tasks | group --quiet > D/parallel"));
-    assert_eq!(fixture.samples("tree"), fixture.samples("named"));
+    assert_eq!(samples(&fixture, "tree"), samples(&fixture, "named"));
     let later = |file: &str| {
         let mut groups: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for sample in fixture.samples(file).into_iter().filter(|sample| sample["turn"] == 1) {
+        for sample in samples(&fixture, file).into_iter().filter(|sample| sample["turn"] == 1) {
             groups.entry(sample["group"].to_string()).or_default().push(sample);
         }
         groups

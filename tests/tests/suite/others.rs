@@ -6,16 +6,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::{must, root, run, shell, skip};
 
 /// The interpreter for the adapter of a package.
 fn python(package: &str) -> String {
-    let own = format!("TROUPE_TEST_PYTHON_{}", package.to_uppercase());
+    let top = package.split('.').next().unwrap_or(package);
+    let own = format!("TROUPE_TEST_PYTHON_{}", top.to_uppercase());
     let named = std::env::var(own).or_else(|_| std::env::var("TROUPE_TEST_PYTHON"));
     named.unwrap_or_else(|_| "python3".to_owned())
 }
 
-/// Why the interpreter of tests cannot import a package; nothing where it can.
+/// The reason why the tests' interpreter cannot import a package; `None` if it can.
 fn missing(package: &str) -> Option<String> {
     let python = python(package);
     let (code, _, printed) = run(&format!("'{python}' -W ignore -c 'import {package}'"));
@@ -38,7 +40,7 @@ fn keeps_the_contract(command: &str) -> String {
     keeps_the_contract_over(command, 3)
 }
 
-/// The same with so many train tasks.
+/// With this number of train tasks.
 fn keeps_the_contract_over(command: &str, tasks: usize) -> String {
     let table = must(&format!(
         "({command} tasks --count {tasks}; {command} tasks --split test --count {tasks}) | \
@@ -62,10 +64,6 @@ fn trains(command: &str, flags: &str) -> Vec<Value> {
         .into_iter()
         .filter(|line| line["type"] == "sample")
         .collect()
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// The answers to these texts, each said by the next agent that acts, from the first task on.
@@ -155,7 +153,7 @@ fn games_of_textarena() {
     assert_eq!(answers[3]["observations"]["player_1"], Value::Null);
     assert_eq!((&answers[6]["terminated"], &answers[6]["success"]), (&json!(true), &json!(true)));
     assert_eq!(answers[6]["rewards"]["team"], 1.0);
-    // The winner is not the team's player: its own reward alone.
+    // The winner is not the team's player, so only its local reward counts.
     let answers =
         plays(&adapter("textarena", "TicTacToe-v0 --team player_1"), &["[0]", "[3]", "[1]", "[4]", "[2]"]);
     assert_eq!(
@@ -190,7 +188,7 @@ fn environments_of_verifiers() {
     keeps_the_contract(&command("sums_for_one"));
     keeps_the_contract(&command("sums_for_two"));
     trains(&command("sums_for_one"), "");
-    // The second task is 1 + 0. Half a point for the sum, half for any number: the taskset's own rewards, with their weights.
+    // The second task is 1 + 0. Half a point for the sum, half for any number: the taskset's rewards, with their weights.
     for (text, earned) in [("1", 1.0), ("2", 0.5), ("one", 0.0)] {
         let answers = plays(&command("sums_for_one"), &[text]);
         assert_eq!(
@@ -199,7 +197,7 @@ fn environments_of_verifiers() {
             "{answers:?}"
         );
     }
-    // The environment asks the solver, then the judge, then the solver again: its own order, and its own rewards.
+    // The environment asks the solver, then the judge, then the solver again; the order and the rewards are the environment's.
     let answers = plays(&command("sums_for_two"), &["3", "no", "1"]);
     let acting = |answer: &Value| {
         let seen = answer["observations"].as_object().expect("observations").iter();
@@ -211,7 +209,7 @@ fn environments_of_verifiers() {
         (&answers[3]["rewards"], &answers[3]["success"]),
         (&json!({"team": 1.0, "local": 1.0}), &json!(true))
     );
-    // verifiers' own environment for two, whose conversation ends where the user says so.
+    // An environment of verifiers for two; the simulated user ends the conversation.
     let talk = command("sums_for_one --env user-sim");
     let answers = plays(&talk, &["What is it?", "1", "###DONE###"]);
     assert_eq!(
@@ -252,7 +250,142 @@ fn environments_of_openenv() {
     assert!(code == 1 && printed.contains("--live takes --sampling parallel --threads 1"), "{printed}");
 }
 
-/// Three answers in each situation: what they come to is exact.
+/// `--player` demonstrates: here the first legal cell, by which X wins with 2, 4 and 6.
+#[test]
+fn a_player_of_ones_own_demonstrates() {
+    if let Some(why) = missing("pettingzoo.classic.tictactoe_v3") {
+        skip!("{why}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let first = "def play(agent, observation, info):\n    mask = observation['action_mask']\n    return min(cell for cell in range(9) if mask[cell])\n";
+    std::fs::write(folder.path().join("first_cell.py"), first).expect("written");
+    let wrap = |player: &str| {
+        let program = root().join("examples/wrap.py");
+        let python = python("pettingzoo");
+        format!(
+            "PYTHONPATH={at} {python} -W ignore {} pettingzoo.classic.tictactoe_v3 --player {player}",
+            program.display()
+        )
+    };
+    let shown = lines(&must(&format!("{} demo --count 1", wrap("first_cell:play"))));
+    let moves: Vec<&str> = shown.iter().filter_map(|line| line["completion"].as_str()).collect();
+    assert_eq!(moves, ["0", "1", "2", "3", "4", "5", "6"]);
+    for player in ["no_such_module:play", "first_cell:no_such", "first_cell", ":"] {
+        let (code, _, said) = run(&format!("{} demo --count 1", wrap(player)));
+        assert!(
+            code == 2 && said.contains(&format!("--player {player}: ")) && !said.contains("Traceback"),
+            "{player}: {said}"
+        );
+    }
+}
+
+/// Tools of a server that the adapter starts: their results, and the limits of calls that fail, are slow or say much.
+#[test]
+fn tools_of_an_mcp_server() {
+    if let Some(why) = missing("mcp") {
+        skip!("{why}");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let questions: String = (12..40)
+        .map(|a| {
+            let calls = json!([{"name": "multiply", "arguments": {"a": a, "b": 7}}]);
+            format!("{}\n", json!({"question": format!("What is {a} times 7?"), "answer": (a * 7).to_string(), "calls": calls}))
+        })
+        .collect();
+    let file = folder.path().join("questions.jsonl");
+    std::fs::write(&file, questions).expect("written");
+    let command = |flags: &str| {
+        let program = root().join("examples/mcp_tools.py");
+        let (python, server) = (python("mcp"), root().join("tests/tests/mcp/server.py"));
+        format!(
+            "{python} -W ignore {} '{python} {}' {} {flags}",
+            program.display(),
+            server.display(),
+            file.display()
+        )
+    };
+    let call = |name: &str, arguments: Value| {
+        format!("<tool_call>{}</tool_call>", json!({"name": name, "arguments": arguments}))
+    };
+    let told = |answer: &Value| {
+        let last = answer["observations"]["agent"]
+            .as_array()
+            .and_then(|seen| seen.last())
+            .expect("a message")
+            .clone();
+        assert_eq!(last["role"], "tool");
+        last["content"].as_str().expect("a text").to_owned()
+    };
+
+    // The first task's answer is found by its call.
+    let shown = lines(&must(&format!("{} demo --count 1", command(""))));
+    let said: Vec<&str> = shown.iter().filter_map(|line| line["completion"].as_str()).collect();
+    let answers = plays(&command(""), &said);
+    assert!(said.len() == 2 && told(&answers[1]) == said[1], "{answers:?}");
+    assert_eq!(answers[1]["rewards"], json!({"team": 0.0, "local": 0.1}));
+    assert_eq!((&answers[2]["rewards"]["team"], &answers[2]["success"]), (&json!(1.0), &json!(true)));
+
+    // A server remembers the calls of one episode; a call that was made before pays nothing.
+    let remember = |word: &str| call("remember", json!({"word": word}));
+    let texts = [
+        remember("a"),
+        remember("b"),
+        call("multiply", json!({"a": 2, "b": 3})),
+        remember("b"),
+        call("wait", json!({"seconds": 60})),
+        call("repeat", json!({"count": 99})),
+        call("fail", json!({})),
+        call("die", json!({})),
+        call("no_such", json!({})),
+        "<tool_call>[</tool_call>".to_owned(),
+        remember("c"),
+        "5".to_owned(),
+    ];
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let answers = plays(&command("--seconds 4 --letters 30 --calls 11"), &texts);
+    let results: Vec<String> = answers[1..12].iter().map(told).collect();
+    assert_eq!(results[..4], ["a", "a b", "6", "a b b"]);
+    assert_eq!(results[4], r#"{"error": "no answer within 4 s"}"#);
+    assert_eq!(results[5], format!("{}… (99 letters)", "x".repeat(30)));
+    assert!(results[6..10].iter().all(|result| result.starts_with(r#"{"error": "#)), "{results:?}");
+    assert_eq!(results[10], "c", "a new server, and the calls that led to its end");
+    let paid: Vec<f64> =
+        answers[1..12].iter().map(|answer| answer["rewards"]["local"].as_f64().expect("a number")).collect();
+    assert_eq!(paid, [0.1, 0.1, 0.1, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 0.0, 0.1]);
+    assert_eq!((&answers[12]["terminated"], &answers[12]["success"]), (&json!(true), &json!(false)));
+    let answers = plays(&command("--calls 1"), &[&remember("a"), &remember("b")]);
+    assert!(told(&answers[2]).contains("1 calls were made"), "{answers:?}");
+
+    // For templates that write tools themselves.
+    let answers = plays(&command("--template"), &[]);
+    let seen = &answers[0]["observations"]["agent"];
+    assert_eq!(seen["tools"][0]["function"]["name"], "multiply");
+    assert_eq!(seen["tools"][0]["function"]["parameters"]["required"], json!(["a", "b"]));
+    assert_eq!(seen["messages"][0]["role"], "user");
+    trains(&command("--as-user --read-only --calls 1"), "");
+    let (code, _, said) =
+        run(&format!("{} </dev/null", command("").replace("mcp/server.py", "mcp/nothing.py")));
+    assert!(code == 69 && said.contains("hint: a command that speaks MCP"), "{code} {said}");
+}
+
+/// The module for environments, read by a strict type checker.
+#[test]
+fn the_module_is_typed() {
+    if let Some(why) = missing("mypy") {
+        skip!("{why}");
+    }
+    let cache = tempfile::tempdir().expect("a folder");
+    let (code, told, said) = run(&format!(
+        "cd {} && '{}' -m mypy --strict --cache-dir {} troupe",
+        root().join("examples").display(),
+        python("mypy"),
+        cache.path().display()
+    ));
+    assert!(code == 0, "{told}{said}");
+}
+
+/// Three answers in each situation, so the expected values are exact.
 #[test]
 fn exploitability_in_kuhn_poker_is_exact() {
     let program = format!("python3 {}", root().join("examples/kuhn_poker.py").display());

@@ -19,7 +19,7 @@ fn must(folder: &Path, command: &str) -> String {
     text(&output.stdout)
 }
 
-/// A folder with the wheel in `venv`, and its runtime library; none, where it cannot be made here.
+/// A folder with the wheel in `venv`, and its runtime library; `None` if it cannot be made here.
 fn installed() -> Option<&'static Path> {
     static MADE: OnceLock<(Option<PathBuf>, Option<Child>)> = OnceLock::new();
     let (folder, _) = MADE.get_or_init(|| {
@@ -32,7 +32,7 @@ fn installed() -> Option<&'static Path> {
         let mut cleaner = Command::new("sh");
         cleaner.args(["-c", "read -r _; rm -rf -- \"$0\""]).arg(&folder).stdin(Stdio::piped());
         let cleaner = cleaner.spawn().expect("sh runs");
-        // A build that goes on beside this test replaces programs: both packages are made of one copy.
+        // A concurrent build replaces programs, so both packages are made of one copy.
         let built = folder.join("built");
         std::fs::create_dir(&built).expect("a folder");
         for program in PROGRAMS.iter().chain(&["troupe-run"]) {
@@ -56,7 +56,7 @@ fn installed() -> Option<&'static Path> {
             !must(&folder, "rollout --version").contains("\nONNX Runtime "),
             "it finds one that it should not know"
         );
-        // What it says to type is there to be typed.
+        // The commands it prints exist.
         let told = must(
             &folder,
             "policy init p --preset tiny 2>&1 && ! (envs tasks plan-path --count 1 | rollout --policy p) 2>&1 >/dev/null \
@@ -143,7 +143,7 @@ fn pages_of_a_wheel_can_be_read_and_typed() {
         !pages.contains("help") && pages.contains("envs-tasks.1\n") && pages.contains("troupe-pipeline.1\n"),
         "{pages}"
     );
-    // Documents and examples name what is there.
+    // Documents and examples name existing files.
     must(
         folder,
         "! grep -rn '[^/a-z][.]/pipeline[.]sh' venv/share/troupe/README.md venv/share/troupe/docs venv/share/troupe/examples",
@@ -179,10 +179,11 @@ fn a_game_runs_by_the_python_of_its_caller() {
     assert!(made.expect("python3 runs").success(), "python3 has no venv");
     let packages = must(folder, "echo theirs/lib/python3*/site-packages");
     let game = std::fs::read_to_string(root().join("examples/guess_number.py")).expect("an example");
-    let protocol = std::fs::read_to_string(root().join("examples/step_protocol.py")).expect("an example");
     let of_theirs = folder.join(packages.trim());
     std::fs::write(of_theirs.join("only_theirs.py"), game).expect("written");
-    std::fs::write(of_theirs.join("step_protocol.py"), protocol).expect("written");
+    let module = root().join("examples/troupe");
+    let copied = Command::new("cp").arg("-r").arg(module).arg(of_theirs.join("troupe")).status();
+    assert!(copied.expect("cp runs").success());
     let run = "import only_theirs, runpy, sys\nassert '/theirs/' in sys.prefix + '/', sys.prefix\nrunpy.run_module('only_theirs', run_name='__main__')\n";
     std::fs::write(folder.join("game.py"), run).expect("written");
     let train = "pipeline --env-command 'python3 game.py' --warmup 2 --steps 1 --tasks 2 --eval-every 2 --eval-tasks 2";
@@ -197,12 +198,34 @@ fn a_game_runs_by_the_python_of_its_caller() {
     let check = "python3 game.py tasks --split train --count 2 --seed 1 >tasks; python3 game.py tasks --split test --count 2 --seed 1 >>tasks; \
                  venv/bin/envs check --env-command 'python3 game.py' --episodes 2 --tasks 1 <tasks";
     must(folder, &format!("export PATH=$PWD/theirs/bin:/usr/bin:/bin; {check}"));
-    // Where the wheel's own comes first, that is the caller's too, and does not have the game.
+    // If the wheel's Python comes first on PATH, the caller gets it too, and it lacks the game.
     must(
         folder,
         &format!(
             "(troupe {train} --run runs/theirs-not 2>&1 || true) | grep \"No module named 'only_theirs'\""
         ),
+    );
+}
+
+/// `from troupe import Environment` needs no file beside the program, and says its types.
+#[test]
+fn the_wheel_has_the_module_for_environments() {
+    let Some(folder) = installed() else { skip!("{NO_WHEEL}") };
+    let program = "import troupe\nclass Game(troupe.Environment):\n    def tasks(self, split, seed):\n        number = split == 'test'\n        \
+                   while True:\n            number += 2\n            yield str(number), number\n    def reset(self, spec):\n        \
+                   return troupe.Start(spec, {'player': f'say {spec}'}, ['player'], turns=1)\n    def step(self, state, agent, text):\n        \
+                   won = text == str(state)\n        return troupe.Step(state, {}, team=float(won), terminated=True, success=won)\n\
+                   if __name__ == '__main__': Game().main()\n";
+    std::fs::create_dir_all(folder.join("own")).expect("a folder");
+    std::fs::write(folder.join("own/game.py"), program).expect("written");
+    let said = must(folder, "python -m troupe.check --tasks 2 own/game.py");
+    assert!(said.contains("ok     every text has an outcome") && !said.contains("BROKEN"), "{said}");
+    let typed = "python -c 'import pathlib, troupe; print(pathlib.Path(troupe.__file__).with_name(\"py.typed\").is_file(), troupe.__file__)'";
+    let said = must(folder, typed);
+    assert!(said.starts_with("True ") && said.contains("/venv/lib/"), "{said}");
+    must(
+        folder,
+        "(python own/game.py tasks; python own/game.py tasks --split test) | envs check --quiet --env-command 'python own/game.py'",
     );
 }
 
@@ -227,7 +250,7 @@ fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
                  for file in sys.argv[1:]: ast.parse(pathlib.Path(file).read_text(), file, feature_version=(3, 9))";
     let mut python = Command::new("python3");
     python.args(["-c", parse]).current_dir(root());
-    for folder in ["examples", "sandbox/src", "package"] {
+    for folder in ["examples", "examples/troupe", "sandbox/src", "package"] {
         for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "py") {

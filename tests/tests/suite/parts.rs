@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::Value;
+use troupe_tests::program::lines;
 use troupe_tests::{differences, must, pipeline, run, shell, without_timing};
 
 /// A step's samples as `rollout` writes them, twice, with different bytes.
@@ -292,7 +293,7 @@ enum Order {
 /// The lines of a step's samples by a version, and after a pause its `end`. Random weights all earn the same,
 /// so every second candidate gets a reward.
 fn part(text: &str, version: &str, order: Order) -> (String, String) {
-    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mut lines = lines(text);
     let end = lines.pop().expect("an end");
     lines.retain(|line| line["type"] == "sample");
     for (index, sample) in lines.iter_mut().enumerate() {

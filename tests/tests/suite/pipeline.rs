@@ -7,18 +7,14 @@ use std::time::{Duration, Instant};
 
 use record::sample::Field;
 use serde_json::Value;
+use troupe_tests::program::{self, of_type};
 use troupe_tests::{must, pipeline, programs, root, shell};
 
 const SMALL: [&str; 10] =
     ["--warmup", "30", "--steps", "2", "--tasks", "6", "--branches", "4", "--eval-every", "2"];
 
 fn lines(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).expect("a stream");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
+    program::lines(&std::fs::read_to_string(path).expect("a stream"))
 }
 
 /// Every group has exactly K members with one prompt, and the expected groups were all seen or dropped: one
@@ -194,12 +190,56 @@ fn a_run_without_anything_to_learn_stops_with_advice() {
         assert_eq!(output.status.code(), Some(1), "{printed}");
         assert!(printed.contains("steps 1 to 3: all groups are flat"), "{printed}");
         // An untrained policy goes on until it is cut, so that the limit is the first advice.
-        let advice = "answers were cut at 8 tokens: raise --max-tokens first; where all fail, an easier task";
+        let advice = "answers were cut at 8 tokens: raise --max-tokens first; an easier task";
         assert!(printed.contains(advice), "{printed}");
         let steps = String::from_utf8_lossy(&output.stdout);
         assert!(steps.contains("% of answers cut at 8 tokens: raise --max-tokens first"), "{steps}");
         assert!(run.join("steps/000003/done").exists() && !run.join("steps/000004").exists());
         assert!(run.join("eval/step-000003.jsonl").exists(), "what it came to is known");
+    }
+}
+
+/// Whatever its agent says solves a task.
+const EASY: &str = r#"
+import json, sys
+said = lambda value: print(json.dumps(value), flush=True)
+if sys.argv[1:]:
+    given = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+    count, split, seed = int(given["--count"]), given["--split"], int(given["--seed"])
+    for number in range(count):
+        said({"type": "task", "v": 1, "env": "easy", "task": f"easy/{split}/{seed}-{number}", "spec": {}})
+    said({"type": "end", "v": 1, "stage": "tasks", "ok": True, "counts": {"tasks": count}})
+else:
+    for request in map(json.loads, sys.stdin):
+        answer = {"request": request.get("request"), "state": 0}
+        if "task" in request:
+            agents = ["a"]
+            answer |= {"observations": {"a": [{"role": "user", "content": "say"}]}, "agents": agents, "order": "sequential", "turns": 1}
+        else:
+            answer |= {"rewards": {"team": 1, "local": 0}, "terminated": True, "success": True, "observations": {}}
+        said(answer)
+"#;
+
+/// A run has learned its tasks where all candidates succeed, and is done.
+#[test]
+fn a_run_that_solves_its_tasks_ends_well() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (run, game) = (folder.path().join("solved"), folder.path().join("easy.py"));
+    std::fs::write(&game, EASY).expect("written");
+    let command = format!("python3 {}", game.display());
+    let arguments =
+        ["--env-command", &command, "--steps", "9", "--tasks", "2", "--branches", "2", "--eval-tasks", "2"];
+    for more in [&[][..], &["--resident"]] {
+        let _ = std::fs::remove_dir_all(&run);
+        let output = pipeline(&run, &[&arguments[..], more].concat()).output().expect("pipeline.sh runs");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{printed}");
+        let steps = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            steps.contains("steps 1 to 3: all groups are flat, and 100 % of episodes succeed"),
+            "{steps}"
+        );
+        assert!(run.join("eval/step-000003.jsonl").exists() && !run.join("steps/000004").exists());
     }
 }
 
@@ -546,7 +586,7 @@ fn a_judge_stands_between_rollout_and_group() {
          $TROUPE_BIN/examples/judge --quiet 'jq --unbuffered .completion_ids[0]' | \
          jq -c 'if .type == \"sample\" then .reward += .judge else . end' | group --quiet | advantage --quiet"
     ));
-    let lines: Vec<Value> = judged.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = program::lines(&judged);
     let samples: Vec<&Value> = of_type(&lines, "sample").collect();
     assert!(samples.len() >= 18, "{}", samples.len());
     for sample in samples {

@@ -1,5 +1,5 @@
 //! The recipes in docs/recipes, each carried out on a copy of the workspace exactly as it is written: a `diff` block is
-//! applied, a block after "Create `FILE`:" becomes that file, an `sh` block is run, and a `text` block is what it prints.
+//! applied, a block after "Create `FILE`:" becomes that file, an `sh` block is run, and a `text` block is its expected output.
 //!
 //! The copies lie in `target/recipes`, each with the artifacts of this build.
 

@@ -12,7 +12,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
-use troupe_tests::{must, shell, warmed_up};
+use troupe_tests::folder::TestFolder;
+use troupe_tests::program::lines;
+use troupe_tests::{shell, warmed_up};
 
 /// An `envs step` process.
 struct Step {
@@ -206,8 +208,7 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
 
 #[test]
 fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let at = |command: &str| command.replace("D/", &format!("{}/", folder.path().display()));
+    let folder = TestFolder::new();
     let mut all = Seen::default();
     for (environment, demonstrated, runs) in [
         ("plan-path", "team", vec![("team", 4, 3, 1.0), ("team", 3, 2, 0.5), ("single", 4, 2, 1.0)]),
@@ -219,25 +220,22 @@ fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
              policy encode --policy D/{environment} | update --policy D/{environment} --objective nll \
              --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet > D/warmup"
         );
-        must(&at(&if environment == "plan-path" {
+        folder.must(&if environment == "plan-path" {
             format!("policy init D/{environment} --from '{}'", warmed_up().display())
         } else {
             warm_up
-        }));
+        });
         for (workflow, branches, turns, team_weight) in runs {
             let run = Run { environment, workflow, branches, turns, team_weight };
-            let text = must(&at(&format!(
+            let text = folder.must(&format!(
                 "envs tasks {environment} --count 12 --seed 4 | tee D/tasks | \
                  rollout --policy D/{environment} --workflow {workflow} --branches {branches} --turns {turns} \
                  --team-weight {team_weight} --max-tokens 10 --step 5 --seed 6 --quiet | \
                  group --quiet | advantage --quiet"
-            )));
-            let parse = |text: &str| -> Vec<Value> {
-                text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-            };
-            let mut tasks = parse(&must(&at("cat D/tasks")));
+            ));
+            let mut tasks = folder.lines("tasks");
             tasks.retain(|line| line["type"] == "task");
-            let seen = replay(&run, &tasks, &parse(&text));
+            let seen = replay(&run, &tasks, &lines(&text));
             assert!(
                 seen.unequal > 0 && seen.groups > 12,
                 "{environment} {workflow}: nothing was learned from"

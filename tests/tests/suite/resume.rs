@@ -120,7 +120,7 @@ fn baselines_and_waves_end_with_the_same_bytes_too() {
     assert!(calm.keys().any(|name| name.ends_with("baselines/000003.json")), "{:?}", calm.keys());
 }
 
-/// Baselines are those of the step before, in one process for all steps or in one a step; without them no step begins.
+/// A step reads the baselines of the step before, whether one process runs all steps or one each; without them it does not begin.
 #[test]
 fn a_run_goes_on_with_its_baselines() {
     let folder = tempfile::tempdir().expect("a folder");

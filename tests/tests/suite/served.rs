@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 use troupe_tests::server::{Asked, Behavior, Reply, StandInServer, closed_port};
 use troupe_tests::{must, pipeline, root, run, shell, skip};
 
@@ -44,7 +45,7 @@ fn a_served_role_plays_and_the_others_are_trained() {
     let server = StandInServer::start(&["large"], moody);
     let play = rollout(&dir, &server.url);
     let samples = must(&format!("{play} --threads 1 | tee {dir}/played | group --quiet | advantage --quiet"));
-    let lines: Vec<Value> = samples.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = lines(&samples);
     let of_type = |kind: &str| lines.iter().filter(|line| line["type"] == kind).collect::<Vec<_>>();
     let (samples, served) = (of_type("sample"), of_type("served"));
     assert!(
@@ -136,6 +137,22 @@ fn settings_of_the_url_and_parallel_sampling() {
         (&json!(true), &json!(0), &json!(6))
     );
     assert_eq!(server.asked("/v1/chat/completions").last().expect("a call").body["temperature"], json!(0.0));
+}
+
+#[test]
+fn a_server_gets_the_sampling_of_its_agent() {
+    let (_folder, dir) = fixture();
+    let server = StandInServer::start(&["large"], |_, _| Reply::Text("d3"));
+    let url = &server.url;
+    must(&format!(
+        "rollout --policy tool={dir}/tool --policy 'planner={url}' --branches 2 --turns 1 --max-tokens 8 --temperature 0.5 --quiet \
+         --temperature planner=1.5 --max-tokens planner=9 --top-p planner=0.75 --min-p planner=0.25 --stop 'planner=</plan>' < {dir}/tasks"
+    ));
+    let asked = server.asked("/v1/chat/completions");
+    let body = &asked.first().expect("a call").body;
+    let found = ["temperature", "max_tokens", "top_p", "min_p", "stop"].map(|key| body[key].clone());
+    assert_eq!(found, [json!(1.5), json!(9), json!(0.75), json!(0.25), json!(["</plan>"])]);
+    assert_eq!((&body["top_k"], &body["tools"]), (&Value::Null, &Value::Null));
 }
 
 #[test]
@@ -285,7 +302,7 @@ fn no_tls() -> String {
     format!("https://127.0.0.1:{port}/v1?model=a")
 }
 
-/// Its certificate is its own: what comes after the greeting is not said to just anybody.
+/// Its certificate is self-signed, so a client says nothing after the greeting.
 #[test]
 fn a_server_that_nobody_vouches_for_is_refused() {
     if run("command -v openssl").0 != 0 {

@@ -168,7 +168,7 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     let (captured, replayed) = (beginning("captured "), beginning("replay "));
     assert!(!captured.is_empty() && captured.len() <= 16, "{captured:?}");
     assert!(replayed.len() > captured.len(), "{} replays of {} graphs", replayed.len(), captured.len());
-    // Of each of three layers four products, two norms, SwiGLU, the heads and ONNX Runtime's attention, three kernels; and the
+    // Kernels of each of three layers: four products, two norms, SwiGLU, the heads and ONNX Runtime's attention, three kernels; and the
     // embeddings, the rows to be scored, the last norm, the head and the two kernels of the sampler.
     let launches: Vec<u64> = captured.iter().map(|line| number(line, "captured")).collect();
     assert!(launches.iter().all(|&launches| launches > 3 * 8 && launches <= 3 * 11 + 8), "{launches:?}");
@@ -281,7 +281,7 @@ fn an_engine_whose_memory_is_elsewhere_is_opened_anew() {
     assert!(!stayed.is_empty() && stayed == samples(&[("STAND_IN_MOVES", "1")], 2));
 }
 
-/// Each shape of a product is measured once on a card: what was the fastest is kept, and later runs take it.
+/// Each shape of a product is measured once on a card; later runs use the algorithm that was fastest.
 #[test]
 fn algorithms_of_products_are_measured_once() {
     let Some(fixture) = Fixture::new() else { return };
@@ -303,7 +303,7 @@ fn algorithms_of_products_are_measured_once() {
         assert!((1..=3).all(|algorithm| measured.contains(&algorithm)), "{command}: {measured:?}");
         let text = std::fs::read_to_string(&choices).expect("choices");
         assert!(text.lines().all(|line| line.contains(" 0000000000000002 ")), "{text}");
-        // As many shapes as lines: none is measured twice.
+        // One line per shape: each is measured once.
         let mut shapes: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
         let lines = shapes.len();
         shapes.sort_unstable();

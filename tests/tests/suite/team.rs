@@ -4,20 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
+use troupe_tests::folder::TestFolder;
 use troupe_tests::must;
+use troupe_tests::program::{lines, of_type};
 
 const AGENTS: [&str; 4] = ["reasoner-1", "reasoner-2", "tool-1", "judge"];
 /// Random tiny policies earn nothing: this reward differs within a group, so there is something to learn.
 const REWARD: &str = "jq -c 'if .type==\"sample\" then .reward = (.completion_ids[0] % 7) else . end'";
 
 /// Policies of three families, four sizes and two tokenizers, in a new folder.
-struct Fixture {
-    folder: tempfile::TempDir,
-}
+struct Fixture(TestFolder);
 
 impl Fixture {
     fn new() -> Fixture {
-        let fixture = Fixture { folder: tempfile::tempdir().expect("a folder") };
+        let fixture = Fixture(TestFolder::new());
         fixture.must(
             "policy init D/tiny --preset tiny --seed 1; policy init D/llama --from tests/golden/llama-2-1-scaled-rope; \
              policy init D/qwen2 --from tests/golden/qwen2-2-1-bias; policy init D/qwen3 --from tests/golden/qwen3-8-2-untied",
@@ -26,7 +26,7 @@ impl Fixture {
     }
 
     fn must(&self, command: &str) -> String {
-        must(&command.replace("D/", &format!("{}/", self.folder.path().display())))
+        self.0.must(command)
     }
 
     /// The lines of one step of an ensemble whose agents are owned as `policies` says, up to `advantage`.
@@ -45,14 +45,6 @@ impl Fixture {
     fn current(&self, policy: &str) -> String {
         self.must(&format!("readlink D/{policy}/current")).trim().to_owned()
     }
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-}
-
-fn of_type<'a>(lines: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
-    lines.iter().filter(move |line| line["type"] == kind)
 }
 
 fn end(lines: &[Value]) -> &Value {
@@ -161,8 +153,7 @@ fn chained_updates_pass_through_what_they_do_not_own_and_equal_one_update() {
     let samples_of = |file: &str| fixture.must(&format!("grep -F '\"type\":\"sample\"' D/{file}.jsonl"));
     assert_eq!(samples_of("between"), samples_of("samples"));
     assert_eq!(samples_of("after"), samples_of("samples"));
-    let (between, after) =
-        (lines(&fixture.must("cat D/between.jsonl")), lines(&fixture.must("cat D/after.jsonl")));
+    let (between, after) = (fixture.0.lines("between.jsonl"), fixture.0.lines("after.jsonl"));
     assert!(own > 0 && own < all);
     for (stream, passed) in [(&between, all - own), (&after, own)] {
         let counts = &end(stream)["counts"];

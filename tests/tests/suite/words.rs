@@ -1,6 +1,6 @@
 //! The tiny tokenizer has one token for every word of the compact encodings, in prompts and in completions.
 //!
-//! A word without a token is spelled in bytes: nothing fails, but texts grow, `--max-tokens` cuts completions off and tiny
+//! A word without a token is spelled in bytes. No test would fail, but texts grow, `--max-tokens` cuts completions off and tiny
 //! policies stop learning.
 
 use troupe_tests::must;
@@ -26,6 +26,7 @@ fn every_word_of_a_compact_text_is_one_token() {
         "sudoku --workflow mechanical",
         "sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
         "tic-tac-toe",
+        "philosophers --set philosophers=3,7",
         "write",
         "write --workflow pipeline",
         "write --workflow discussion --set words=9",

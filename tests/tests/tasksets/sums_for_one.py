@@ -1,4 +1,4 @@
-"""A taskset of verifiers for tests: sums of two numbers, and half a point for any number."""
+"""A test taskset for verifiers: sums of two numbers, with half a point for any number."""
 
 import verifiers.v1 as vf
 

@@ -1,4 +1,4 @@
-"""A taskset with an environment of its own: a solver, and a judge who sends it back at most once. Both are paid in `finalize`."""
+"""A taskset with a custom environment: a solver, and a judge who sends it back at most once. Both are paid in `finalize`."""
 
 import verifiers.v1 as vf
 from sums_for_one import SumsTaskset

@@ -297,7 +297,7 @@ impl<D: Device> DeviceModel<D> {
                 None => self.worker.score(&decoder, &self.weights, trees, None).0,
                 Some(loss) => {
                     let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
-                    self.worker.differentiate(&decoder, &self.weights, (first, trees), gradients, loss)
+                    self.worker.differentiate(&decoder, &self.weights, first, trees, gradients, loss)
                 }
             });
             self.worker.backend.check()?;

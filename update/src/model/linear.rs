@@ -285,7 +285,7 @@ impl Linear {
             backend.linear(&base, x, residual, out);
         }
         if let Some(offset) = self.bias {
-            backend.add_bias(rows, self.weight.outputs, weights, offset, out);
+            backend::variants(*backend).add_bias(rows, self.weight.outputs, weights, offset, out);
         }
     }
 
@@ -323,7 +323,13 @@ impl Linear {
         if let Some(gradients) = gradient.weights() {
             backend.linear_backward_weight(rows, d_out, x, gradients, self.weight);
             if let Some(offset) = self.bias {
-                backend.bias_backward(rows, self.weight.outputs, d_out, gradients, offset);
+                backend::variants(*backend).bias_backward(
+                    rows,
+                    self.weight.outputs,
+                    d_out,
+                    gradients,
+                    offset,
+                );
             }
         } else if let Some(Factors { a, b }) = self.lora {
             let inner = backend::Linear { rows, weights: &lora.factors, weight: a };

@@ -110,9 +110,8 @@ impl MemoryPlan {
         let moments = request.moments.map(|bytes| if adapter.is_some() { 0 } else { bytes });
         let request = MemoryRequest { tokens: request.tokens.max(least), moments, ..request };
         let weights = Layout::new(config).len();
-        let model = (config, adapter, weights);
         let plan = |tokens: usize, recompute: bool| {
-            MemoryPlan::of_micro_batch(model, request, memory.workspace, tokens, recompute)
+            MemoryPlan::of_micro_batch(config, adapter, weights, request, memory.workspace, tokens, recompute)
         };
         let budget = memory.free.saturating_sub(LEFT_ALONE);
         // The most tokens that fit, by halving; 0 where not even the least do.
@@ -141,7 +140,9 @@ impl MemoryPlan {
 
     /// Memory of micro-batches of up to `tokens` tokens.
     fn of_micro_batch(
-        (config, adapter, weights): (&Config, Option<&LoraAdapter>, usize),
+        config: &Config,
+        adapter: Option<&LoraAdapter>,
+        weights: usize,
         request: MemoryRequest,
         workspace: u64,
         tokens: usize,
@@ -226,7 +227,8 @@ impl Parallelism {
     /// grow with threads.
     pub(super) fn new(
         config: &Config,
-        [tokens, batches]: [usize; 2],
+        tokens: usize,
+        batches: usize,
         recompute: bool,
         gradient: Option<usize>,
         threads: usize,
@@ -258,14 +260,15 @@ pub(crate) fn most_tokens(config: &Config, tokens: usize, largest: usize) -> usi
 /// threads, `tokens` of work in trees of up to `largest`, and a gradient of the given length, if any.
 pub(crate) fn on_host(
     config: &Config,
-    [tokens, largest]: [usize; 2],
+    tokens: usize,
+    largest: usize,
     threads: usize,
     gradient: Option<usize>,
 ) -> (Bytes, usize) {
     let tokens = most_tokens(config, tokens, largest);
     let backward = gradient.is_some();
     // Without a backward pass nothing is kept.
-    let parallelism = Parallelism::new(config, [tokens, usize::MAX], !backward, gradient, threads);
+    let parallelism = Parallelism::new(config, tokens, usize::MAX, !backward, gradient, threads);
     let streams = parallelism.streams;
     let bytes = |values: usize| (values * size_of::<f32>()) as u64;
     let group = config.num_heads / config.num_kv_heads;
@@ -391,7 +394,7 @@ mod tests {
     fn threads_share_a_micro_batch_of_a_large_model_and_have_their_own_of_a_small_one() {
         let shared = |config: &Config, tokens: usize, batches: usize, threads: usize| {
             let Parallelism { streams, threads } =
-                Parallelism::new(config, [tokens, batches], false, Some(Layout::new(config).len()), threads);
+                Parallelism::new(config, tokens, batches, false, Some(Layout::new(config).len()), threads);
             (streams, threads)
         };
         let small =
@@ -406,8 +409,8 @@ mod tests {
             [(1, 1), (1, 2), (1, 16), (1, 16)]
         );
         // Only the packing buffers grow with the threads.
-        let [one, many] = [1, 192]
-            .map(|threads| on_host(&large, [5000, 500], threads, Some(8_000_000_000)).0.summed().total);
+        let [one, many] =
+            [1, 192].map(|threads| on_host(&large, 5000, 500, threads, Some(8_000_000_000)).0.summed().total);
         assert!(many - one < 16 * (32 << 20), "{one} {many}");
     }
 }

@@ -207,8 +207,8 @@ impl Model {
         let parallelism = self.parallelism(trees, &batches, Some(total.len()), threads);
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         let differentiate = |worker: &mut Worker<Cpu>, range: &Range<usize>, gradient: &mut Vec<f32>| {
-            let part = (range.start, &trees[range.clone()]);
-            let found = worker.differentiate(&decoder, &weights.values, part, gradient, loss);
+            let (first, part) = (range.start, &trees[range.clone()]);
+            let found = worker.differentiate(&decoder, &weights.values, first, part, gradient, loss);
             schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
         };
         if parallelism.streams == 1 {
@@ -243,7 +243,7 @@ impl Model {
     ) -> memory::Parallelism {
         let tokens = |range: &Range<usize>| trees[range.clone()].iter().map(Tree::len).sum();
         let tokens = batches.iter().map(tokens).max().unwrap_or(0).max(self.planned);
-        memory::Parallelism::new(&self.config, [tokens, batches.len()], self.recompute, gradient, threads)
+        memory::Parallelism::new(&self.config, tokens, batches.len(), self.recompute, gradient, threads)
     }
 
     /// The decoder, its weights (`parameters`, or the base of the adapter that they are), and an adapter's packed factors.

@@ -10,7 +10,7 @@ use super::linear::{Accumulator, Fused, Linear, LoraAdapter, Operands};
 use super::workspace::{Batch, Counts, Workspace, rows};
 use crate::backend::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Heads,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient,
+    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient, variants,
 };
 use policy::adapter::Target;
 use policy::config::Config;
@@ -69,7 +69,13 @@ impl Decoder<'_> {
         if self.config.variant.gelu { Activation::Gelu } else { Activation::Silu }
     }
 
-    fn attention<'b, T>(&self, layer: usize, [queries, keys, key_value]: [&'b T; 3]) -> Attention<'b, T> {
+    fn attention<'b, T>(
+        &self,
+        layer: usize,
+        queries: &'b T,
+        keys: &'b T,
+        key_value: &'b T,
+    ) -> Attention<'b, T> {
         let config = self.config;
         let (rows, scale) = (rows(config, layer), config.attention_scale());
         let window = config.window(layer);
@@ -81,7 +87,7 @@ impl Decoder<'_> {
         Dense { offset, outputs: self.config.vocab_size, inputs: self.config.hidden_size }
     }
 
-    /// What follows the projection of queries or of keys and values.
+    /// The steps after the projection of queries or of keys and values.
     fn qk_norm_rope<'b, T>(&self, layer: usize, target: Target, weights: &'b T) -> QkNormRope<'b, T> {
         let (config, offsets) = (self.config, &self.layout.layers[layer]);
         let (rows, heads, stride) = match target {
@@ -153,7 +159,7 @@ impl Decoder<'_> {
         let saved = &mut space.saved[index];
         let next = space.inputs.get_mut(layer + 1).unwrap_or(&mut space.output);
         if let Some(experts) = self.experts(layer, count, weights) {
-            return backend.experts(&experts, &space.normal, &saved.post_attn, next);
+            return variants(backend).experts(&experts, &space.normal, &saved.post_attn, next);
         }
         let (activation, width) = (self.activation(), config.intermediate_size);
         backend.swiglu(activation, count, width, &saved.gate_up, &mut space.swiglu);
@@ -165,7 +171,7 @@ impl Decoder<'_> {
         let [_, branch] = &mut saved.branches;
         down.forward(operands, count, &space.swiglu, None, branch);
         operands.backend.rms_norm(&self.norm(count, branch, weights, norm), &mut space.normal);
-        operands.backend.add(count * config.hidden_size, &saved.post_attn, &space.normal, next);
+        variants(operands.backend).add(count * config.hidden_size, &saved.post_attn, &space.normal, next);
     }
 
     /// From a layer's input to its gate and up projections: all that the backward pass needs of it.
@@ -202,7 +208,7 @@ impl Decoder<'_> {
         let op = self.qk_norm_rope(layer, Target::Query, weights);
         operands.backend.qk_norm_rope(batch, &op, &mut saved.query, &mut space.queries);
         let (queries, keys, key_value) = (&space.queries, &space.keys, &saved.key_value);
-        let op = self.attention(layer, [queries, keys, key_value]);
+        let op = self.attention(layer, queries, keys, key_value);
         operands.backend.attention(batch, &op, &mut saved.attn_out, &mut saved.lse);
         let residual = match rows {
             Rows::All => input,
@@ -216,7 +222,7 @@ impl Decoder<'_> {
             let [branch, _] = &mut saved.branches;
             output.forward(operands, count, &saved.attn_out, None, branch);
             operands.backend.rms_norm(&self.norm(count, branch, weights, norm), &mut space.normal);
-            operands.backend.add(count * hidden, residual, &space.normal, &mut saved.post_attn);
+            variants(operands.backend).add(count * hidden, residual, &space.normal, &mut saved.post_attn);
         } else {
             output.forward(operands, count, &saved.attn_out, Some(residual), &mut saved.post_attn);
         }
@@ -283,13 +289,14 @@ impl Decoder<'_> {
             let norm = self.norm(count, &saved.post_attn, weights, offsets.mlp_norm);
             let (x, d_out, d_x) = (&mut space.normal, &mut space.d_stream, &mut space.d_other);
             backend.rms_norm(&norm, x);
-            backend.experts_backward(&experts, x, d_out, d_x, gradient.weights());
+            variants(backend).experts_backward(&experts, x, d_out, d_x, gradient.weights());
             return backend.rms_norm_backward(&norm, d_x, d_out, gradient.weights());
         }
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
         let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[1], weights, norms[1]));
-        let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
-        let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);
+        let (stream, branch, cast) = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
+        let d_stream =
+            branch_gradient(operands.backend, norm, count * hidden, stream, branch, cast, gradient);
         let down = self.linear(layer, Fused::Down);
         down.backward_input(operands, count, d_stream, false, &mut space.d_swiglu);
         let (gate_up, d_swiglu, swiglu) = (&mut saved.gate_up, &space.d_swiglu, &mut space.swiglu);
@@ -324,8 +331,9 @@ impl Decoder<'_> {
         let (input, saved) = (&space.inputs[layer], &mut space.saved[index]);
         let operands = &mut Operands { backend, weights, lora: &mut space.lora };
         let norm = offsets.post_norms.map(|norms| self.norm(count, &saved.branches[0], weights, norms[0]));
-        let buffers = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
-        let d_stream = branch_gradient(operands.backend, norm, count * hidden, buffers, gradient);
+        let (stream, branch, cast) = (&space.d_stream, &mut space.d_other, &mut space.d_stream_cast);
+        let d_stream =
+            branch_gradient(operands.backend, norm, count * hidden, stream, branch, cast, gradient);
         let output = self.linear(layer, Fused::Output);
         output.backward_input(operands, count, d_stream, false, &mut space.d_attn_out);
         output.backward_weight(operands, count, d_stream, &saved.attn_out, gradient);
@@ -337,7 +345,7 @@ impl Decoder<'_> {
         let (queries, keys, key_value) = (&space.queries, &space.keys, &saved.key_value);
         backend.attention_backward(
             batch,
-            &self.attention(layer, [queries, keys, key_value]),
+            &self.attention(layer, queries, keys, key_value),
             AttentionOutput { out: &saved.attn_out, lse: &saved.lse, d_out: &space.d_attn_out },
             AttentionGradients {
                 d_queries: &mut space.d_queries,
@@ -394,13 +402,15 @@ pub(super) struct RowGradient<'a, T> {
 }
 
 /// The gradient of a branch (attention or the MLP), `elements` values: passed through the norm of the
-/// branch's output if it has one, else the stream's gradient unchanged. `buffers` are the stream's gradient
-/// and two to write to.
+/// branch's output into `d_branch` if it has one, else the stream's gradient unchanged, rounded into `cast` where
+/// GEMMs need that.
 fn branch_gradient<'a, B: Backend>(
     backend: &mut B,
     norm: Option<RmsNorm<'_, B::Buffer>>,
     elements: usize,
-    (d_stream, d_branch, cast): (&'a B::Buffer, &'a mut B::Buffer, &'a mut B::Buffer),
+    d_stream: &'a B::Buffer,
+    d_branch: &'a mut B::Buffer,
+    cast: &'a mut B::Buffer,
     gradient: &mut Accumulator<B::Buffer>,
 ) -> &'a B::Buffer {
     let Some(norm) = norm else { return backend.cast_for_gemm(elements, d_stream, cast) };

@@ -89,7 +89,8 @@ impl<B: Backend> Worker<B> {
         &mut self,
         decoder: &Decoder<'_>,
         weights: &B::Buffer,
-        (first, trees): (usize, &[Tree]),
+        first: usize,
+        trees: &[Tree],
         gradient: &mut B::Buffer,
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {

@@ -84,6 +84,15 @@ pub enum Moment {
     Second,
 }
 
+/// A kind of training state, of which each weight has one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateKind {
+    /// The f32 master weight.
+    MasterWeight,
+    /// A moment.
+    Moment(Moment),
+}
+
 /// A tensor of an optimizer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateTensor {
@@ -133,8 +142,8 @@ pub fn overlap(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     start..one.end.min(other.end).max(start)
 }
 
-/// One piece of a tensor and of its state.
-struct Piece<'a> {
+/// Consecutive values of a tensor, with their gradient and state.
+struct TensorSlice<'a> {
     rule: Rule,
     entry: &'a Entry,
     values: &'a mut [f32],
@@ -218,7 +227,7 @@ impl Optimizer {
         self.steps += 1;
         let (settings, step, factor) = (self.settings, self.steps, scale.rate);
         let scale = scale.clipped(settings.max_grad_norm);
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<TensorSlice> = Vec::new();
         let mut rest = parameters.values.as_mut_slice();
         let states = self.first.iter_mut().zip(&mut self.second);
         for ((entry, &rule), (first, second)) in self.layout.entries.iter().zip(&self.rules).zip(states) {
@@ -230,7 +239,7 @@ impl Optimizer {
             }
             let values = &mut values[own.start - entry.range.start..][..own.len()];
             let gradient = &gradients.values[own];
-            cut(Piece { rule, entry, values, gradient, first, second }, &mut pieces);
+            split(TensorSlice { rule, entry, values, gradient, first, second }, &mut pieces);
         }
         spread(pieces, threads, |piece| update(&settings, step, scale, factor, piece));
     }
@@ -289,15 +298,15 @@ fn is_layer_matrix(entry: &Entry) -> bool {
     entry.shape.len() == 2 && entry.name.contains("model.layers.")
 }
 
-/// Cuts a tensor into pieces that threads can take; Muon needs its matrix whole.
-fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
+/// Splits a tensor into slices that threads can take; Muon needs its matrix whole.
+fn split<'a>(whole: TensorSlice<'a>, slices: &mut Vec<TensorSlice<'a>>) {
     if whole.rule == Rule::Muon {
-        return pieces.push(whole);
+        return slices.push(whole);
     }
-    let Piece { rule, entry, mut values, mut gradient, mut first, mut second } = whole;
+    let TensorSlice { rule, entry, mut values, mut gradient, mut first, mut second } = whole;
     while !values.is_empty() {
         let size = PIECE.min(values.len());
-        let piece = Piece {
+        let piece = TensorSlice {
             rule,
             entry,
             values: values.split_off_mut(..size).unwrap_or_default(),
@@ -305,12 +314,12 @@ fn cut<'a>(whole: Piece<'a>, pieces: &mut Vec<Piece<'a>>) {
             first: first.split_off_mut(..size).unwrap_or_default(),
             second: second.split_off_mut(..size).unwrap_or_default(),
         };
-        pieces.push(piece);
+        slices.push(piece);
     }
 }
 
 /// Updates one piece by its rule.
-fn update(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece) {
+fn update(settings: &Settings, step: u64, scale: f32, factor: f64, piece: TensorSlice) {
     let decay = if piece.entry.shape.len() == 2 { settings.weight_decay } else { 0.0 };
     let rate = settings.lr * factor;
     match piece.rule {
@@ -334,7 +343,7 @@ fn update(settings: &Settings, step: u64, scale: f32, factor: f64, piece: Piece)
 }
 
 /// Runs `work` on every piece, over `threads` threads.
-fn spread<'a>(pieces: Vec<Piece<'a>>, threads: usize, work: impl Fn(Piece<'a>) + Sync) {
+fn spread<'a>(pieces: Vec<TensorSlice<'a>>, threads: usize, work: impl Fn(TensorSlice<'a>) + Sync) {
     let threads = threads.min(pieces.len());
     let queue = Mutex::new(pieces);
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop();

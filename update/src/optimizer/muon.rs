@@ -12,7 +12,7 @@
 //! projections are separate tensors in a Hugging Face checkpoint and are orthogonalized separately. f32 throughout;
 //! the reference iterates in bf16.
 
-use gemm::{Onto, Precision, Scratch, View, ViewMut};
+use gemm::{Accumulate, Precision, Scratch, View, ViewMut};
 
 /// Momentum μ.
 const MOMENTUM: f32 = 0.95;
@@ -64,14 +64,14 @@ fn orthogonalized(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
     let (mut gram, mut square) = (vec![0.0; rows * rows], vec![0.0; rows * rows]);
     let mut next = vec![0.0; x.len()];
     let mut scratch = Scratch::default();
-    let mut multiply = |mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32]| {
+    let mut multiply = |mnk: [usize; 3], a: View, b: View, onto: Accumulate, c: &mut [f32]| {
         gemm::multiply(&mut scratch, Precision::Float32, mnk, a, b, onto, ViewMut::new(c, mnk[1]));
     };
     for _ in 0..ITERATIONS {
         let wide = View::new(&x, columns);
-        multiply([rows, rows, columns], wide, wide.transposed(), Onto::Zero, &mut gram);
+        multiply([rows, rows, columns], wide, wide.transposed(), Accumulate::Zero, &mut gram);
         let view = View::new(&gram, rows);
-        multiply([rows, rows, rows], view, view, Onto::Zero, &mut square);
+        multiply([rows, rows, rows], view, view, Accumulate::Zero, &mut square);
         for (square, &gram) in square.iter_mut().zip(&gram) {
             *square = of_ax * gram + of_aax * *square;
         }
@@ -79,7 +79,7 @@ fn orthogonalized(matrix: Vec<f32>, rows: usize, columns: usize) -> Vec<f32> {
             *next = of_x * x;
         }
         let (polynomial, x_view) = (View::new(&square, rows), View::new(&x, columns));
-        multiply([rows, columns, rows], polynomial, x_view, Onto::Result, &mut next);
+        multiply([rows, columns, rows], polynomial, x_view, Accumulate::Result, &mut next);
         std::mem::swap(&mut x, &mut next);
     }
     x

@@ -52,7 +52,7 @@ fn every_rule_moves_as_in_pytorch() {
             let gradient = numbers(gradient);
             let rule = rule(settings.method, &entry);
             let (values, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
-            let piece = Piece { rule, entry: &entry, values, gradient: &gradient, first, second };
+            let piece = TensorSlice { rule, entry: &entry, values, gradient: &gradient, first, second };
             update(&settings, index as u64 + 1, 1.0, 1.0, piece);
         }
         let difference = largest_difference(&values, &numbers(&case["end"]));
@@ -119,7 +119,7 @@ fn the_schedule_scales_the_rate_and_muon_has_another_for_the_rest() {
     let moved = |method: Method, rule: Rule| {
         let (mut values, mut first, mut second) = ([0.0], [0.0], [0.0]);
         let (values_mut, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
-        let piece = Piece { rule, entry: &entry, values: values_mut, gradient: &[4.0], first, second };
+        let piece = TensorSlice { rule, entry: &entry, values: values_mut, gradient: &[4.0], first, second };
         update(&Settings { max_grad_norm: 0.0, ..settings(method) }, 1, 1.0, 0.5, piece);
         values[0]
     };
@@ -140,7 +140,7 @@ fn only_a_rule_by_element_is_cut_into_pieces() {
         let (mut first, mut second) = (vec![0.0; length], vec![0.0; length]);
         let (values, first, second) = (&mut values[..], &mut first[..], &mut second[..]);
         let mut pieces = Vec::new();
-        cut(Piece { rule, entry: &entry, values, gradient: &gradient, first, second }, &mut pieces);
+        split(TensorSlice { rule, entry: &entry, values, gradient: &gradient, first, second }, &mut pieces);
         pieces
             .iter()
             .map(|piece| [piece.values.len(), piece.gradient.len(), piece.first.len()])

@@ -5,7 +5,6 @@ use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 use std::time::Instant;
 
-use policy::config::Config;
 use record::failure::{Failure, Result};
 use record::splice;
 use serde_json::{Value, json};
@@ -15,7 +14,8 @@ use crate::checkpoint::Checkpoint;
 use crate::logprobs::{self, GapBounds};
 use crate::metrics;
 use crate::model::{DeviceModel, Parameters};
-use crate::plan::{self, ModelSpec};
+use crate::plan::ModelSpec;
+use crate::settings::Work;
 use crate::timing::{Times, Timing};
 
 /// Defaults of `--max-logprob-gap` with `--check`, nats: for f32 weights and arithmetic, and where either has 16 bits. Right
@@ -28,12 +28,12 @@ impl PolicyUpdate<'_> {
     pub fn check(&self) -> Result<(String, Times, Result<()>)> {
         let started = Instant::now();
         // Kept open: opening the same device again is then quick.
-        let _device = plan::open_device(self.arguments, self.spec(), &self.request(false))?;
+        let _device = self.planner(self.spec()).open_device(&self.request(false))?;
         let mut timing = Timing::default();
         let checkpoint = Checkpoint::open(&self.from, &self.config)?;
         let recomputed = self.logprobs(&checkpoint, &mut timing)?;
         let stats = logprobs::compare(self.samples, &recomputed);
-        if let Some(path) = &self.arguments.per_token {
+        if let Work::Check { per_token: Some(path) } = &self.settings.work {
             let failure = |error: io::Error| Failure::io(format!("--per-token {}: {error}", path.display()));
             let file = OpenOptions::new().append(true).open(path).map_err(failure)?;
             let mut file = BufWriter::new(file);
@@ -41,8 +41,8 @@ impl PolicyUpdate<'_> {
                 .and_then(|()| file.flush())
                 .map_err(failure)?;
         }
-        let single = self.is_single(&checkpoint)?;
-        let allowed = self.max_logprob_gap(CHECK_GAPS, single);
+        let is_f32 = self.is_f32(&checkpoint);
+        let allowed = self.max_logprob_gap(CHECK_GAPS, is_f32);
         let (tokens, gap) = (stats.tokens as f64, stats.largest_gap);
         let mut values = metrics::of_samples(self.samples);
         let mut put = |name: &str, value: Value| values.insert(name.to_owned(), value);
@@ -55,7 +55,7 @@ impl PolicyUpdate<'_> {
         let mut report = self.timing(started);
         report.extend(timing.times());
         let line = self.line(&splice::json(&values)?, None, report)?;
-        let bounds = GapBounds { most: allowed, single };
+        let bounds = GapBounds { max: allowed, is_f32 };
         let Some((cause, hint)) = bounds.exceeded(&stats) else {
             self.log(format_args!("{} log-probabilities agree within {gap:.1e}", stats.tokens));
             return Ok((line, timing.times(), Ok(())));
@@ -66,8 +66,7 @@ impl PolicyUpdate<'_> {
     /// The log-probabilities under `--kl`'s reference.
     pub(super) fn reference_logprobs(&self, timing: &mut Timing) -> Result<Option<Vec<Vec<f32>>>> {
         let Some(reference) = &self.reference else { return Ok(None) };
-        let config = Config::load(reference.model())?;
-        let checkpoint = Checkpoint::open(reference, &config)?;
+        let checkpoint = Checkpoint::open(reference, &reference.config)?;
         self.logprobs(&checkpoint, timing).map(Some)
     }
 
@@ -78,24 +77,23 @@ impl PolicyUpdate<'_> {
         checkpoint: &Checkpoint,
         timing: &mut Timing,
     ) -> Result<Option<Vec<Vec<f32>>>> {
-        let arguments = self.arguments;
-        let steps = arguments.minibatches.saturating_mul(arguments.epochs);
-        match arguments.importance_cap {
-            Some(_) if steps > 1 => self.logprobs(checkpoint, timing).map(Some),
+        let training = &self.settings.training;
+        match training.loss.importance {
+            Some(_) if training.steps() > 1 => self.logprobs(checkpoint, timing).map(Some),
             _ => Ok(None),
         }
     }
 
     /// The log-probability of every completion token under the weights of a checkpoint.
     fn logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Vec<Vec<f32>>> {
-        let limit = self.arguments.max_tokens_per_batch as usize;
-        let threads = self.arguments.thread_count();
+        let limit = self.settings.training.batching.tokens;
+        let threads = self.settings.hardware.threads;
         let mut started = Instant::now();
         // The checkpoint may be the reference, and then an adapter where the policy is not, or the other way round.
         let adapter = checkpoint.adapter().map(|(adapter, _)| adapter);
         let config = &checkpoint.config;
         let spec = ModelSpec { config, stored: self.config.dtype, adapter };
-        let device = plan::open_device(self.arguments, spec, &self.request(false))?;
+        let device = self.planner(spec).open_device(&self.request(false))?;
         let Some((device, plan)) = device else {
             let (model, weights) = self.on_host(checkpoint)?;
             // Nothing is kept for a backward pass.

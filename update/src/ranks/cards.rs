@@ -4,26 +4,27 @@ use device::DeviceKind;
 use record::failure::{Failure, Result};
 
 use super::{Ranks, gather};
-use crate::arguments::Arguments;
+use crate::hardware::Hardware;
 
 /// Where launchers say which of a machine's processes this is: Open MPI, MPICH and Intel MPI, Slurm.
 const LOCAL_RANKS: [&str; 4] =
     ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"];
 
-/// Names each rank's card in its `--device`.
+/// Gives each rank its card.
 ///
 /// # Errors
 /// 2 where two ranks would share a card; 69 without the driver or a card. The same on all ranks, or they are ended.
-pub fn assign(ranks: &dyn Ranks, arguments: &mut Arguments) -> Result<()> {
-    let DeviceKind::Cuda(mut number) = arguments.device_kind()? else { return Ok(()) };
+pub fn assign(ranks: &dyn Ranks, hardware: &mut Hardware) -> Result<()> {
+    let DeviceKind::Cuda(mut number) = hardware.kind else { return Ok(()) };
     if ranks.count() == 1 {
         return Ok(());
     }
     let cards = device::cuda::identities()?;
-    if arguments.device == "cuda" {
+    if hardware.device == "cuda" {
         let local = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         number = card(local.unwrap_or(0), cards.len());
-        arguments.device = format!("cuda:{number}");
+        hardware.kind = DeviceKind::Cuda(number);
+        hardware.device = hardware.kind.to_string();
     }
     // One that is not there is refused where it is opened.
     distinct(ranks, cards.get(number as usize).map_or(&[][..], |identity| identity))

@@ -1,33 +1,32 @@
-//! The processes that share one update, and what they exchange.
+//! The processes that share one update, and the data they exchange.
 //!
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
-//! with the feature `mpi`; sums are our own, because those of an MPI library depend on its algorithm. Each steps a slice of the
-//! weights and keeps its moments, then all receive the rest. With `--side-by-side` each policy has ranks of its own ([`PolicyRanks`]). Left
-//! out: gradients and weights in slices.
+//! with the feature `mpi`. Sums are computed here, because an MPI library's results depend on its algorithm. Each rank steps a
+//! slice of the weights and keeps the slice's moments, then all receive the rest. With `--side-by-side` each policy has a
+//! separate set of ranks ([`PolicyRanks`]). Left out: gradients and weights in slices.
 
 pub mod cards;
 pub mod flags;
+mod input;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod policy_ranks;
 #[cfg(any(feature = "mpi", test))]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "MPI waits"))]
 mod wait;
 
-use std::io::{self, Read};
 use std::ops::Range;
-use std::time::Duration;
 
 use record::failure::{Failure, Result};
-use record::read::stdin_within;
 use record::stage;
+
+use crate::parts::add;
+pub use input::Input;
+pub use policy_ranks::PolicyRanks;
 
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
-/// How often rank 0 says that it is still waiting for input, so that its silence means something else.
-const STILL_WAITING_EVERY: Duration = Duration::from_secs(20);
-/// What it says then, in place of a length.
-const STILL_WAITING: usize = usize::MAX;
 
 /// One of the processes.
 pub trait Ranks {
@@ -37,7 +36,8 @@ pub trait Ranks {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// Those of as many equal groups of neighbors, `count` being a multiple, that this one belongs to, numbered from 0.
+    /// Splits the ranks into equal groups of neighbors and returns this rank's group, renumbered from 0. The number of groups
+    /// must divide `count`.
     fn split(&self, groups: usize) -> Box<dyn Ranks>;
 
     /// The number of one of these among all that the launcher has started.
@@ -45,20 +45,19 @@ pub trait Ranks {
         rank
     }
 
-    /// Gives the bytes of rank `root` to all. Whoever waits leaves its core to others: what comes may be long in the making.
+    /// Broadcasts the bytes of rank `root`. A waiting rank yields its core, because the wait may be long.
     ///
     /// # Errors
     /// An interruption (130, 143).
     fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()>;
 
-    /// Gives everyone's `own` to all, one after another in the order of ranks. All are of one size.
+    /// Gathers everyone's `own` on all ranks, in rank order. All have one size.
     fn all_gather(&self, own: &[u8], all: &mut [u8]);
 
-    /// Gives the r-th of `count` equal pieces of `own` to rank r, and receives as many in the order of ranks.
+    /// Sends the r-th of `count` equal pieces of `own` to rank r, and receives one piece from each, in rank order.
     fn all_to_all(&self, own: &[u8], received: &mut [u8]);
 
-    /// Gives everyone's `own` to rank 0, one after another in the order of ranks; `lengths` says how many bytes each has. `all`
-    /// is rank 0's only.
+    /// Gathers everyone's `own` on rank 0, in rank order. `lengths` has the bytes of each; `all` is used on rank 0 only.
     fn gather_on_first(&self, own: &[u8], lengths: &[usize], all: &mut [u8]);
 
     /// The end of a process that has done its work.
@@ -101,66 +100,10 @@ impl Ranks for Alone {
     }
 }
 
-/// All processes of a call, and with `--side-by-side` those of them that train one policy with this one.
-pub struct PolicyRanks<'a> {
-    /// All of them.
-    pub all: &'a dyn Ranks,
-    own: Option<Box<dyn Ranks>>,
-}
-
-impl PolicyRanks<'_> {
-    /// Deals processes to so many policies where they train side by side, else all of them to each.
-    pub fn new(all: &dyn Ranks, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
-        PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
-    }
-
-    /// Whether each policy has processes of its own.
-    pub fn is_split(&self) -> bool {
-        self.own.is_some()
-    }
-
-    /// The processes that train a policy with this one.
-    pub fn own(&self) -> &dyn Ranks {
-        self.own.as_deref().unwrap_or(self.all)
-    }
-
-    /// Whether this process trains a policy.
-    pub fn trains(&self, policy: usize) -> bool {
-        !self.is_split() || self.all.rank() / self.own().count() == policy
-    }
-
-    /// Waits for all, where policies train side by side.
-    pub fn wait(&self) {
-        if self.is_split() {
-            gather(self.all, &[]);
-        }
-    }
-
-    /// What the first process of a policy has, told to all.
-    ///
-    /// # Errors
-    /// An interruption.
-    pub fn told(&self, policy: usize, has: impl FnOnce() -> Result<String>) -> Result<String> {
-        told(self.all, policy * self.own().count(), has)
-    }
-
-    /// Where policies train side by side, ends all with the failure of one, of which rank 0 knows nothing.
-    pub fn failed(&self, failure: Failure) -> Failure {
-        let rank = self.all.rank();
-        // Where rank 0 fails, too, it says why.
-        if self.is_split() && rank > 0 && self.own().rank() == 0 && !ended_by_rank_0(1) {
-            stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
-            stage::drain_stderr();
-            self.all.abort(failure.code);
-        }
-        failure
-    }
-}
-
 /// The processes that `mpirun` or `srun` started, or this one alone.
 ///
 /// # Errors
-/// Several were started by a launcher that this build does not know what to do with: each would train by itself (69).
+/// A launcher that this build does not support started several processes, and each would train by itself (69).
 pub fn start() -> Result<Box<dyn Ranks>> {
     let started = started();
     if started == 1 { Ok(Box::new(Alone)) } else { several(started) }
@@ -206,7 +149,7 @@ pub fn end(ranks: &dyn Ranks, outcome: Result<()>) -> Result<()> {
     outcome
 }
 
-/// What stops a process before it has joined the others, if there are any: said once, and their launcher ends them.
+/// Reports the failure of a process that has not joined the others yet; one of them prints it, and the launcher ends them.
 pub fn refused(failure: Failure) -> Failure {
     if started() > 1 {
         say(of_launcher(["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]).unwrap_or(0), &failure);
@@ -215,7 +158,7 @@ pub fn refused(failure: Failure) -> Failure {
     failure
 }
 
-/// Where all fail alike, rank 0 says why; the others do if that has not ended them.
+/// If all fail alike, rank 0 prints the cause; the others print it if they still run afterwards.
 fn say(rank: usize, failure: &Failure) {
     if rank == 0 {
         stage::report("update", failure);
@@ -225,7 +168,7 @@ fn say(rank: usize, failure: &Failure) {
     stage::drain_stderr();
 }
 
-/// Whether it does within so many seconds.
+/// Returns true if rank 0's failure ends this process within `seconds`.
 fn ended_by_rank_0(seconds: u32) -> bool {
     (0..10 * seconds).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -233,51 +176,9 @@ fn ended_by_rank_0(seconds: u32) -> bool {
     })
 }
 
-/// A number that Open MPI, MPICH and its relatives, or Slurm tells a process that it starts.
+/// A number that Open MPI, MPICH and its relatives, or Slurm passes to the processes that it starts.
 fn of_launcher(names: [&str; 3]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
-}
-
-/// Rank 0's input, for all.
-pub struct Input<'a, R> {
-    /// The processes.
-    pub ranks: &'a dyn Ranks,
-    /// Read by rank 0 only.
-    pub input: R,
-    is_ready: fn(Duration) -> io::Result<bool>,
-}
-
-impl<'a, R> Input<'a, R> {
-    /// What rank 0 reads from its stdin, as `input`, for all.
-    pub fn of_stdin(ranks: &'a dyn Ranks, input: R) -> Input<'a, R> {
-        Input { ranks, input, is_ready: stdin_within }
-    }
-}
-
-impl<R: Read> Read for Input<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.ranks.count() == 1 {
-            return self.input.read(buffer);
-        }
-        loop {
-            let mut length = 0;
-            if self.ranks.rank() == 0 {
-                length = match (self.is_ready)(STILL_WAITING_EVERY)? {
-                    true => self.input.read(buffer)?,
-                    false => STILL_WAITING,
-                };
-            }
-            // The reader looks for an interruption itself.
-            let interrupted = |_| io::Error::from(io::ErrorKind::Interrupted);
-            let mut bytes = length.to_le_bytes();
-            self.ranks.broadcast(0, &mut bytes).map_err(interrupted)?;
-            length = usize::from_le_bytes(bytes);
-            if length != STILL_WAITING {
-                self.ranks.broadcast(0, &mut buffer[..length]).map_err(interrupted)?;
-                return Ok(length);
-            }
-        }
-    }
 }
 
 /// What rank 0 finds, told to all. The others do not look for themselves.
@@ -298,10 +199,10 @@ fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -
     let mut bytes = found.into_bytes();
     bytes.resize(usize::from_le_bytes(length), 0);
     ranks.broadcast(root, &mut bytes)?;
-    String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} said what is no text")))
+    String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} sent bytes that are not UTF-8")))
 }
 
-/// Which of `parts` are this rank's: neighbors, so that they are a branch of the tree of sums.
+/// This rank's range of `parts`: neighbors, so that they are one branch of the tree of sums.
 pub fn share(ranks: &dyn Ranks, parts: usize) -> Range<usize> {
     let each = parts / ranks.count();
     ranks.rank() * each..(ranks.rank() + 1) * each
@@ -321,8 +222,8 @@ pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
     all.chunks(largest).zip(lengths).map(|(bytes, length)| bytes[..length].to_vec()).collect()
 }
 
-/// Replaces values by their sum over ranks, a power of two of them, as a balanced binary tree in the order of ranks: each
-/// rank adds a slice, and all hand theirs out.
+/// Replaces values by their sum over ranks, added as a balanced binary tree in rank order. The number of ranks is a power
+/// of two. Each rank adds one slice and sends it to all.
 pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
     let count = ranks.count();
     let most = SUM_BYTES / size_of::<f32>() / count;
@@ -347,11 +248,11 @@ pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
     }
 }
 
-/// Gives every rank's slice of the values of `state` to all, a piece at a time: `read` copies values from an index on, `write`
-/// replaces them.
+/// Gathers every rank's slice of the values of `state` on all ranks, a piece at a time. `read` copies values from an index
+/// on, `write` replaces them.
 ///
 /// # Errors
-/// Those of `read` and `write`.
+/// Failures of `read` and `write`.
 pub fn exchange<T>(
     ranks: &dyn Ranks,
     slices: &[Range<usize>],
@@ -378,11 +279,6 @@ pub fn exchange<T>(
     Ok(())
 }
 
-/// Adds values to a sum.
-pub fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
-}
-
 /// Completes values of which each rank has computed some and left the others at 0.
 pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
     for other in gather(ranks, bytemuck::cast_slice(values)) {
@@ -393,7 +289,8 @@ pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
     }
 }
 
-/// A sum of values' bits by which ranks see that theirs differ: any flipped bit changes it. Quick, for what is compared often.
+/// A checksum of values' bits, to find ranks whose values differ. Any flipped bit changes it, and it is fast enough for
+/// every step.
 #[derive(Debug, Default)]
 pub struct Checksum {
     /// The sum so far.
@@ -405,7 +302,7 @@ impl Checksum {
     /// Adds values.
     pub fn add(&mut self, values: &[f32]) {
         for value in values {
-            // Odd factors lose no bit, and tell values apart that changed places.
+            // Odd factors lose no bit and detect swapped values.
             let factor = 2 * self.count + 1;
             self.sum = self.sum.wrapping_add(u64::from(value.to_bits()).wrapping_mul(factor));
             self.count += 1;
@@ -413,7 +310,7 @@ impl Checksum {
     }
 }
 
-/// Fails where a rank's digest, of as many bytes on each, is not that of the others; `has` says what such a rank has that differs.
+/// Fails if a rank's digest differs from the others'. All digests have one length; `has` names the data in the message.
 ///
 /// # Errors
 /// 1, naming the ranks and their machines.
@@ -438,7 +335,7 @@ pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
     .hint("a machine or a card is faulty, or they are of different kinds: leave it out, and repeat the step"))
 }
 
-/// A rank with the digest that most have, and those that have another. Of equally many rank 0's counts.
+/// A rank with the most frequent digest, and the ranks that have another. On a tie rank 0's digest wins.
 fn odd_ones(digests: &[&[u8]]) -> (usize, Vec<usize>) {
     let votes = |rank: &usize| digests.iter().filter(|digest| **digest == digests[*rank]).count();
     let right = (0..digests.len()).rev().max_by_key(votes).unwrap_or(0);

@@ -51,10 +51,10 @@ impl Mpi {
         let (mut rank, mut count) = (0, 0);
         // SAFETY: it writes the two numbers. MPI is started once: by `update::stage::run`, which a process calls once.
         unsafe { ranks_start(&raw mut rank, &raw mut count) };
-        Mpi::new(OF_ALL, (rank, count), 0)
+        Mpi::new(OF_ALL, rank, count, 0)
     }
 
-    fn new(of: c_int, (rank, count): (c_int, c_int), first: usize) -> Mpi {
+    fn new(of: c_int, rank: c_int, count: c_int, first: usize) -> Mpi {
         let (rank, count) = (rank as usize, count as usize);
         Mpi { of, rank, count, first, _one_thread: std::marker::PhantomData }
     }
@@ -101,7 +101,7 @@ impl Ranks for Mpi {
         let (which, mut rank, mut count) = (self.rank / each, 0, 0);
         // SAFETY: it writes the two numbers. Called once: by `update::stage::run`.
         unsafe { ranks_split(which as c_int, &raw mut rank, &raw mut count) };
-        Box::new(Mpi::new(OF_SOME, (rank, count), which * each))
+        Box::new(Mpi::new(OF_SOME, rank, count, which * each))
     }
 
     fn number(&self, rank: usize) -> usize {

@@ -1,5 +1,6 @@
 //! Ranks as threads: what an exchange leaves on each of them.
 
+use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest sleep between two looks at what is awaited.
+/// The longest sleep between two polls.
 const SLEEP: Duration = Duration::from_millis(2);
 /// A wait of which nothing is said.
 const SILENCE: Duration = Duration::from_secs(60);

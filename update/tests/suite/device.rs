@@ -70,7 +70,8 @@ fn gradient(
 /// The goldens that the kernels can run, whose windows hide nothing.
 fn for_devices(with: &str) -> Vec<PathBuf> {
     let runs = |directory: &PathBuf| {
-        Config::load(directory).unwrap().for_device().is_ok_and(|config| config.max_positions >= 128)
+        policy::graph::for_device(Config::load(directory).unwrap())
+            .is_ok_and(|config| config.max_positions >= 128)
     };
     checkpoints(with).into_iter().filter(runs).collect()
 }

@@ -12,10 +12,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use update::arguments::Arguments;
 use update::checkpoint::{Checkpoint, TrainerState};
-use update::learner::{DeviceLearner, Learner};
-use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
+use update::learner::{DeviceLearner, Learner, Workers};
+use update::model::{DeviceMemory, MemoryPlan, MemoryRequest};
 use update::optimizer::on_device::moment_bytes;
-use update::publish::{Change, next_version, with_state};
+use update::publish::{Change, NextVersion, gather_state_on_rank0, publish_next};
 use update::ranks::Alone;
 
 const PLAIN: &str = "--optimizer adamw --lr 3e-4 --weight-decay 0.01";
@@ -182,35 +182,37 @@ fn what_passes_in_pieces_is_whole() {
         place.update(&format!("--policy p {PLAIN}"), &stream(GOLDEN, &version(&root))).ok();
         assert!(read("step-000001", "model.safetensors") != initial);
         let arguments = format!("update --policy p {PLAIN}");
-        let arguments = Arguments::try_parse_from(arguments.split(' ')).unwrap();
+        let settings = Arguments::try_parse_from(arguments.split(' ')).unwrap().settings().unwrap();
+        let settings = settings.training.optimizer;
+        let method = settings.method;
         let from = Policy::open(&root).unwrap();
         let config = Config::load(from.model()).unwrap();
         let checkpoint = Checkpoint::open(&from, &config).unwrap();
-        let state = checkpoint.state(arguments.optimizer, "clip").unwrap();
+        let state = checkpoint.state(method, "clip").unwrap();
         let request = MemoryRequest {
             tokens: 8,
             largest: 8,
             rows: 8,
             positions: 8,
-            moments: Some(moment_bytes(arguments.optimizer)),
+            moments: Some(moment_bytes(method)),
             ranks: 1,
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&config, None, request, available).unwrap();
-        let (device, settings) = (Sim::new(1, 0).unwrap(), arguments.optimizer_settings());
+        let (device, workers) = (Sim::new(1, 0).unwrap(), Workers { ranks: &Alone, threads: 1 });
         let mut learner =
-            DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), (&Alone, 1)).unwrap();
+            DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), workers).unwrap();
         let notes = TrainerState {
-            optimizer: record::stage::choice(&arguments.optimizer),
+            optimizer: record::stage::choice(&method),
             objective: "clip".to_owned(),
             optimizer_steps: learner.optimizer_steps(),
             settings: Map::new(),
             metrics: "{}".to_owned(),
         };
-        let (input, retention) = (("again", Change::All), Retention { keep: 9, pinned: &[] });
-        with_state(&Alone, checkpoint.trained.layout(), (&mut learner, arguments.optimizer), |read| {
-            let read = (read, arguments.optimizer);
-            next_version((&from, &checkpoint), input, read, Some(&notes), &retention)
+        let (retention, formats) = (Retention { keep: 9, pinned: &[] }, checkpoint.trained.formats());
+        gather_state_on_rank0(&Alone, &formats.layout, &mut learner, method, |state| {
+            let (input, change, trainer) = ("again", Change::All, Some(&notes));
+            publish_next(&from, &NextVersion { formats, state, input, change, trainer }, &retention)
         })
         .unwrap();
         for file in ["model.safetensors", "optimizer.safetensors"] {

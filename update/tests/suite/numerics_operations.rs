@@ -4,7 +4,7 @@
 use crate::small::{Random, relative};
 use update::backend::{
     Activation, Attention, AttentionGradients, AttentionOutput, Backend, Cpu, Dense, Embedding, Experts,
-    Heads, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient,
+    Heads, Linear, LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient, Variants,
 };
 use update::tree::{Sequence, Tree, pack};
 

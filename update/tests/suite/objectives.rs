@@ -4,8 +4,8 @@ use record::read::Line;
 use record::sample::Sample;
 use serde_json::{Value, json};
 use update::aggregate::{Aggregate, Mean};
-use update::arguments::Objective;
-use update::loss::{BatchLoss, Importance, LossConfig, RatioLevel, ReferenceLogprobs, WeightLevel};
+use update::loss::{BatchLoss, LossInputs, ReferenceLogprobs};
+use update::loss_config::{Importance, LossConfig, Objective, RatioLevel, WeightLevel};
 use update::model::RowLoss;
 use update::objective::WeightBounds;
 use update::samples::{Needs, Samples};
@@ -45,6 +45,11 @@ fn plain() -> LossConfig {
     }
 }
 
+/// Without log-probabilities under other weights.
+fn inputs(config: LossConfig, aggregate: Aggregate, samples: &Samples) -> LossInputs<'_> {
+    LossInputs { config, aggregate, samples, logprobs: ReferenceLogprobs::default() }
+}
+
 fn truncated(cap: f64) -> Importance {
     Importance { level: WeightLevel::Token, outside: WeightBounds { floor: 0.0, cap, mask: false } }
 }
@@ -82,7 +87,10 @@ fn losses_and_slopes_are_those_of_autograd() {
             reference: with_kl.then_some(&reference[..]),
             start: (name == "cap+start").then_some(&start[..]),
         };
-        let loss = BatchLoss::new(config, &samples, &members, aggregate, reference_logprobs);
+        let loss = BatchLoss::new(
+            LossInputs { logprobs: reference_logprobs, ..inputs(config, aggregate, &samples) },
+            &members,
+        );
         let mut largest = 0.0f64;
         for (tree_index, members) in members.iter().enumerate() {
             let sequences: Vec<Sequence> = members.iter().map(|&index| samples.sequence(index)).collect();
@@ -132,7 +140,7 @@ fn log_likelihood_counts_tokens_and_what_is_no_number() {
     let members = vec![vec![0]];
     let config = LossConfig { objective: Objective::Nll, ..plain() };
     let aggregate = Aggregate::Token;
-    let loss = BatchLoss::new(config, &samples, &members, aggregate, ReferenceLogprobs::default());
+    let loss = BatchLoss::new(inputs(config, aggregate, &samples), &members);
     let tree = pack(&[samples.sequence(0)], true);
     let mut new = vec![-1.0; tree.rows.len()];
     new[0] = f32::NAN;
@@ -163,7 +171,7 @@ impl Pair {
         let (samples, members) = (samples(&objectives), vec![vec![1, 0]]);
         let start: Vec<Vec<f32>> = self.start.iter().map(|start| start.to_vec()).collect();
         let logprobs = ReferenceLogprobs { reference: None, start: Some(&start) };
-        let loss = BatchLoss::new(config, &samples, &members, aggregate, logprobs);
+        let loss = BatchLoss::new(LossInputs { logprobs, ..inputs(config, aggregate, &samples) }, &members);
         let sequences: Vec<Sequence> = members[0].iter().map(|&index| samples.sequence(index)).collect();
         let tree = pack(&sequences, true);
         let new: Vec<f32> = tree
@@ -184,7 +192,7 @@ impl Pair {
 #[test]
 fn sequence_ratios_cispo_and_masks_are_those_of_trl() {
     let on_start = Pair { recorded: PAIR.start, ..PAIR };
-    // Only the second sample may be masked, and it is compared with what was recorded.
+    // Only the second sample may be masked; it is compared with the recorded values.
     let drifted = Pair { recorded: [PAIR.start[0], PAIR.recorded[1]], ..PAIR };
     let gspo = LossConfig { ratio: RatioLevel::Sequence, ..plain() };
     let weighed = |level, mask| LossConfig {
@@ -319,7 +327,7 @@ fn the_entropy_counts_as_the_aggregate_says() {
         (Aggregate::Sequence, -0.1 * (1.0 + 3.0) / 2.0, [-0.1 / 6.0, -0.1 / 6.0, -0.1 / 6.0, -0.025, -0.025]),
     ] {
         let config = LossConfig { entropy: 0.1, ..plain() };
-        let loss = BatchLoss::new(config, &samples, &members, aggregate, ReferenceLogprobs::default());
+        let loss = BatchLoss::new(inputs(config, aggregate, &samples), &members);
         let scale = Mean { aggregate, samples: 2, tokens: 5, max_tokens: 8 }.scale();
         assert!((loss.entropy_term(0, &tree, &entropies) * scale - term).abs() < 1e-9);
         let mut found = vec![0.0; 5];
@@ -328,6 +336,6 @@ fn the_entropy_counts_as_the_aggregate_says() {
             found.iter().zip(slopes).all(|(found, slope)| (f64::from(*found) * scale - slope).abs() < 1e-8);
         assert!(close, "{aggregate:?}: {found:?} {slopes:?}");
     }
-    let loss = BatchLoss::new(plain(), &samples, &members, Aggregate::Token, ReferenceLogprobs::default());
+    let loss = BatchLoss::new(inputs(plain(), Aggregate::Token, &samples), &members);
     assert!(!loss.entropies(0, &tree, &mut [0.0; 5]) && loss.by_row().is_some());
 }

@@ -222,6 +222,7 @@ fn refusals_teach() {
         ("--policy p", sampling("greedy", json!(true)), 65, "a greedy sample"),
         ("--policy p", sampling("top_p", json!(0.9)), 65, "truncated sampling"),
         ("--policy p", sampling("top_k", json!(20)), 65, "truncated sampling"),
+        ("--policy p", sampling("min_p", json!(0.05)), 65, "truncated sampling"),
         ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
         ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
         // Faults of the flags.

@@ -432,3 +432,42 @@ fn the_time_of_each_policy_is_told_by_kind() {
         assert_eq!(end["device_memory_bytes"].is_u64(), arguments.contains("sim"));
     }
 }
+
+/// Of two agents that share a policy each is measured as if the other taught nothing, and what they are measured for changes no weight.
+#[test]
+fn agents_of_a_shared_policy_are_measured_apart() {
+    // The weights' change by plain gradient descent, and the metrics. The first six samples, two groups, are from a.
+    let trained = |of_a: f64, of_b: f64, step: u64| {
+        let (place, root, input) = one();
+        let input = edited(&input, |index, sample| {
+            let (agent, factor) = if index < 6 { ("a", of_a) } else { ("b", of_b) };
+            sample["agent"] = json!(agent);
+            sample["advantage"] = json!(sample["advantage"].as_f64().unwrap() * factor);
+            sample["step"] = json!(step);
+        });
+        let before = weights(&root);
+        let metrics = place.update("--policy p --optimizer sgd --lr 0.1", &input).ok().metrics();
+        let change = weights(&root).into_iter().flat_map(|(name, after)| {
+            after.into_iter().zip(before[&name].clone()).map(|(a, b)| f64::from(a - b)).collect::<Vec<f64>>()
+        });
+        (change.collect::<Vec<f64>>(), metrics)
+    };
+    let (both, metrics) = trained(1.0, 1.0, 10);
+    let (first, of_first) = trained(1.0, 0.0, 10);
+    let (second, of_second) = trained(0.0, 1.0, 10);
+    let near = |a: &Value, b: &Value| (a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < 1e-5;
+    let by_agent = &metrics["by_agent"];
+    for (agent, alone) in [("a", &of_first), ("b", &of_second)] {
+        for name in ["grad_norm", "entropy"] {
+            assert!(near(&by_agent[agent][name], &alone[name]), "{agent} {name}: {metrics} {alone}");
+        }
+    }
+    assert_eq!(of_first["by_agent"]["b"], json!({"entropy": null, "clip_ratio": 0.0, "grad_norm": 0.0}));
+    assert_eq!(of_first["grad_cosine"], Value::Null);
+    let dot = |one: &[f64], other: &[f64]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
+    let cosine = dot(&first, &second) / (dot(&first, &first) * dot(&second, &second)).sqrt();
+    assert!(near(&metrics["grad_cosine"], &json!(cosine)), "{cosine}: {metrics}");
+    let (unmeasured, metrics) = trained(1.0, 1.0, 3);
+    assert!(metrics.get("by_agent").is_none() && metrics.get("grad_cosine").is_none(), "{metrics}");
+    assert_eq!(unmeasured, both);
+}

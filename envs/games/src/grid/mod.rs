@@ -1,8 +1,8 @@
-//! What grid worlds share: moves and positions, how agents write them, and the skeleton of a world.
+//! Shared by grid worlds: moves and positions, how agents write them, and the skeleton of a world.
 //!
 //! - here: moves, positions, and the rewards of the paper's table;
-//! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations); [`walker`]: worlds in which somebody walks;
-//! - [`mod@format`]: which action format an agent uses; [`compact`], [`prose`]: the codecs.
+//! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations); [`walker`]: worlds with a walker;
+//! - [`mod@format`]: the action format of each agent; [`compact`], [`prose`]: the codecs.
 
 pub mod bounds;
 pub mod compact;
@@ -35,7 +35,7 @@ impl Move {
         ['U', 'D', 'L', 'R'][self as usize]
     }
 
-    /// The move that a letter stands for.
+    /// The move with this letter.
     pub fn from_letter(letter: char) -> Option<Move> {
         Move::ALL.into_iter().find(|step| step.letter() == letter)
     }
@@ -51,7 +51,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Reads `c1`: a lower-case letter and a row number without leading zero.
+    /// Parses `c1`: a lower-case letter and a row number without leading zero.
     pub fn parse(text: &str) -> Option<Position> {
         let bytes = text.as_bytes();
         let column = bytes.first().filter(|byte| byte.is_ascii_lowercase())? - b'a';
@@ -63,7 +63,7 @@ impl Position {
         Some(Position { row, column })
     }
 
-    /// The position one step away, possibly outside of the board; `None` left of column a or above row 0.
+    /// The position one step away, possibly off the board; `None` left of column a or above row 0.
     pub fn step(self, step: Move) -> Option<Position> {
         let Position { row, column } = self;
         Some(match step {
@@ -131,12 +131,12 @@ impl From<Position> for String {
     }
 }
 
-/// An action that could be parsed.
+/// An action that was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed<S = Move> {
     /// The steps, as far as a route connects.
     pub steps: Vec<S>,
-    /// Every cell of a route is a neighbor of the one before; true for anything but routes.
+    /// True if every cell of a route is adjacent to the previous one; always true for other actions.
     pub connected: bool,
 }
 

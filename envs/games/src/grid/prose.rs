@@ -1,7 +1,7 @@
-//! Prose: a list of moves at the end of an answer, and what prompts share.
+//! The prose encoding: a list of moves at the end of an answer, and text shared by prompts.
 //!
-//! Answers are parsed leniently: headings before the list, a code fence around it, words after it and a missing space
-//! after `####` do no harm; of several answers the last counts.
+//! Parsing is lenient: it accepts headings before the list, a code fence around it, words after it, and a
+//! missing space after `####`. The last of several answers counts.
 
 use std::fmt::Write as _;
 
@@ -40,14 +40,14 @@ pub fn role(agent: &str, proposal: Option<&str>, things: &str, board: &str, advi
     }
 }
 
-/// How moves are asked for.
+/// The request for moves in a prompt.
 pub const ANSWER: &str = "Then write the moves on the last line as one list after ####, for example:\n\
                           #### [\"U\", \"R\", \"R\"]";
 
 /// Reads 1 to `most` moves from an answer in prose.
 ///
-/// The last `####` that moves follow decides: the first list in brackets after it, or a line of bare moves
-/// right after it. Without one, the last list in brackets of moves does.
+/// The last `####` followed by moves decides: the first list in brackets after it, or a line of bare moves
+/// directly after it. Without one, the last list in brackets that contains moves.
 pub fn read_moves(text: &str, most: u32) -> Option<Parsed> {
     let parts: Vec<&str> = text.split("####").collect();
     let marked = parts[1..].iter().rev().find_map(|part| lists(part).next().or_else(|| bare(part)));
@@ -55,12 +55,12 @@ pub fn read_moves(text: &str, most: u32) -> Option<Parsed> {
     Parsed::steps(moves).filter(|parsed| parsed.steps.len() <= most as usize)
 }
 
-/// Every list in brackets that holds moves and nothing else, in order.
+/// Every list in brackets that contains only moves, in order.
 fn lists(text: &str) -> impl Iterator<Item = Vec<Move>> {
     text.split('[').skip(1).filter_map(|rest| sequence(rest.split_once(']')?.0))
 }
 
-/// The first line with something on it besides a code fence and decoration, if it holds moves and nothing else.
+/// The first line with content besides a code fence and decoration, if it contains only moves.
 fn bare(text: &str) -> Option<Vec<Move>> {
     let line = text
         .lines()
@@ -69,7 +69,7 @@ fn bare(text: &str) -> Option<Vec<Move>> {
     sequence(line)
 }
 
-/// Moves between commas, spaces or arrows, in quotes or not.
+/// Moves separated by commas, spaces or arrows, with or without quotes.
 fn sequence(text: &str) -> Option<Vec<Move>> {
     let separator = |letter: char| letter.is_whitespace() || ",;'\"`>-→".contains(letter);
     let mut moves = Vec::new();
@@ -92,7 +92,7 @@ fn sequence(text: &str) -> Option<Vec<Move>> {
     if moves.is_empty() { None } else { Some(moves) }
 }
 
-/// Styles of answers that mean U, R, the plain one first: how policies are known to write.
+/// Known formats of policies' answers that mean U, R; the plain one first.
 pub const READABLE: [(&str, &str); 13] = [
     ("plain", "#### [\"U\", \"R\"]"),
     ("heading before", "#### Step 1\nThe wall is below.\n\n#### [\"U\", \"R\"]"),
@@ -108,7 +108,7 @@ pub const READABLE: [(&str, &str); 13] = [
     ("bold", "**#### [\"U\", \"R\"]**"),
     ("actions list", "**Actions List**: [\"U\", \"R\"]"),
 ];
-/// Styles of answers that mean nothing where a turn has three moves.
+/// Answers that are malformed if a turn has at most three moves.
 pub const UNREADABLE: [(&str, &str); 6] = [
     ("empty", ""),
     ("empty list", "#### []"),

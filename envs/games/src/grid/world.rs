@@ -1,10 +1,10 @@
 //! The skeleton of a grid world: workflows, episodes, proposals, tasks and demonstrations.
 //!
-//! In the workflow `team` a tool proposes and the planner, who sees the proposal, decides; only the planner's action
-//! changes the board, which persists between turns. The tool is scored as if its proposal were executed. In `single` the
-//! planner is alone. Two controls show what a team's gain comes from: in `mechanical` the tool is alone and its proposal
-//! is executed as it is; in `route-moves`, for worlds in which somebody walks, one planner writes a route and then its
-//! moves in one action.
+//! In the workflow `team` a tool proposes and the planner, who sees the proposal, decides. Only the planner's
+//! action changes the board, which persists between turns. The tool is scored as if its proposal were
+//! executed. In `single` the planner is alone. Two controls show the source of a team's gain: in `mechanical`
+//! the tool is alone and its proposal is executed; in `route-moves`, for worlds with a walker, one planner
+//! writes a route and then its moves in one action.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -30,9 +30,9 @@ use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection,
 #[derive(Clone, Debug)]
 pub struct Episode {
     pub encoding: Encoding,
-    /// What the tool proposes in.
+    /// The action space of the tool's proposals.
     pub space: ActionSpace,
-    /// Most steps of an action.
+    /// Most steps per action.
     pub steps: u32,
     pub turns: u32,
     pub reward: RewardMode,
@@ -64,47 +64,48 @@ impl Episode {
     }
 }
 
-/// A grid world: a task's instance, with everything that stays the same during its episodes.
+/// A grid world: a task's instance, constant during its episodes.
 pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     const NAME: &'static str;
     const SUMMARY: &'static str;
     const SETTINGS: &'static [Setting];
     /// Kinds of demonstrators with their default shares.
     const DEMONSTRATORS: &'static [(&'static str, f64)];
-    /// True if somebody walks, so that there is a workflow `route-moves`.
+    /// True if there is a walker, and so a workflow `route-moves`.
     const WALKS: bool;
-    /// Draws after which settings are found to allow no task.
+    /// Draws after which settings are assumed to allow no task.
     const ATTEMPTS: u32;
 
     /// How tasks are drawn.
     type Rules: Clone + Send + Sync + 'static;
-    /// What an action changes.
+    /// The part of the state that actions change.
     type Situation: Clone + Debug + Send;
-    /// A situation as state JSON holds it.
+    /// A situation in state JSON.
     type RawSituation: Serialize + DeserializeOwned;
-    /// One of an action's steps.
+    /// One step of an action.
     type Step: Clone;
 
-    /// Tokens of a completion at most: a bit more than the longest right answer takes, in prose with the words around it.
+    /// Token limit of a completion: a bit more than the longest right answer, in prose
+    /// with some words around it.
     fn max_tokens(settings: &Settings) -> u32 {
         if settings.is_prose() { 128 } else { 8 }
     }
     /// # Errors
-    /// Values out of range, or that contradict each other: usage.
+    /// Values are out of range or contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
-    /// One try at a task of `split`: its `spec`, and what names it.
+    /// One attempt at a task of `split`: its `spec`, and a number that identifies it.
     fn draw(rules: &Self::Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)>;
-    /// The rules in an error message, and what would allow more tasks.
+    /// The rules for an error message, and advice that would allow more tasks.
     fn describe(rules: &Self::Rules) -> (String, &'static str);
 
     /// # Errors
-    /// A `spec` that describes no task: data.
+    /// `spec` is not a valid task: data.
     fn parse(spec: &Value) -> Result<Self>;
     fn episode(&self) -> &Episode;
     fn start(&self) -> Self::Situation;
     fn save(&self, situation: &Self::Situation) -> Self::RawSituation;
     /// # Errors
-    /// A situation that cannot be reached: data.
+    /// The situation cannot be reached: data.
     fn load(&self, raw: Self::RawSituation) -> Result<Self::Situation>;
 
     /// Why the episode is over, if it is.
@@ -117,7 +118,7 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
         format: ActionFormat,
         text: &str,
     ) -> Option<Parsed<Self::Step>>;
-    /// A proposal as the planner is shown it.
+    /// A proposal, as shown to the planner.
     fn shown(&self, format: ActionFormat, text: &str, action: &Parsed<Self::Step>) -> String;
     /// Executes an action.
     fn play(
@@ -126,12 +127,12 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
         agent: &str,
         action: &Parsed<Self::Step>,
     ) -> (Self::Situation, Outcome);
-    /// The outcome of an action that cannot be parsed.
+    /// The outcome of a malformed action.
     fn malformed(agent: &str) -> Outcome;
 
     /// The first turn of a shortest solution.
     fn best(&self, situation: &Self::Situation) -> Vec<Self::Step>;
-    /// Returns true if the world is solved, found by other means than in [`GridWorld::play`].
+    /// Returns true if the world is solved, determined independently of [`GridWorld::play`].
     fn is_solved(&self, situation: &Self::Situation) -> bool;
     fn test_actions(
         &self,
@@ -141,7 +142,7 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     fn extraction_cases() -> Vec<ExtractionCase>;
     fn picture(&self, situation: &Self::Situation) -> String;
 
-    /// Draws a situation to demonstrate.
+    /// Draws situations to demonstrate.
     fn situations<'a>(&'a self, rules: &Self::Rules) -> Box<Situations<'a, Self>>;
     /// The steps of a demonstrator of `kind`, at least one.
     fn demonstrate(&self, kind: &str, situation: &Self::Situation, draws: &mut Draws) -> Vec<Self::Step>;
@@ -243,8 +244,8 @@ impl<W: GridWorld> Environment for Grid<W> {
     }
 }
 
-/// The demonstrations of the train task at `index`. A planner adopts the proposal that it sees, good or bad, with
-/// probability `follow`, and otherwise a demonstrator decides. Neighboring samples share their board, and so the
+/// The demonstrations of the train task at `index`. A planner adopts the proposal that it sees, good or bad,
+/// with probability `follow`; otherwise a demonstrator decides. Consecutive samples share a board, and so the
 /// beginning of their prompts.
 fn demonstrate<W: GridWorld>(
     rules: &W::Rules,
@@ -283,12 +284,12 @@ fn demonstrate<W: GridWorld>(
     Ok(samples)
 }
 
-/// A situation in an episode, and what the tool has proposed.
+/// A situation in an episode, and the tool's proposal.
 struct GridState<W: GridWorld> {
     world: Arc<W>,
     workflow: Arc<Workflow>,
     situation: W::Situation,
-    /// The proposal as shown to the planner; `None` also if it could not be parsed.
+    /// The proposal as shown to the planner; `None` if there is none or it was malformed.
     proposal: Option<Arc<str>>,
 }
 
@@ -335,7 +336,7 @@ impl<W: GridWorld> State for GridState<W> {
         if self.world.episode().reward == RewardMode::Success {
             outcome.rewards = Rewards { team: f64::from(outcome.success), local: 0.0 };
         }
-        // A proposal changes nothing, unless there is nobody else to decide.
+        // A proposal changes nothing, unless the tool is alone.
         if agent == "tool" && self.workflow.agents().len() > 1 {
             self.proposal = Some(self.world.shown(format, text, &action).into());
             return Ok(Outcome { terminated: false, success: false, ..outcome });

@@ -1,13 +1,13 @@
 //! The board of Plan-Path: free cells and walls, a goal, and every cell's distance to it.
 //!
-//! Cells are stored with a wall around the board, so that a step is one addition and a look at the distance:
-//! no bounds are checked. Distances are computed once for each board and shared by all states on it.
+//! Cells are stored with a wall around the board, so that a step is an addition and a look-up of the
+//! distance, without bounds checks. Distances are computed once per board and shared by all its states.
 
 pub use crate::grid::{Move, Position};
 
-/// The longest side of a board: columns are single letters.
+/// Longest side of a board, because columns are single letters.
 pub const LARGEST: usize = 26;
-/// The distance of walls and of cells from which the goal cannot be reached.
+/// The distance of walls, and of cells that cannot reach the goal.
 pub const UNREACHABLE: u16 = u16::MAX;
 
 /// The index of a cell in a [`Map`], the wall around the board included.
@@ -23,8 +23,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls` and `goal` lie on it, the goal not
-    /// on a wall; the walls are in the order of reading.
+    /// A board of `size` × `size` cells, `2 ≤ size ≤` [`LARGEST`]. `walls`, in reading order, and `goal` lie
+    /// on it; the goal is not a wall.
     pub fn new(size: usize, walls: &[Position], goal: Position) -> Map {
         let stride = size + 2;
         let mut distances = vec![UNREACHABLE; stride * stride].into_boxed_slice();
@@ -86,7 +86,7 @@ impl Map {
         Position { row: (cell / stride - 1) as u8, column: (cell % stride - 1) as u8 }
     }
 
-    /// Steps from a cell to the goal by a shortest path, or [`UNREACHABLE`].
+    /// Length of a shortest path from a cell to the goal, or [`UNREACHABLE`].
     #[inline]
     pub fn distance(&self, cell: Cell) -> u16 {
         self.distances[usize::from(cell)]
@@ -104,13 +104,13 @@ impl Map {
         }
     }
 
-    /// All cells from which the goal can be reached, in the order of reading, the goal among them.
+    /// All cells that can reach the goal, including the goal, in reading order.
     pub fn reachable(&self) -> impl Iterator<Item = Cell> + '_ {
         (0..self.distances.len()).filter(|cell| self.distances[*cell] != UNREACHABLE).map(|cell| cell as Cell)
     }
 
-    /// The first of the steps U, D, L, R that comes nearer to the goal; `None` at the goal or if it cannot be
-    /// reached.
+    /// The first of the steps U, D, L, R that comes nearer to the goal; `None` at the goal
+    /// or if it is unreachable.
     pub fn nearer(&self, cell: Cell) -> Option<Move> {
         let distance = self.distance(cell);
         Move::ALL.into_iter().find(|step| self.distance(self.neighbor(cell, *step)) < distance)

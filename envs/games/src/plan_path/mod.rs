@@ -3,8 +3,8 @@
 //! From Stronger-MAS (arXiv 2510.11062), with the workflows of [`crate::grid::world`].
 //!
 //! - here: settings, the `spec` of a task, and the world;
-//! - [`map`]: the board and its distances; [`rules`]: what moves do and earn;
-//! - [`generate`]: which tasks there are, train and test; [`prompts`]: the two encodings.
+//! - [`map`]: the board and its distances; [`rules`]: effects and rewards of moves;
+//! - [`generate`]: draws tasks, train and test; [`prompts`]: the two encodings.
 
 pub mod generate;
 pub mod map;
@@ -36,16 +36,16 @@ pub static PLAN_PATH: Grid<Instance> = Grid::new();
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrawMode {
-    /// About `density` × cells walls, and every distance between the bounds equally likely.
+    /// About `density` × cells walls; every distance within the bounds is equally likely.
     Balanced,
-    /// Each cell a wall with probability `density`, start and goal anywhere within the bounds.
+    /// Each cell is a wall with probability `density`; start and goal are anywhere within the bounds.
     Uniform,
 }
 
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Everything that all tasks share, so all but the board.
+    /// Everything in a `spec` except the board.
     spec: RawSpec,
     /// Share of cells that are walls.
     density: f64,
@@ -56,8 +56,8 @@ pub struct Rules {
     farthest: u32,
 }
 
-/// A complete task. The settings that it was drawn with (`density` and below) no longer matter and may be
-/// left out of a task written by hand.
+/// A complete task. The settings with which it was drawn (`density` and below) no longer matter, and may be
+/// missing in a task written by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSpec {
@@ -81,7 +81,7 @@ struct RawSpec {
     farthest: Option<u32>,
 }
 
-/// A task with everything that stays the same during its episodes.
+/// A task, constant during its episodes.
 #[derive(Debug)]
 pub struct Instance {
     /// The board.
@@ -93,7 +93,7 @@ pub struct Instance {
     episode: Episode,
     /// Prompts are short, and moves are words.
     brief: bool,
-    /// What every prompt begins with.
+    /// The beginning of every prompt.
     preamble: String,
 }
 
@@ -107,7 +107,7 @@ struct Level {
 }
 
 impl Level {
-    /// The defaults of a level of prose, or those without levels.
+    /// The defaults of a level in prose, or without levels.
     fn of(level: Option<u32>) -> Level {
         match level {
             Some(1) => Level { size: 4, density: 0.12, distances: [1, 3], turns: 2 },
@@ -117,11 +117,11 @@ impl Level {
     }
 }
 
-/// Where the walker is.
+/// The walker's position.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
     cell: Cell,
-    /// Least distance to the goal of all cells visited.
+    /// Smallest distance to the goal of all visited cells.
     best: u16,
 }
 
@@ -134,10 +134,10 @@ pub struct RawSituation {
 }
 
 impl Instance {
-    /// The instance that `spec` describes.
+    /// Parses `spec`.
     ///
     /// # Errors
-    /// A `spec` that is no Plan-Path instance: data.
+    /// It is not a Plan-Path task: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
         let RawSpec { size, encoding, proposal, moves, turns, reward, brief, mut walls, goal, start, .. } =
             read(spec)?;
@@ -342,7 +342,7 @@ impl GridWorld for Instance {
         };
         let walk = rules::walk(map, situation.cell, &action.steps);
         let end = map.distance(walk.end);
-        // Text after the goal is ignored, including cells out of reach.
+        // Everything after the goal is ignored, including unreachable cells.
         let legal = (action.connected || end == 0) && !walk.blocked;
         let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
         let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };
@@ -383,7 +383,7 @@ impl GridWorld for Instance {
         prompts::picture(&self.map, self.position(situation))
     }
 
-    /// Each cell from which the goal can be reached is as likely as any other.
+    /// All cells that can reach the goal are equally likely.
     fn situations<'a>(&'a self, _rules: &Rules) -> Box<Situations<'a, Instance>> {
         let cells: Vec<Cell> = self.map.reachable().filter(|cell| *cell != self.map.goal()).collect();
         Box::new(move |draws| {

@@ -1,18 +1,19 @@
 //! Effects of moves on a board, and their rewards.
 //!
-//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), fixed where it pays for
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1), except where that rewards
 //! dawdling. There the team earns 1 at the goal and otherwise `max(0, (d[t-1] - d[t]) / d[0])`, so that going
-//! back and forth collects for ever. Here:
+//! back and forth collects forever. Here:
 //!
-//! - Only distance below the least distance of any cell visited before counts, so no ground is paid twice.
-//! - The distance that the shortest way leaves for its last turn pays only on arrival; otherwise a stop one step
-//!   short of the goal, then the goal, would collect more than walking in. With `d0` steps from the start and
-//!   `m` moves a turn that is `d0 - m * (ceil(d0 / m) - 1)` steps. No path collects more than a shortest one.
-//! - Agreement with the oracle is the number of moves, from the first on, that each come nearer: a move that only
-//!   repairs the one before it is no agreement.
+//! - Only distance below the smallest distance of all visited cells counts, so no ground is paid twice.
+//! - The distance that a shortest path leaves for its last turn is only paid on arrival. Otherwise stopping
+//!   one step short of the goal, then reaching it, would collect more than walking straight in. With `d0`
+//!   steps from the start and `m` moves a turn this is `d0 - m * (ceil(d0 / m) - 1)` steps. No path collects
+//!   more than a shortest one.
+//! - Agreement with the oracle is the number of moves, from the first on, that each come nearer. A move that
+//!   only repairs the one before does not count.
 //!
-//! An agent's local reward is `.1 format + .1 legal + .8 agreement`. A malformed action earns 0 in
-//! everything.
+//! An agent's local reward is `.1 format + .1 legal + .8 agreement`. A malformed
+//! action earns 0 in everything.
 
 use super::map::{Cell, Map, Move, UNREACHABLE};
 use crate::grid::local_reward;
@@ -23,11 +24,11 @@ use environment::Outcome;
 pub struct Walk {
     /// Where they ended.
     pub end: Cell,
-    /// The least distance to the goal on the way, the first cell included.
+    /// The smallest distance to the goal on the way, including the first cell.
     pub least: u16,
-    /// A wall or the edge was hit, and the rest of the moves dropped.
+    /// True if a wall or the edge was hit; the remaining moves were dropped.
     pub blocked: bool,
-    /// How many moves from the first on came nearer to the goal, each of them.
+    /// Number of moves, from the first on, that each came nearer to the goal.
     pub agreeing: u32,
 }
 
@@ -54,12 +55,12 @@ pub fn walk(map: &Map, start: Cell, moves: &[Move]) -> Walk {
     walk
 }
 
-/// What the rewards of a turn depend on, apart from its walk.
+/// The inputs of a turn's rewards, apart from its walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Distance from the episode's start to the goal, at least 1.
     pub first: u16,
-    /// Least distance of all cells visited in earlier turns and before this action.
+    /// Smallest distance of all cells visited before this action.
     pub best: u16,
     /// Distance now.
     pub now: u16,
@@ -79,7 +80,7 @@ impl Progress {
         f64::from(counted(self.best).saturating_sub(counted(end))) / f64::from(first)
     }
 
-    /// Share of the moves that a shortest path allows this turn on which the walk agreed with it, in [0, 1].
+    /// The walk's share of the moves of a shortest path this turn, in [0, 1].
     pub fn agreement(&self, agreeing: u32) -> f64 {
         f64::from(agreeing) / f64::from(self.moves.min(u32::from(self.now)))
     }
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
     use crate::plan_path::map::Position;
 
-    /// Goal c1, four steps from e3; the only shortest ways lead over d3, c3 and c2.
+    /// Goal c1, four steps from e3; all shortest paths lead over d3, c3 and c2.
     /// ```text
     /// #....
     /// ..G..
@@ -146,7 +147,7 @@ mod tests {
         assert_earned(earned("e3", 4, 4, "RLL"), ("e3", 0.0, false, 0.0, 0.1));
         assert_earned(earned("e3", 4, 4, "LRL"), ("d3", 0.25, true, third, 0.2 + 0.8 * third));
         assert_earned(earned("e3", 4, 4, "DU"), ("e3", 0.0, true, 0.0, 0.2));
-        // A first move the wrong way: what repairs it is no agreement.
+        // The first move goes the wrong way, so the repair does not count as agreement.
         assert_earned(earned("e3", 4, 4, "DUL"), ("d3", 0.25, true, 0.0, 0.2));
         // The goal, and moves after it.
         assert_earned(earned("c2", 4, 1, "U"), ("c1", 1.0, true, 1.0, 1.0));
@@ -159,7 +160,7 @@ mod tests {
     #[test]
     fn the_last_turns_distance_pays_on_arrival_only() {
         let team = |first: u16, best: u16, end: u16| Progress { first, best, now: best, moves: 3 }.team(end);
-        // Six steps are two turns of three: three steps are left for the last one.
+        // Six steps are two turns of three: three steps are left for the last turn.
         assert_eq!(
             [6, 5, 4, 3, 2, 1, 0].map(|end| team(6, 6, end)),
             [0.0, 1.0 / 6.0, 2.0 / 6.0, 0.5, 0.5, 0.5, 1.0]
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!([3, 2, 1, 0].map(|end| team(6, 3, end)), [0.0, 0.0, 0.0, 1.0]);
         // Seven steps are three turns, with one step left for the last.
         assert_eq!([4, 1, 0].map(|end| team(7, 7, end)), [3.0 / 7.0, 6.0 / 7.0, 1.0]);
-        // What one turn can do pays only when done.
+        // The distance of a single turn is only paid on arrival.
         assert_eq!([2, 1, 0].map(|end| team(2, 2, end)), [0.0, 0.0, 1.0]);
     }
 

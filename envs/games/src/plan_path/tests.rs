@@ -1,4 +1,4 @@
-//! What Plan-Path's settings, draws, splits and demonstrators do, worked out by hand.
+//! Settings, draws, splits and demonstrators of Plan-Path, worked out by hand.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ fn a_task_carries_its_settings() {
     ] {
         let spec = task(settings).unwrap();
         for (key, value) in expected.as_object().unwrap() {
-            // A null here is an absent key there.
+            // null in `settings` means an absent key in `spec`.
             assert_eq!(spec.get(key).unwrap_or(&Value::Null), value, "{key} of {settings:?}");
         }
     }
@@ -102,7 +102,7 @@ fn settings_that_contradict_each_other_are_refused() {
 fn what_check_and_play_need_is_there() {
     let mut state = state();
     let above = "    a b c d e\n  0 # . . . .\n  1 . . G . .\n  2 . # . . #\n";
-    // b4 is walled in, and no wall itself.
+    // b4 is walled in, but is not itself a wall.
     assert_eq!(state.draw(), format!("{above}  3 . # . . @\n  4 # . # # .\n"));
     assert!(!state.is_solved());
     let actions = state.test_actions("planner");
@@ -127,7 +127,7 @@ fn demonstrators_do_what_their_names_say() {
     // Up from e3 is a wall.
     assert_eq!(seen("opt"), all(&["LLU", "LUL", "LUU"]));
     assert_eq!(seen("lazy"), all(&["L"]));
-    // Two rows and two columns, through whatever is in between.
+    // Two rows and two columns, ignoring walls.
     assert_eq!(seen("manhattan"), all(&["LLU", "LUL", "LUU", "ULL", "ULU", "UUL"]));
     let random = seen("random");
     assert!(random.is_superset(&all(&["U", "D", "L", "UD", "DU", "LR"])), "{random:?}");
@@ -156,7 +156,7 @@ fn walls_leave_room_for_start_and_goal() {
         let counts = wall_counts(&drawn(&rules, size, 300));
         assert!(counts.iter().eq(walls), "{size}: {counts:?}");
     }
-    // By chance a board may be full, which is no task, or have exactly two free cells, which is one.
+    // By chance a board may be full, which is not a task, or have exactly two free cells, which is one.
     let rules = rules(&["size=2", "density=0.8", "draw=uniform"]);
     let counts = wall_counts(&drawn(&rules, "uniform", 500));
     assert_eq!(counts.last(), Some(&2), "{counts:?}");
@@ -178,7 +178,7 @@ fn uniform_starts_and_goals_are_anywhere() {
     }
 }
 
-/// A number below the density makes a wall, and the density itself does not.
+/// A random number below the density makes a wall; one equal to it does not.
 #[test]
 fn a_cell_is_a_wall_with_the_probability_asked_for() {
     let uniform = rules(&["size=3", "draw=uniform"]);
@@ -202,7 +202,7 @@ fn a_cell_is_a_wall_with_the_probability_asked_for() {
     assert!(found > 20, "{found} boards have a way");
 }
 
-/// A task with start and goal exchanged is the same path backwards, so it must not be in the other split.
+/// With start and goal exchanged the path is the same backwards, so both tasks must be in the same split.
 #[test]
 fn no_test_task_is_trained_on_backwards() {
     let rules = rules(&["size=4"]);
@@ -219,7 +219,7 @@ fn no_test_task_is_trained_on_backwards() {
     assert_eq!(test.intersection(&train).count(), 0);
 }
 
-/// All test boards with one wall and a certain goal, found by an independent program in another language.
+/// All test boards with one wall and a given goal, found by an independent program in another language.
 #[test]
 fn the_test_split_stays_what_it_is() {
     for (size, goal, expected) in [

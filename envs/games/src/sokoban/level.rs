@@ -1,26 +1,26 @@
-//! The level of Sokoban, and the exact number of moves that every situation is away from being solved.
+//! A Sokoban level, and the exact number of moves from every situation to a solution.
 //!
-//! A level is small enough to be solved whole: a breadth-first search goes backwards from every solved
-//! situation, over moves and over pulls instead of pushes, and finds the distance of each situation that can
-//! still be solved. A situation that it does not reach is a deadlock. The table is built once for each level
-//! and shared by all states on it; [`LARGEST_TABLE`] bounds its size.
+//! Levels are small enough to solve completely. A breadth-first search runs backwards from every solved
+//! situation, with moves and with pulls instead of pushes, and finds the distance of each solvable situation.
+//! All others are deadlocks. The table is built once per level and shared by all its states;
+//! [`LARGEST_TABLE`] limits its size.
 
 use crate::grid::{Move, Position};
 
-/// The longest side, the outer wall included: indices of cells have to fit a byte.
+/// Longest side, including the outer wall; cell indices must fit a byte.
 pub const LARGEST: usize = 17;
 /// Most boxes of a level.
 pub const MOST_BOXES: usize = 6;
-/// Most situations that a level may have: cells to choose for the boxes, times places for the player.
+/// Limit of situations of a level: combinations of box cells times player cells.
 pub const LARGEST_TABLE: usize = 4_000_000;
-/// The distance of situations that cannot be solved any more.
+/// The distance of unsolvable situations.
 pub const DEAD: u16 = u16::MAX;
 const NOWHERE: u8 = u8::MAX;
 
 /// Index of a free cell, in the order of reading.
 pub type Cell = u8;
 
-/// Where the player and the boxes are.
+/// The positions of the player and the boxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Situation {
     /// The player's cell.
@@ -71,7 +71,7 @@ pub struct Level {
     distances: Vec<u16>,
 }
 
-/// How many ways there are to choose `some` of `all` cells.
+/// The number of ways to choose `some` of `all` cells.
 fn choose(all: usize, some: usize) -> usize {
     (0..some).fold(1, |product, step| product.saturating_mul(all.saturating_sub(step)) / (step + 1))
 }
@@ -81,15 +81,15 @@ pub fn table_size(free: usize, boxes: usize) -> usize {
     choose(free, boxes).saturating_mul(free)
 }
 
-/// Returns true if the solver accepts a level with `free` free cells and `boxes` boxes.
+/// Returns true if a level with `free` free cells and `boxes` boxes is small enough for the solver.
 pub fn fits(free: usize, boxes: usize) -> bool {
     table_size(free, boxes) <= LARGEST_TABLE
 }
 
 impl Level {
-    /// A level of `size` × `size` cells whose rim is wall, with more walls inside; solved when every goal has a
-    /// box. None if a goal is no free cell or named twice, or if the table would be larger than
-    /// [`LARGEST_TABLE`].
+    /// A level of `size` × `size` cells with a wall around it, and more walls inside; it is solved when
+    /// every goal has a box. `None` if a goal is not a free cell or is named twice, or if the table would be
+    /// larger than [`LARGEST_TABLE`].
     pub fn new(size: usize, walls: &[Position], goals: &[Position]) -> Option<Level> {
         let inside = 1..size.checked_sub(1)? as u8;
         let mut free = Vec::new();
@@ -167,7 +167,8 @@ impl Level {
         cells.iter().map(|cell| self.position(*cell)).collect()
     }
 
-    /// The situation after a move; `None` if it is illegal: into a wall, or against a box that cannot move.
+    /// The situation after a move; `None` if the move is illegal: into a wall, or
+    /// against a box that cannot move.
     pub fn step(&self, situation: &Situation, step: Move) -> Option<Situation> {
         let next = self.neighbors[usize::from(situation.player)][step as usize];
         if next == NOWHERE {
@@ -188,12 +189,12 @@ impl Level {
         situation.boxes().iter().filter(|cell| self.goals.contains(cell)).count()
     }
 
-    /// Least number of moves that solve a situation, [`DEAD`] if none do.
+    /// The number of moves of a shortest solution, or [`DEAD`] if there is none.
     pub fn distance(&self, situation: &Situation) -> u16 {
         self.distances[self.index(situation)]
     }
 
-    /// The moves that come nearer to a solution, each of them by one.
+    /// The moves that come nearer to a solution, and the resulting situations.
     pub fn nearer(&self, situation: &Situation) -> impl Iterator<Item = (Move, Situation)> {
         let distance = self.distance(situation);
         let situation = *situation;
@@ -203,7 +204,7 @@ impl Level {
             .filter(move |(_, next)| distance != DEAD && self.distance(next) < distance)
     }
 
-    /// Every situation with its distance that can be solved, in a fixed order.
+    /// All solvable situations with their distances, in a fixed order.
     pub fn solvable(&self) -> impl Iterator<Item = (Situation, u16)> {
         let free = self.free.len();
         let distances = self.distances.iter().enumerate().filter(|(_, distance)| **distance != DEAD);
@@ -211,7 +212,7 @@ impl Level {
             .map(move |(index, distance)| (self.situation(index / free, (index % free) as Cell), *distance))
     }
 
-    /// The place of a situation in the table: the rank of its boxes among all choices, then the player.
+    /// Index in the table: the rank of the boxes among all combinations, then the player.
     fn index(&self, situation: &Situation) -> usize {
         let boxes = situation.boxes().iter().enumerate();
         let rank: usize = boxes.map(|(order, cell)| choose(usize::from(*cell), order + 1)).sum();
@@ -304,7 +305,7 @@ mod tests {
     #[test]
     fn places_off_the_level_are_no_cells() {
         let level = level(6, &["b2"], &["e1"]);
-        // In a level six rows high, row 0 column 7 is stored at the place of row 1 column 1.
+        // With six rows, row 0 column 7 would be stored in the place of row 1 column 1.
         for (row, column) in [(0, 0), (2, 1), (6, 0), (6, 6), (5, 6), (0, 7), (7, 0), (25, 25)] {
             assert_eq!(level.cell(Position { row, column }), None, "row {row}, column {column}");
         }
@@ -322,7 +323,7 @@ mod tests {
     fn a_box_in_a_corner_is_dead() {
         let level = level(6, &[], &["c3"]);
         assert_eq!(level.distance(&situation(&level, "c2", &["b1"])), DEAD);
-        // Along a rim without a goal on it there is no way back either.
+        // Along the outer wall without a goal on it, a box cannot come back either.
         assert_eq!(level.distance(&situation(&level, "b3", &["c1"])), DEAD);
         assert_ne!(level.distance(&situation(&level, "b3", &["c2"])), DEAD);
     }
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Least number of moves, found forwards and without the table.
+    /// The number of moves of a shortest solution, by a forward search without the table.
     fn forwards(level: &Level, start: Situation) -> u16 {
         let mut seen = HashMap::from([(start, 0_u16)]);
         let mut queue = VecDeque::from([start]);

@@ -3,8 +3,9 @@
 //! From Stronger-MAS (arXiv 2510.11062), with the workflows of [`crate::grid::world`].
 //!
 //! - here: settings, the `spec` of a task, and the world;
-//! - [`level`]: the level, and every situation's distance to a solution; [`rules`]: what moves do and earn;
-//! - [`generate`]: which tasks there are, train and test; [`prompts`]: the two encodings.
+//! - [`level`]: the level, and every situation's distance to a solution; [`rules`]:
+//!   effects and rewards of moves;
+//! - [`generate`]: draws tasks, train and test; [`prompts`]: the two encodings.
 
 pub mod generate;
 pub mod level;
@@ -34,7 +35,7 @@ pub static SOKOBAN: Grid<Instance> = Grid::new();
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Everything that all tasks share, so all but the level.
+    /// Everything in a `spec` except the level.
     spec: RawSpec,
     boxes: usize,
     /// Share of cells inside the rim that are walls.
@@ -45,7 +46,7 @@ pub struct Rules {
     farthest: u32,
 }
 
-/// A task, which can be rebuilt from it alone. A level that cannot be solved is refused.
+/// A task, complete in itself. Unsolvable levels are refused.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSpec {
@@ -64,7 +65,7 @@ struct RawSpec {
     player: Position,
 }
 
-/// A task with everything that stays the same during its episodes.
+/// A task, constant during its episodes.
 #[derive(Debug)]
 pub struct Instance {
     pub level: Level,
@@ -72,11 +73,11 @@ pub struct Instance {
     /// Moves of a shortest solution.
     pub first: u16,
     episode: Episode,
-    /// What every prompt begins with.
+    /// The beginning of every prompt.
     preamble: String,
 }
 
-/// A situation and the shares of the way already paid to the team.
+/// A situation, and the shares of the way that the team was already paid for.
 #[derive(Clone, Copy, Debug)]
 pub struct Paid {
     situation: Situation,
@@ -95,7 +96,7 @@ pub struct RawSituation {
 /// The situation of a player and boxes.
 ///
 /// # Errors
-/// A position that is no free cell, two things in one cell, or a number of boxes that is not the level's: data.
+/// A position is not a free cell, two things share a cell, or the number of boxes is not the level's: data.
 fn situation(level: &Level, player: Position, boxes: &[Position]) -> Result<Situation> {
     let cell = |name: &str, position: Position| {
         level.cell(position).ok_or_else(|| {
@@ -114,10 +115,10 @@ fn situation(level: &Level, player: Position, boxes: &[Position]) -> Result<Situ
 }
 
 impl Instance {
-    /// The instance that `spec` describes.
+    /// Parses `spec`.
     ///
     /// # Errors
-    /// A `spec` that is no Sokoban instance, or a level that cannot be solved: data.
+    /// It is not a Sokoban task, or the level cannot be solved: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
         let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goals, boxes, player } =
             read(spec)?;
@@ -336,7 +337,7 @@ impl GridWorld for Instance {
         prompts::picture(&self.level, &state.situation)
     }
 
-    /// Every situation that can still be solved is as likely as any other.
+    /// All solvable situations are equally likely.
     fn situations<'a>(&'a self, rules: &Rules) -> Box<Situations<'a, Instance>> {
         let near = 1..=rules.farthest;
         let solvable = self.level.solvable().filter(|(_, distance)| near.contains(&u32::from(*distance)));
@@ -344,7 +345,7 @@ impl GridWorld for Instance {
         Box::new(move |draws| Some(Paid { situation: *draws.choose(&situations)?, paid: 0 }))
     }
 
-    /// `straight` walks towards a box ignoring walls, and pushes on.
+    /// `straight` walks towards a box ignoring walls, and keeps pushing.
     fn demonstrate(&self, kind: &str, state: &Paid, draws: &mut Draws) -> Vec<Move> {
         let level = &self.level;
         walker::demonstrate(kind, self.episode.steps, state.situation, draws, |situation| {
@@ -359,7 +360,7 @@ impl GridWorld for Instance {
     }
 }
 
-/// The directions in which the nearest box lies that is not on a goal, walls or not.
+/// The directions towards the nearest box that is not on a goal, ignoring walls.
 fn straight(level: &Level, situation: &Situation) -> Vec<Move> {
     let here = level.position(situation.player);
     let boxes = situation.boxes().iter().filter(|cell| !level.goals().contains(cell));

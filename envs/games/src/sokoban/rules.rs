@@ -1,23 +1,23 @@
 //! Effects of moves in Sokoban, and the rewards of a turn.
 //!
 //! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): the team earns 1 if every box
-//! is on a goal and otherwise the share of boxes that are; the planner `.1 format + .1 legal + .8 no
-//! deadlock`, the tool `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal
-//! were executed. The printed rule pays for dawdling: a box once on its goal is paid every turn, the last one
-//! included in a solution ends that, and a player that walks back and forth is never in a deadlock. Here,
-//! with `d` the exact number of moves that a situation is away from being solved:
+//! is on a goal, and otherwise the share of boxes that are; the planner `.1 format + .1 legal + .8 no
+//! deadlock`; the tool `.1 format + .1 executes + .8 improvement of the potential`, scored as if its proposal
+//! were executed. The printed rule rewards dawdling: a box on its goal is paid every turn until the solution
+//! ends that, and a player that walks back and forth is never in a deadlock. Here, with `d` the exact number
+//! of moves from a situation to a solution:
 //!
-//! - The potential is `-d`. Improvement is `d` before less `d` after, over what a turn can do, not below 0,
-//!   and 0 in a deadlock.
-//! - Without deadlock the planner earns half of the .8, and the other half as far as the potential improves.
-//!   A deadlock ends the episode.
-//! - The team earns 1 if the level is solved. Before that, a share `1/B` of B boxes is paid each time that
-//!   `d` has fallen by a further `1/B` of its start value, once, and what the shortest solution leaves for
-//!   its last turn only on arrival. A box parked on a goal where it blocks the others is no progress in this,
-//!   and no path collects more than a shortest one. With one box this is the table's rule: 1 if solved,
-//!   otherwise 0.
+//! - The potential is `-d`. Improvement is `d` before minus `d` after, divided by the most that a turn can
+//!   improve, at least 0, and 0 in a deadlock.
+//! - Without a deadlock the planner earns half of the .8; the other half is multiplied by the improvement. A
+//!   deadlock ends the episode.
+//! - The team earns 1 if the level is solved. Before that, a share `1/B` for B boxes is paid once each
+//!   time that `d` has fallen by a further `1/B` of its start value; the distance that a shortest
+//!   solution leaves for its last turn is only paid on arrival. A box parked on a goal where it blocks
+//!   others is no progress, and no path collects more than a shortest one. With one box this is the
+//!   table's rule: 1 if solved, otherwise 0.
 //!
-//! How many boxes are on goals is logged as a component all the same. A malformed action earns 0 in everything.
+//! The share of boxes on goals is still logged as a component. A malformed action earns 0 in everything.
 
 use super::level::{DEAD, Level, Situation};
 use crate::grid::{Move, local_reward};
@@ -39,14 +39,14 @@ pub fn walk(level: &Level, start: &Situation, moves: &[Move]) -> (Situation, boo
     (situation, true)
 }
 
-/// What the rewards of a turn depend on, apart from the situation after it.
+/// The inputs of a turn's rewards, apart from the situation after it.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     /// Distance at the episode's start, at least 1.
     pub first: u16,
-    /// Shares of the way already paid to the team.
+    /// Shares of the way that the team was already paid for.
     pub paid: u32,
-    /// Distance now, which is no deadlock.
+    /// The current distance, which is not a deadlock.
     pub now: u16,
     /// Most moves in a turn, at least 1.
     pub moves: u32,
@@ -55,7 +55,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Shares of the way that are done at a distance: below the number of boxes, and none in a deadlock.
+    /// Shares of the way completed at a distance: fewer than there are boxes, and 0 in a deadlock.
     pub fn shares(&self, distance: u16) -> u32 {
         let first = u32::from(self.first);
         if distance == DEAD {
@@ -73,7 +73,7 @@ impl Progress {
         }
     }
 
-    /// How far the potential has improved, as a share of what a turn can do, in [0, 1].
+    /// The improvement of the potential, as a share of the most in a turn, in [0, 1].
     pub fn improvement(&self, end: u16) -> f64 {
         if end == DEAD {
             return 0.0;
@@ -82,12 +82,12 @@ impl Progress {
     }
 }
 
-/// The parts of an agent's local reward; the default is a malformed action's.
+/// The parts of an agent's local reward; the default is for a malformed action.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Components {
     /// The action could be parsed.
     pub format: bool,
-    /// No move was illegal, and a route went from neighbor to neighbor.
+    /// No move was illegal, and a route was connected.
     pub legal: bool,
     /// The level can still be solved.
     pub alive: bool,
@@ -107,7 +107,7 @@ impl Components {
         local_reward(self.format, self.legal, main)
     }
 
-    /// The outcome, with the components by the names that the paper's table has for the agent.
+    /// The outcome, with components named as in the paper's table for the agent.
     pub fn outcome(&self, agent: &str, team: f64) -> Outcome {
         let legal = if agent == "tool" { "executes" } else { "legal" };
         let mut components = vec![
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn more_boxes_pay_by_the_way_that_is_done() {
-        // Twelve moves are four turns of three, and the last three pay on arrival only.
+        // Twelve moves are four turns of three; the last three are only paid on arrival.
         let progress = Progress { first: 12, paid: 0, now: 12, moves: 3, boxes: 3 };
         let third = 1.0 / 3.0;
         assert_eq!(
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!([5, 1, 0, DEAD].map(|end| later.team(end)), [0.0, 0.0, 1.0, 0.0]);
     }
 
-    /// Six moves are two turns of three: one move from the end, of the last three none is paid.
+    /// Six moves are two turns of three; one move before the end, none of the last three is paid.
     #[test]
     fn what_the_last_turn_goes_is_paid_on_arrival_only() {
         let progress = Progress { first: 6, paid: 0, now: 6, moves: 3, boxes: 3 };

@@ -1,8 +1,8 @@
-//! The board of Sudoku: units, digits, clues, and what placing a digit does.
+//! The Sudoku board: units, digits, clues, and the effect of placing a digit.
 //!
-//! Boards are digits in the order of reading, 0 for an empty cell. Clues never change. A digit that the team
-//! has filled in itself may be replaced, and goes when another one is placed that clashes with it, so a board
-//! never holds a clash and every mistake can be mended.
+//! Boards are digits in reading order, 0 for an empty cell. Clues never change. A digit that the team has
+//! placed may be replaced, and is removed when a clashing digit is placed. So a board never has a clash, and
+//! every mistake can be corrected.
 
 /// Sides that a board can have.
 pub const SIZES: [usize; 2] = [4, 9];
@@ -78,7 +78,7 @@ impl Shape {
         board.filter(|board| board.len() == self.cells())
     }
 
-    /// Returns true if every row, column and box holds every digit, by counting and without a solution at hand.
+    /// Returns true if every row, column and box holds every digit, by counting, without the solution.
     pub fn complete(self, board: &[u8]) -> bool {
         let mut seen = vec![0_u16; 3 * self.size];
         for (cell, digit) in board.iter().enumerate() {
@@ -97,8 +97,8 @@ pub fn write(board: &[u8]) -> String {
     board.iter().map(|digit| if *digit == 0 { '.' } else { char::from(b'0' + digit) }).collect()
 }
 
-/// Places digits in order until the first illegal one, which drops the rest; `false` if there was one. A
-/// placement is illegal if its cell is a clue, if it clashes with a clue, or if there is no such digit.
+/// Places digits in order until the first illegal one, and drops the rest; returns false if there was one. A
+/// placement is illegal if its cell is a clue, if it clashes with a clue, or if the digit does not exist.
 pub fn place(shape: Shape, clues: &[u8], board: &mut [u8], placements: &[Placement]) -> bool {
     for Placement { cell, digit } in placements.iter().copied() {
         let known = (1..=shape.size()).contains(&usize::from(digit)) && cell < shape.cells();
@@ -137,13 +137,13 @@ mod tests {
     fn clues_stay_and_fills_give_way() {
         let start = "1...............";
         assert_eq!(placed(start, &[(1, 2), (15, 1)]), ("12.............1".to_owned(), true));
-        // A clue is neither replaced nor contradicted, and the rest is dropped.
+        // A clue cannot be replaced or contradicted, and the rest is dropped.
         assert_eq!(placed(start, &[(0, 2), (1, 2)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(1, 2), (5, 1), (2, 3)]), ("12..............".to_owned(), false));
         assert_eq!(placed(start, &[(1, 5)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(1, 0)]), (start.to_owned(), false));
         assert_eq!(placed(start, &[(16, 1)]), (start.to_owned(), false));
-        // Digits placed by the team can be replaced, and go when they clash.
+        // Digits placed by the team can be replaced, and are removed when they clash.
         assert_eq!(placed("12..............", &[(1, 3)]), ("13..............".to_owned(), true));
         assert_eq!(placed("12............2.", &[(2, 2)]), ("1.2.............".to_owned(), true));
     }

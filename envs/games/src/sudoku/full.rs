@@ -1,8 +1,9 @@
 //! The full encoding of Sudoku: prose and a drawn grid, for pretrained language models.
 //!
-//! Agents think aloud and end with one list after `####`, as in Stronger-MAS (arXiv 2510.11062): triples of row, column
-//! and digit, or the whole grid, which means the digits in which it differs from the board. Parsing is lenient, as for
-//! lists of moves ([`crate::grid::prose`]). Left out: in the paper the tool writes a program that prints the grid.
+//! Agents reason and end with one list after `####`, as in Stronger-MAS (arXiv 2510.11062): triples of row,
+//! column and digit, or the whole grid, which means the digits that differ from the board. Parsing is
+//! lenient, as for lists of moves ([`crate::grid::prose`]). Left out: the paper's tool, which writes a
+//! program that prints the grid.
 
 use super::Instance;
 use super::board::{Placement, Shape};
@@ -80,8 +81,8 @@ pub fn write_answer(shape: Shape, placements: &[Placement]) -> String {
 
 /// Reads 1 to `most` placements from an answer in prose.
 ///
-/// The last `####` that an answer follows decides: the first list after it, or a grid of bare lines. Without
-/// one, the last list that is an answer does.
+/// The last `####` followed by an answer decides: the first list after it, or a grid of bare lines. Without
+/// one, the last list that is an answer.
 pub fn read(shape: Shape, board: &[u8], text: &str, most: u32) -> Option<Vec<Placement>> {
     let parts: Vec<&str> = text.split("####").collect();
     let marked = parts[1..]
@@ -92,7 +93,7 @@ pub fn read(shape: Shape, board: &[u8], text: &str, most: u32) -> Option<Vec<Pla
     if placements.is_empty() || placements.len() > most as usize { None } else { Some(placements) }
 }
 
-/// Every answer in brackets, in order: runs of innermost lists with nothing but brackets and commas between them.
+/// All answers in brackets, in order: runs of innermost lists separated only by brackets and commas.
 fn lists(shape: Shape, board: &[u8], text: &str) -> Vec<Vec<Placement>> {
     let opens = |letter: char| matches!(letter, '[' | '(');
     let closes = |letter: char| matches!(letter, ']' | ')');
@@ -124,7 +125,7 @@ fn lists(shape: Shape, board: &[u8], text: &str) -> Vec<Vec<Placement>> {
     runs.iter().filter_map(|run| understand(shape, board, run)).collect()
 }
 
-/// Numbers between commas or spaces, in quotes or not; empty cells are 0.
+/// Numbers separated by commas or spaces, with or without quotes; empty cells are 0.
 fn numbers(text: &str) -> Option<Vec<u8>> {
     let separator = |letter: char| letter.is_whitespace() || ",;|'\"`".contains(letter);
     let words = text.split(separator).filter(|word| !word.is_empty());
@@ -137,7 +138,7 @@ fn numbers(text: &str) -> Option<Vec<u8>> {
     numbers.filter(|numbers| !numbers.is_empty())
 }
 
-/// Placements of a run of lists: triples, or the rows of a grid, in one list or several.
+/// The placements in a run of lists: triples, or the rows of a grid in one list or several.
 fn understand(shape: Shape, board: &[u8], run: &[Vec<u8>]) -> Option<Vec<Placement>> {
     let size = shape.size();
     if !run.is_empty() && run.iter().all(|list| list.len() == 3) {
@@ -161,7 +162,7 @@ fn differences(board: &[u8], grid: impl Iterator<Item = u8>) -> Vec<Placement> {
     named.map(|(cell, (digit, _))| Placement { cell, digit }).collect()
 }
 
-/// A grid of bare lines, each with one digit per column.
+/// A grid of bare lines, with one digit per column.
 fn bare(shape: Shape, board: &[u8], text: &str) -> Option<Vec<Placement>> {
     let digits = |line: &str| -> Option<Vec<u8>> {
         let letters = line.chars().filter(|letter| !letter.is_whitespace() && *letter != '|');
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// What each agent is told, as tests/prompts/sudoku.txt has it.
+    /// The prompts of each agent, compared with tests/prompts/sudoku.txt.
     #[test]
     fn prompts_are_what_they_were() {
         let spec = serde_json::json!({"size": 4, "encoding": "full", "fills": 3, "turns": 4, "clues": "12.4.41221434.2."});

@@ -4,9 +4,10 @@
 //! exactly one solution, and their clues never change.
 //!
 //! - here: settings, the `spec` of a task, and the world;
-//! - [`board`]: cells, units and what placing a digit does; [`solve`]: the solver; [`rules`]: what turns earn;
-//! - [`generate`]: which tasks there are, train and test; [`canonical`]: what all forms of one puzzle share;
-//! - [`compact`], [`full`]: the two encodings; [`demonstrate`]: imperfect experts; [`test_actions`]: for `envs check`.
+//! - [`board`]: cells, units and placing digits; [`solve`]: the solver; [`rules`]: rewards of turns;
+//! - [`generate`]: draws tasks, train and test; [`canonical`]: the canonical form of equivalent puzzles;
+//! - [`compact`], [`full`]: the two encodings; [`demonstrate`]: imperfect experts;
+//!   [`test_actions`]: for `envs check`.
 
 pub mod board;
 pub mod canonical;
@@ -37,7 +38,7 @@ pub static SUDOKU: Grid<Instance> = Grid::new();
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Everything that all tasks share, so all but the clues.
+    /// Everything in a `spec` except the clues.
     spec: RawSpec,
     shape: Shape,
     /// Least number of empty cells.
@@ -46,7 +47,7 @@ pub struct Rules {
     most: u32,
 }
 
-/// A task, which can be rebuilt from it alone: the solver finds the solution again.
+/// A task, complete in itself: the solver finds the solution again.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSpec {
@@ -59,7 +60,7 @@ struct RawSpec {
     clues: String,
 }
 
-/// A puzzle with everything that stays the same during its episodes.
+/// A puzzle, constant during its episodes.
 #[derive(Debug)]
 pub struct Instance {
     /// The geometry.
@@ -79,10 +80,10 @@ pub struct RawBoard {
 }
 
 impl Instance {
-    /// The instance that `spec` describes.
+    /// Parses `spec`.
     ///
     /// # Errors
-    /// A `spec` that is no Sudoku instance, or whose puzzle has not exactly one solution: data.
+    /// It is not a Sudoku task, or its puzzle does not have exactly one solution: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
         let RawSpec { size, encoding, fills, turns, reward, clues } = read(spec)?;
         let shape = Shape::new(size).ok_or_else(|| fail(format!("size: {size} is not one of {SIZES:?}")))?;
@@ -102,8 +103,8 @@ impl Instance {
         Ok(Instance { shape, clues, solution, episode })
     }
 
-    /// The cells whose digit is not the solution's, those first in which the fewest digits fit. What a wrong digit
-    /// rules out does not count.
+    /// The cells whose digit differs from the solution's, most constrained first, ignoring
+    /// constraints by wrong digits.
     fn missing(&self, board: &Board) -> Vec<usize> {
         let digits = board.iter().zip(&self.solution);
         let right: Board = digits.map(|(digit, right)| if digit == right { *digit } else { 0 }).collect();
@@ -154,7 +155,7 @@ impl GridWorld for Instance {
         let default = if small && encoding == Encoding::Compact { 2 } else { cells };
         let fills = settings.whole("fills", default, 1, cells)?;
         let turns = settings.whole("turns", 4, 1, 99)?;
-        // No puzzle of 4x4 has fewer than 4 clues, and none of 9x9 fewer than 17.
+        // A 4x4 puzzle has at least 4 clues, a 9x9 puzzle at least 17.
         let (defaults, limit) = if small { ([3, 7], 12) } else { ([30, 45], 64) };
         let (fewest, most) = bounds(settings, ["fewest", "most"], defaults, limit, (fills, "fills"), turns)?;
         let reward = RewardMode::from_settings(settings)?;
@@ -253,7 +254,7 @@ impl GridWorld for Instance {
         rules::outcome(agent, false, false, 0.0, 0.0)
     }
 
-    /// The right digits that a turn can place, up to its limit, the surest first.
+    /// The right digits that a turn can place, up to its limit, the most certain first.
     fn best(&self, board: &Board) -> Vec<Placement> {
         let cells = self.missing(board).into_iter().take(self.episode.steps as usize);
         cells.map(|cell| Placement { cell, digit: self.solution[cell] }).collect()

@@ -1,13 +1,14 @@
-//! Tic-Tac-Toe: two agents, x and o, take turns on one board. The smallest whole environment: begin here to write one.
+//! Tic-Tac-Toe: two agents, x and o, take turns on one board. This is the smallest complete environment:
+//! start here to write one.
 //!
-//! The agents are opponents, so local rewards are for each agent alone: `.1 format + .1 legal + .8 value`,
-//! where value is what its move is worth to it under perfect play (win 1, draw 1/2, loss 0). The team's
-//! reward is for a well-played game: 1 when the game ends and no move gave value away, which is also what
-//! counts as success. A malformed or illegal move places nothing, and the other agent moves on.
+//! The agents are opponents, so each has a local reward: `.1 format + .1 legal + .8 value`, where value is
+//! its move's result under perfect play (win 1, draw 1/2, loss 0). The team's reward is for a well-played
+//! game: 1 when the game ends and no move gave value away, which also counts as success. A malformed or
+//! illegal move places nothing, and the other agent moves next.
 //!
-//! Every word is one token of the tiny tokenizer: the prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in
-//! reading order, 1 for the agent's marks and 2 for its opponent's, and the action ` b0` marks the cell in
-//! column b of row 0.
+//! Every word is one token of the tiny tokenizer. The prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells
+//! in reading order, 1 for the agent's marks and 2 for its opponent's, and the action ` b0` marks the
+//! cell in column b of row 0.
 
 mod board;
 
@@ -27,7 +28,7 @@ use environment::workflow::Workflow;
 use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
 
 const NAME: &str = "tic-tac-toe";
-/// One in this many boards, with its mirror images and rotations, is for testing.
+/// One board in this many is for testing, together with its mirror images and rotations.
 const TEST_SHARE: u64 = 8;
 
 /// The environment.
@@ -74,7 +75,7 @@ impl Environment for TicTacToe {
         &[("opt", 0.3), ("random", 0.7)]
     }
 
-    /// Whole games: `opt` moves perfectly, `random` marks any empty cell.
+    /// Complete games: `opt` plays perfectly, `random` marks any empty cell.
     fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
         let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
         let demonstration = demonstration.clone();
@@ -100,7 +101,7 @@ impl Environment for TicTacToe {
     }
 }
 
-/// A task: a board with up to four marks of random play, on which x moves next.
+/// A task: a board with up to four random marks, on which x moves next.
 fn draw(split: Split, stream: Stream) -> Result<Task> {
     let drawn = |draws: &mut Draws| {
         let mut board = Board(*b".........");
@@ -125,7 +126,7 @@ struct Game {
     workflow: Arc<Workflow>,
     start: Board,
     board: Board,
-    /// No move has given value away.
+    /// True if no move has given value away.
     flawless: bool,
 }
 

@@ -10,7 +10,7 @@ struct Method<'a> {
     missing: bool,
 }
 
-/// The methods of all classes in `skeleton`. One is missing where its body is a description, `pass` or nothing.
+/// The methods of all classes in `skeleton`. A method is missing if its body is a docstring, `pass` or empty.
 fn methods(skeleton: &str) -> Vec<Method<'_>> {
     let all: Vec<&str> = skeleton.lines().collect();
     let mut found = Vec::new();
@@ -26,7 +26,8 @@ fn methods(skeleton: &str) -> Vec<Method<'_>> {
     found
 }
 
-/// Whether a method, by its lines, does nothing: only a description, `pass`, `...`, `return None` or `raise NotImplementedError`.
+/// Returns true if a method does nothing: only a docstring, `pass`, `...`, `return None` or
+/// `raise NotImplementedError`.
 pub fn is_stub(method: &[&str]) -> bool {
     let does_nothing = |line: &str| {
         let line = line.trim().trim_end_matches(';').trim_end();
@@ -34,14 +35,14 @@ pub fn is_stub(method: &[&str]) -> bool {
             || line.starts_with("raise NotImplementedError")
     };
     let [first, body @ ..] = method else { return true };
-    // `def name(self): pass` has its body behind the last colon.
+    // The body of `def name(self): pass` follows the last colon.
     let own = first.rsplit_once(':').map_or("", |(_, own)| own);
     let all: Vec<&str> =
         [own].into_iter().chain(body.iter().copied()).filter(|line| !does_nothing(line)).collect();
     is_missing(&all)
 }
 
-/// Whether a body is a description, `pass` or nothing.
+/// Returns true if a body is a docstring, `pass` or empty.
 fn is_missing(body: &[&str]) -> bool {
     let mut quote = None;
     body.iter().map(|line| line.trim()).all(|line| match quote {
@@ -61,7 +62,7 @@ fn is_missing(body: &[&str]) -> bool {
     })
 }
 
-/// The names of the methods that are to be written, each once, in order.
+/// The names of the methods to write, each once, in order.
 pub fn missing(skeleton: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for method in methods(skeleton).iter().filter(|method| method.missing && method.name != "__init__") {
@@ -72,8 +73,8 @@ pub fn missing(skeleton: &str) -> Vec<String> {
     names
 }
 
-/// `skeleton` with the missing methods that `texts` hold, those of the first text that has one; where they must be `written`,
-/// that has one which is no stub.
+/// Fills in the missing methods of `skeleton` from `texts`. Each comes from the first text that has it; with
+/// `written`, from the first where it is not a stub.
 pub fn merged(skeleton: &str, texts: &[&str], written: bool) -> String {
     let all: Vec<&str> = skeleton.lines().collect();
     let mut class = String::new();
@@ -110,7 +111,7 @@ mod tests {
                     def area(self):\n        def inner():\n            return 2\n    \n        return self.a ** inner()\n\n    def grow(self, by):\n        \
                     self.a += by\n\n";
         assert_eq!(merged(SKELETON, &[area, both], false), want);
-        // What one left open the other may write.
+        // One agent may write what the other left open.
         let open = "def area(self):\n    pass";
         assert_eq!(merged(SKELETON, &[open, area, both], true), want);
         assert_ne!(merged(SKELETON, &[open, area, both], false), want);

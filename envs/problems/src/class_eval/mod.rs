@@ -1,11 +1,12 @@
-//! `class-eval`: two agents complete one class, each some of its methods.
+//! `class-eval`: two agents complete one class, each writing some of its methods.
 //!
-//! From CoMLRL's environments, after the benchmark ClassEval. The published reward is about the choice of methods alone
-//! ([`score`]), so that bodies of `pass` earn all of it. By default (`--set gates=earned`) it is multiplied by the share of the
-//! tests that the class passes, and a method without a body is not written. [`class`] reads skeletons.
+//! From CoMLRL's environments, after the benchmark ClassEval. The published reward only depends on the choice
+//! of methods ([`score`]), so that bodies of `pass` earn all of it. By default (`--set gates=earned`) it is
+//! multiplied by the share of tests that the class passes, and a method without a body does not count as
+//! written. [`class`] reads skeletons.
 //!
-//! `--set jobs=take`: agents choose their methods themselves; `partition`: each is told its half, drawn by the problem's name.
-//! Left out: more than two agents.
+//! `--set jobs=take`: agents choose their methods themselves; `partition`: each is told its half, drawn from
+//! the problem's name. Left out: more than two agents.
 
 pub mod class;
 pub mod score;
@@ -32,7 +33,7 @@ use score::Score;
 /// The environment.
 pub static CLASS_EVAL: Problems<Together<Class>> = Problems::new();
 
-/// Runs the tests of the module that it ends, and prints how many there are and how many failed.
+/// Appended to a test module: runs its tests and prints their number and the number of failures.
 const RUN_TESTS: &str = "
 import io as _io, json as _json, sys as _sys, unittest as _unittest
 _suite = _unittest.defaultTestLoader.loadTestsFromModule(_sys.modules['__main__'])
@@ -47,9 +48,9 @@ print(_json.dumps([_result.testsRun, len(_result.failures) + len(_result.errors)
 pub struct Rules {
     turns: u32,
     gates: Gates,
-    /// Agents are told which methods are theirs.
+    /// Agents are told which methods to write.
     partition: bool,
-    /// The part for overlap is at most 2.
+    /// The points for overlap are capped at 2.
     capped: bool,
     cpu: f64,
     success: f64,
@@ -71,7 +72,7 @@ pub struct Spec {
     /// The class, complete.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     solution: String,
-    /// The methods of each agent, where they are told.
+    /// The methods of each agent, if they are told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     jobs: Vec<Vec<String>>,
 }
@@ -98,7 +99,7 @@ pub struct Class {
 }
 
 impl Class {
-    /// The missing methods that a text holds.
+    /// The missing methods that a text contains.
     fn written(&self, text: &str) -> HashSet<&str> {
         let is_written = |name: &&str| {
             lines(text, name)
@@ -118,7 +119,7 @@ impl Class {
         Ok(counts.map_or(0.0, |[all, bad]| f64::from(all.saturating_sub(bad)) / f64::from(all.max(1))))
     }
 
-    /// The methods that each of `agents` is to write, for an oracle: as told, or in turns.
+    /// The methods that each of `agents` writes for the oracle: as told, or in turns.
     fn shares(&self, agents: usize) -> Vec<Vec<String>> {
         if agents == 2 && self.spec.jobs.len() == 2 {
             return self.spec.jobs.clone();
@@ -129,7 +130,7 @@ impl Class {
         shares
     }
 
-    /// `names` as the solution writes them.
+    /// The solution's text of the methods `names`.
     fn solved(&self, names: &[String]) -> String {
         let method = |name: &String| Some(lines(&self.spec.solution, name)?.1.join("\n"));
         let methods: Vec<String> = names.iter().filter_map(method).collect();
@@ -285,7 +286,7 @@ impl JointTask for Class {
     }
 
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String> {
-        // From seven methods on, and for one, the published rule has another optimum than the best work.
+        // For one method, or seven and more, the published rule's optimum is not the best work.
         let plain = (2..=6).contains(&self.missing.len()) || (self.rules.capped && self.missing.len() > 1);
         let share = self.shares(workflow.agents().len()).into_iter().nth(workflow.position(agent)?)?;
         (plain && !self.spec.solution.is_empty()).then(|| self.solved(&share))

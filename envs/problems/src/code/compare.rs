@@ -1,10 +1,10 @@
 //! Compares a program's output with the expected one.
 //!
-//! Printed output is compared word by word, whatever white space separates them. Returned values are compared as JSON, their
-//! numbers as they are written. An expected whole number is met exactly, in any notation: 1e3 is 1000, and 1e9 is not
-//! 1000000007. An expected fraction is met within 1e-6, or one part in a million (Stronger-MAS, arXiv 2510.11062,
-//! appendix A.1). A whole number that is expected with a point (`2.0`) was computed with fractions: it is met within
-//! 1e-9, or one part in 1e9, but never more than 1e-6.
+//! Printed output is compared word by word, ignoring white space. Returned values are compared as JSON, with
+//! numbers as written. An expected integer must be met exactly, in any notation: 1e3 is 1000, but 1e9 is not
+//! 1000000007. An expected fraction must be met within 1e-6, or one part in a million (Stronger-MAS, arXiv
+//! 2510.11062, appendix A.1). An integer written with a point (`2.0`) is the result of a float computation:
+//! it must be met within 1e-9, or one part in 1e9, but never more than 1e-6.
 //!
 //! Left out: problems with several right answers, which need a special checker.
 
@@ -35,7 +35,7 @@ fn same_text(expected: &str, got: &str) -> bool {
     }
 }
 
-/// Two whole numbers without a point and an exponent can be names: `007` is not `7`.
+/// Two integers without point and exponent may be names: `007` is not `7`.
 fn same_word(expected: &str, got: &str) -> bool {
     let plain = |word: &str| !word.contains(['.', 'e', 'E']);
     expected == got || !(plain(expected) && plain(got)) && same_number(expected, got)
@@ -43,13 +43,13 @@ fn same_word(expected: &str, got: &str) -> bool {
 
 /// Returns true if `got` is the value `expected`, both JSON.
 fn same_value(expected: &str, got: &str) -> bool {
-    // The comparison has to see numbers as they are written.
+    // The comparison needs numbers as written.
     is_json(expected) && is_json(got) && same_json(expected.trim(), got.trim())
 }
 
 /// Returns true if `text` is a JSON value of bounded depth, with integers of any length.
 pub fn is_json(text: &str) -> bool {
-    // The parser bounds the depth, and the range of numbers.
+    // The parser limits depth, and also the range of numbers, so digits are shortened for it.
     let mut short = String::with_capacity(text.len());
     let mut digits = 0;
     for sign in text.chars() {
@@ -94,16 +94,16 @@ fn same_number(expected: &str, got: &str) -> bool {
         (false, _) => (1e-6, f64::INFINITY),
     };
     let (Ok(expected), Ok(got)) = (expected.parse::<f64>(), got.parse::<f64>()) else { return false };
-    // Beyond 53 bits an f64 does not tell whole numbers apart.
+    // Beyond 53 bits, f64 cannot distinguish integers.
     let told = most.is_infinite() || expected.abs() < 9e15;
     told && (expected - got).abs() <= (least * expected.abs().max(1.0)).min(most)
 }
 
-/// A number as its significant digits and a power of ten: equal numbers are equal in every notation.
+/// A number as significant digits and a power of ten, so that equal numbers are equal in every notation.
 #[derive(PartialEq, Eq)]
 struct Decimal {
     negative: bool,
-    /// Without zeros at the ends.
+    /// Without leading and trailing zeros.
     digits: String,
     exponent: i64,
 }
@@ -190,7 +190,7 @@ mod tests {
             ("123456789012345678", "1.2345678901234568e+17", false),
             ("[[1000000007]]", "[[1e9]]", false),
             ("{\"x\": 7919}", "{\"x\": 7919.0004}", false),
-            // More digits than 64 bits hold.
+            // More digits than fit in 64 bits.
             ("100000000000000000000000007", "100000000000000000000000008", false),
             ("0.5", "0.50000001", true),
             ("{\"x\": 0.5}", "{\"x\": 0.50000001}", true),
@@ -205,7 +205,7 @@ mod tests {
         assert!(same_value(&deep(100), &deep(100)) && !same_value(&deep(100_000), &deep(100_000)));
     }
 
-    /// The whole number that is written with an exponent, if it is one.
+    /// The integer that is written with an exponent; `None` if it is not an integer.
     fn exact(text: &str) -> Option<i128> {
         let (mantissa, exponent) = text.split_once('e').unwrap();
         let decimals = mantissa.split_once('.').map_or(0, |(_, decimals)| decimals.len()) as i32;
@@ -215,7 +215,7 @@ mod tests {
         if places >= 0 { Some(digits * power) } else { (digits % power == 0).then(|| digits / power) }
     }
 
-    /// The float nearest to this number is another one; in shortest digits it is written as this one.
+    /// The nearest float is a different number, which the shortest digits would hide.
     #[test]
     fn digits_count_and_not_the_float_they_are_read_as() {
         let (right, text) = (126_006_843_657_887_620_i64, "1.2600684365788762e17");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the notation, another whole number is never the expected one.
+        /// In any notation, a different integer is never accepted.
         #[test]
         fn a_wrong_whole_number_never_passes(right: i64, other: i64, near in -9_i64..=9, notation in 0..7_usize) {
             for wrong in [other, right.wrapping_add(near)] {

@@ -1,14 +1,14 @@
-//! Tasks for tiny policies: a number goes through two or three operations from left to right, and the program is an
-//! expression with the brackets that this takes.
+//! Tasks for tiny policies: two or three operations are applied to a number from left to right, and the
+//! program is an expression with the brackets that this needs.
 //!
-//! A policy of a few hundred thousand parameters can learn here where brackets go and how small numbers are added and
-//! multiplied. It does not learn to program, and nothing of this carries over to the tasks in prose: the tasks exist so
-//! that roles, rewards and the loop can be trained and tested on a laptop.
+//! A policy of a few hundred thousand parameters can learn here where brackets go, and how to add and
+//! multiply small numbers. It does not learn to program, and nothing carries over to the tasks in prose:
+//! these tasks exist to train and test roles, rewards and the loop on a laptop.
 //!
-//! Every task needs brackets: copying its words as they stand is a wrong program.
+//! Every task needs brackets, so that copying its words is a wrong program.
 //!
-//! Expressions consist of numbers, `x`, three operations and brackets. They are evaluated right here and not
-//! in the sandbox, by [`evaluate`], which does nothing else. They have Python's meaning.
+//! Expressions consist of numbers, `x`, three operations and brackets, with Python's meaning. [`evaluate`]
+//! computes them here rather than in the sandbox; it can do nothing else.
 
 use record::philox::Draws;
 
@@ -35,7 +35,7 @@ impl Chain {
         })
     }
 
-    /// The chain as the task says it: `x + 3 * 2`, from left to right.
+    /// The chain as written in the task: `x + 3 * 2`, from left to right.
     pub fn words(&self) -> String {
         self.0.iter().fold("x".to_owned(), |text, (sign, k)| format!("{text} {sign} {k}"))
     }
@@ -54,11 +54,11 @@ impl Chain {
         format!("{steps}.")
     }
 
-    /// The right expression, in the style of an answer: ` ( x + 3 ) * 2`.
+    /// The right expression, in the format of an answer: ` ( x + 3 ) * 2`.
     pub fn expression(&self) -> String {
         let mut text = String::from(" x");
         for (place, (sign, k)) in self.0.iter().enumerate() {
-            // Only a product after a sum needs brackets: the rest reads from left to right.
+            // Only a product after a sum needs brackets.
             if *sign == '*' && place > 0 && self.0[place - 1].0 != '*' {
                 text = format!(" ({text} )");
             }
@@ -67,7 +67,7 @@ impl Chain {
         text
     }
 
-    /// Chains easily taken for this one: each has one other sign.
+    /// Similar chains for wrong programs: each differs in one sign.
     pub fn slips(&self) -> Vec<Chain> {
         let slip = |place: usize| {
             let mut slip = self.clone();
@@ -88,10 +88,10 @@ pub fn body(program: &str) -> Option<&str> {
     program.strip_prefix("def f(x):\n    return (")?.strip_suffix(" )\n")
 }
 
-/// Brackets inside brackets.
+/// Limit of nested brackets.
 const DEEPEST: u32 = 100;
 
-/// The value of `expression` at `x`; `None` if it is no expression or leaves 128 bits.
+/// The value of `expression` at `x`; `None` if it is invalid or exceeds 128 bits.
 pub fn evaluate(expression: &str, x: i128) -> Option<i128> {
     let mut words = expression.split_whitespace().peekable();
     let value = sum(&mut words, x, 0)?;
@@ -129,7 +129,7 @@ fn factor(words: &mut Words<'_>, x: i128, depth: u32) -> Option<i128> {
             let value = sum(words, x, depth + 1)?;
             words.next_if_eq(&")").map(|_| value)
         }
-        // In Python no number but zero begins with a zero.
+        // In Python only zero may begin with a zero.
         word if word.starts_with('0') => word.bytes().all(|digit| digit == b'0').then_some(0),
         word if word.bytes().all(|digit| digit.is_ascii_digit()) => word.parse().ok(),
         _ => None,

@@ -1,15 +1,16 @@
 //! Code tasks in prose, for pretrained language models.
 //!
-//! The coder answers with a program in a fence, the tester with a test case under two headings, as in Stronger-MAS
-//! (arXiv 2510.11062). After a turn without agreement both see the last program, the case and what the program made of it,
-//! and are asked which side is wrong: the tester may be. Left out: earlier turns.
+//! The coder answers with a program in a fence, the tester with a test case under two headings, as in
+//! Stronger-MAS (arXiv 2510.11062). After a turn without agreement both see the last program, the
+//! case and the program's result on it, and are asked which side is wrong, since it may be the
+//! tester. Left out: earlier turns.
 
 use std::fmt::Write;
 
 use super::judge::Disagreement;
 use super::spec::{CodeProblem, Reasoning, Style, Test};
 
-/// Longest piece of an input, an output or a program that a prompt shows, in characters.
+/// Longest excerpt of an input, an output or a program in a prompt, in characters.
 const LONGEST: usize = 2000;
 
 /// A prompt for `agent`; `alone` if the team has no tester.
@@ -83,7 +84,7 @@ fn brief_task(problem: &CodeProblem, tester: bool) -> String {
     text
 }
 
-/// The task, and who has to answer what.
+/// The task, and the role of each agent.
 fn task(problem: &CodeProblem, tester: bool) -> String {
     let mut text = format!("{}\n", problem.statement.trim_end());
     for (test, number) in problem.shown().iter().zip(1..) {
@@ -107,7 +108,7 @@ fn task(problem: &CodeProblem, tester: bool) -> String {
     text
 }
 
-/// The last program and what became of it, if there is one.
+/// Appends the last program and its result, if there is one.
 fn push_history(
     text: &mut String,
     tester: bool,
@@ -148,7 +149,7 @@ fn shown_case(input: &str, output: &str, test: &Test) -> String {
     )
 }
 
-/// The beginning of a text that is long.
+/// The beginning of a long text.
 fn clip(text: &str) -> String {
     match text.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -156,12 +157,12 @@ fn clip(text: &str) -> String {
     }
 }
 
-/// An answer that stands for a program.
+/// An answer with this program.
 pub fn write_program(program: &str) -> String {
     format!("```python\n{}\n```", program.trim_end())
 }
 
-/// An answer that stands for `case`.
+/// An answer with `case`.
 pub fn write_case(case: &Test) -> String {
     format!(
         "**Test Input:**\n```\n{}\n```\n**Test Output:**\n```\n{}\n```",
@@ -196,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Every prompt that differs from the others in what decides it, as tests/prompts/code.txt has them.
+    /// One prompt of every kind, compared with tests/prompts/code.txt.
     #[test]
     fn prompts_are_what_they_were() {
         let fails = |got: Option<&str>| Disagreement {
@@ -221,7 +222,7 @@ mod tests {
                         |program, last| prompt(&problem(style), reasoning, agent, alone, program, last);
                     let fresh = text(None, None);
                     let _ = write!(all, "=== {what}, {how}: {who}\n{fresh}\n");
-                    // Remarks about the past come after the task and do not depend on it.
+                    // Remarks about earlier turns come after the task and do not depend on it.
                     for (when, program, last) in
                         histories.iter().filter(|_| (style, reasoning) == (Style::Stdin, Reasoning::Brief))
                     {

@@ -1,11 +1,11 @@
 //! Generated Code tasks, drawn and never run.
 //!
-//! Answers are computed in Rust, by code that shares nothing with the Python of the reference solution but the task; that
-//! both agree on every test checks both, and `envs check` does so. Wrong programs belong to tasks easily taken for
-//! this one. Only those are kept that one hidden test finds out together, so that a perfect test case exists.
+//! Answers are computed in Rust, by code that shares only the task with the Python reference solution. `envs
+//! check` verifies that both agree on every test, which checks both. Wrong programs solve similar tasks. Only
+//! those are kept that fail one common hidden test, so that a perfect test case exists.
 //!
-//! Train and test are told apart by what a task computes: its answers on fixed inputs are hashed, and one task in 16 is
-//! for testing, of lists one in 8. Two ways of saying the same are on the same side.
+//! The split depends on a task's function: its answers on fixed inputs are hashed, and one task in 16 (one in
+//! 8 on lists) is for testing. So two descriptions of the same function are in the same split.
 
 use record::failure::Result;
 use record::line::Task;
@@ -24,7 +24,7 @@ use environment::streams::{self, first_word, split_of};
 const TEST_SHARE: u64 = 16;
 /// Share of test tasks on lists, of which there are fewer.
 const TEST_SHARE_OF_LISTS: u64 = 8;
-/// Draws after which the settings are found to allow no task.
+/// Draws after which the settings are assumed to allow no task.
 const ATTEMPTS: u32 = 20_000;
 /// Most wrong programs of a task.
 const WRONG: usize = 4;
@@ -52,7 +52,7 @@ pub fn draw(settings: &TaskSettings, split: Split, stream: Stream) -> Result<Tas
     })
 }
 
-/// What a task computes on fixed inputs, the task, and the share of such tasks that are for testing.
+/// A task's answers to fixed inputs, the task, and the share of such tasks for testing.
 type Drawn = (Vec<Value>, CodeProblem, u64);
 
 /// A task for tiny policies, with its answers to fixed inputs.
@@ -64,7 +64,7 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     if !(0..10).all(|x| (-LARGEST_SMALL..=LARGEST_SMALL).contains(&chain.answer(x))) {
         return None;
     }
-    // Copying the words from left to right as an expression must be wrong, or the task would be to copy.
+    // Copying the words as an expression must be wrong, or copying would solve the task.
     let copied = format!(" {}", chain.words());
     let differs = |x: &i64| expression::evaluate(&copied, i128::from(*x)) != Some(chain.answer(*x).into());
     let mut best: Vec<i64> = inputs.iter().copied().filter(differs).collect();
@@ -86,7 +86,8 @@ fn small(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     Some((behavior, problem, TEST_SHARE))
 }
 
-/// Arithmetic on a number in prose, with its answers to the inputs of [`small`]: what both compute is on one side.
+/// Arithmetic on a number in prose, with its answers to the inputs of [`small`], so that equal functions of
+/// both kinds share a split.
 fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Drawn> {
     let chain = Chain::draw(steps, draws);
     let mut inputs: Vec<i64> = (-9..=20).collect();
@@ -101,7 +102,7 @@ fn formula(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<D
     };
     let hidden = inputs.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&inputs);
     let mut problem = draft.problem(settings, &chain, &chain.slips(), &inputs, hidden)?;
-    // Other inputs do not make another task.
+    // Different inputs do not make a different task.
     problem.name = format!("{:016x}", first_word(chain.words().as_bytes()));
     let behavior = (0..10).map(|x| json!(chain.answer(x))).collect();
     (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE))
@@ -113,7 +114,7 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     let style = if draws.below(2) == 0 { Style::Stdin } else { Style::Function };
     let mut fixed = Draws::new(Stream::named(0, &[Part::Text(NAME), Part::Text("behaviour")]));
     let behavior: Vec<Value> = (0..24).map(|_| pipeline.answer(&draw_list(&mut fixed))).collect();
-    // A task that always gives the same is none.
+    // A task with a constant answer is useless.
     if behavior.iter().all(|answer| *answer == behavior[0]) {
         return None;
     }
@@ -135,14 +136,14 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
             Style::Function => pipeline.function(),
         },
     };
-    // A case that the statement shows tells nobody's program apart.
+    // A case shown in the statement does not distinguish programs.
     let hidden = lists.get(settings.examples..).filter(|hidden| !hidden.is_empty()).unwrap_or(&lists);
     let mut problem = draft.problem(settings, &pipeline, &pipeline.slips(), &lists, hidden)?;
     problem.name = format!("{:016x}", first_word(problem.statement.as_bytes()));
     (!problem.wrong.is_empty()).then_some((behavior, problem, TEST_SHARE_OF_LISTS))
 }
 
-/// How a family of tasks becomes a problem.
+/// Functions that turn a family of tasks into problems.
 struct Draft<A, W> {
     statement: String,
     style: Style,
@@ -154,8 +155,8 @@ struct Draft<A, W> {
 }
 
 impl<A, W> Draft<A, W> {
-    /// The problem of `task`, tested on `inputs`. The first of the `best` inputs that tells most `slips` from the task decides
-    /// which of them are its wrong programs.
+    /// The problem of `task`, tested on `inputs`. Its wrong programs are the `slips` that fail on the first
+    /// of the `best` inputs that detects most of them.
     fn problem<T, I: Serialize>(
         self,
         settings: &TaskSettings,

@@ -1,6 +1,6 @@
-//! Judges programs and test cases: programs run in the sandbox, verdicts are made here.
+//! Judges programs and test cases. Programs run in the sandbox, verdicts are made here.
 //!
-//! Left out: time as a part of the verdict beyond the limit; a fast program is worth as much as a slow one.
+//! Left out: speed, except for the time limit.
 
 use record::failure::Result;
 use sandbox::{Entry, Execution, Program, Status};
@@ -14,14 +14,14 @@ use crate::run;
 /// Timeouts after which the remaining tests count as failed without being run.
 const MAX_TIMEOUTS: usize = 2;
 
-/// What a program does with an input.
+/// The result of a program on an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Its output or return value, if it ended well.
+    /// Its output or return value, if it ended without an error.
     pub output: Option<String>,
     /// Why there is no output.
     pub fault: String,
-    /// It ran out of time.
+    /// It exceeded the time limit.
     pub late: bool,
 }
 
@@ -57,7 +57,7 @@ impl TestResults {
     }
 }
 
-/// What the program `source` does with `input`.
+/// Runs the program `source` on `input`.
 ///
 /// # Errors
 /// The sandbox fails.
@@ -87,10 +87,10 @@ fn execute(instance: &Instance, source: &str, stdin: &str, entry: Entry<'_>) -> 
     Ok(read(&*run::run(&program)?, entry))
 }
 
-/// The value of an expression, which needs no sandbox.
+/// Evaluates an expression, without the sandbox.
 fn compute(body: &str, stdin: &str, entry: Entry<'_>) -> Run {
     let x = match entry {
-        // Any number shows whether it is an expression.
+        // Any number will do, to see whether it is a valid expression.
         Entry::Compile => Some(1),
         _ => match serde_json::from_str::<Vec<i64>>(stdin).as_deref() {
             Ok([x]) => Some(i128::from(*x)),
@@ -136,7 +136,7 @@ pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
     Ok(gives(instance, &run(instance, source, &test.input)?, &test.output))
 }
 
-/// How `source` does on the golden tests.
+/// Runs `source` on the golden tests.
 ///
 /// # Errors
 /// The sandbox fails.
@@ -154,25 +154,25 @@ pub fn golden(instance: &Instance, source: &str) -> Result<TestResults> {
     Ok(TestResults { passed, total: tests.len() })
 }
 
-/// What a test case is worth, judged by the reference solution.
+/// The quality of a test case, judged by the reference solution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quality {
-    /// The reference solution takes the input.
+    /// The reference solution accepts the input.
     pub valid: bool,
-    /// It gives the output that the case expects.
+    /// The reference solution gives the expected output.
     pub agrees: bool,
-    /// Share of the known wrong programs that the case detects; 1 if none are known. 0 for a case that does
-    /// not agree or was copied from the statement.
+    /// Share of the known wrong programs that the case detects; 1 if none are known. 0 for a case that is
+    /// wrong or was copied from the statement.
     pub finds: f64,
 }
 
 impl Quality {
-    /// Quality of a case that cannot be read or judged.
+    /// The quality of an unreadable case.
     pub const NOTHING: Quality = Quality { valid: false, agrees: false, finds: 0.0 };
 }
 
-/// Judges `case`. Without a reference solution only the golden tests are known to be right, and a case with another
-/// input than theirs counts for nothing.
+/// Judges `case`. Without a reference solution only the golden tests are known to be right, so a case with
+/// any other input is worth nothing.
 ///
 /// # Errors
 /// The sandbox fails.

@@ -1,12 +1,12 @@
-//! Small tasks on a list of whole numbers: a few steps and a result, in words, as a Python program, and as a function in
-//! Rust that knows the answer without running any program.
+//! Small tasks on a list of integers: a few steps and a result; in words, as a Python program, and as a Rust
+//! function that computes the answer without running a program.
 //!
-//! Left out: stories; the words describe the steps and nothing else.
+//! Left out: stories; the words only describe the steps.
 
 use record::philox::Draws;
 use serde_json::{Value, json};
 
-/// A step from a list to a list, and its constant `k`, small and positive; 0 where it has none.
+/// A step from a list to a list, and its constant `k`, small and positive, or 0 if it has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     kind: Kind,
@@ -39,7 +39,7 @@ enum Kind {
 
 use Kind::*;
 
-/// The result that is computed of the list in the end.
+/// The final result computed from the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     List,
@@ -84,7 +84,7 @@ impl Kind {
     }
 }
 
-/// The kinds in the order in which they are drawn, with those easily taken for each and what these add to its constant.
+/// Kinds of steps in drawing order, each with similar kinds and the change of its constant in them.
 const SLIPS: [(Kind, &[(Kind, i64)]); 20] = [
     (Even, &[(Odd, 0)]),
     (Odd, &[(Even, 0)]),
@@ -170,7 +170,7 @@ impl Step {
         list
     }
 
-    /// Steps easily taken for this one.
+    /// Similar steps, for wrong programs.
     fn slips(self) -> impl Iterator<Item = Step> {
         SLIPS[self.kind as usize].1.iter().map(move |(kind, more)| Step { kind: *kind, k: self.k + more })
     }
@@ -179,7 +179,7 @@ impl Step {
 impl Fold {
     const ALL: [Fold; 6] = [Fold::List, Fold::Sum, Fold::Count, Fold::Greatest, Fold::Smallest, Fold::Spread];
 
-    /// The result in words and in Python, and one easily taken for it.
+    /// The result in words and in Python, and a similar one.
     fn row(self) -> (&'static str, &'static str, Fold) {
         match self {
             Fold::List => ("the list that is left", "x", Fold::Sum),
@@ -225,7 +225,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// A pipeline of `steps` different steps: squares of squares of squares leave 64 bits.
+    /// A pipeline of `steps` different steps. Repeated squares would exceed 64 bits.
     pub fn draw(steps: usize, draws: &mut Draws) -> Pipeline {
         let mut drawn: Vec<Step> = Vec::with_capacity(steps);
         while drawn.len() < steps {
@@ -268,7 +268,7 @@ impl Pipeline {
         self.steps.iter().map(|step| format!("{indent}x = {}\n", step.python())).collect()
     }
 
-    /// Pipelines easily taken for this one: a step changed or forgotten, or another result.
+    /// Similar pipelines for wrong programs: with a step changed or omitted, or another result.
     pub fn slips(&self) -> Vec<Pipeline> {
         let mut slips = Vec::new();
         for (place, step) in self.steps.iter().enumerate() {

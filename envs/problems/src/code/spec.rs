@@ -1,7 +1,7 @@
 //! The `spec` of a Code task: a problem, its golden tests, its reference solution, and the rules of the episode.
 //!
-//! `spec` alone rebuilds the task. Golden tests and solution are in it for the judge: prompts contain only the examples,
-//! and the sandbox sees inputs only.
+//! `spec` alone rebuilds the task. It contains the golden tests and the solution for the judge. Prompts
+//! contain only the examples, and the sandbox sees only inputs.
 
 use record::failure::Result;
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting::new("memory", "256", "MiB of a program, 16 to 4096"),
 ];
 
-/// How a program is given its input and gives its output.
+/// How a program receives its input and returns its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Style {
@@ -59,7 +59,7 @@ pub enum Style {
 
 impl Style {
     /// # Errors
-    /// The field of `test` that programs of this style could not take or give.
+    /// The field of `test` that does not fit this style.
     pub fn check(self, test: &Test) -> std::result::Result<(), &'static str> {
         match self {
             Style::Function if !test.input.trim_start().starts_with('[') || !is_json(&test.input) => {
@@ -83,7 +83,7 @@ pub struct Test {
 /// A problem, as a line of a data file and as a part of `spec`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CodeProblem {
-    /// A name; the same problem has the same.
+    /// A name; equal problems have equal names.
     #[serde(default)]
     pub name: String,
     /// The problem in words.
@@ -91,7 +91,7 @@ pub struct CodeProblem {
     pub statement: String,
     /// How programs take input.
     pub style: Style,
-    /// The function's name where `style` is `function`.
+    /// The function's name, if `style` is `function`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// The golden tests; the first `examples` of them are shown.
@@ -102,7 +102,7 @@ pub struct CodeProblem {
     /// A program that passes all tests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub solution: Option<String>,
-    /// Programs that fail some test: a good test case finds them out.
+    /// Programs that fail some test, which a good test case detects.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wrong: Vec<String>,
 }
@@ -117,31 +117,31 @@ pub struct Instance {
 /// The rules of an episode.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// How the task is put into words.
+    /// The encoding of prompts.
     pub encoding: Encoding,
-    /// How much a prompt in prose asks for.
+    /// How much reasoning prompts in prose ask for.
     #[serde(default, skip_serializing_if = "Reasoning::is_default")]
     pub reasoning: Reasoning,
     /// Turns in an episode.
     pub turns: u32,
-    /// Processor seconds of a program and test.
+    /// Processor seconds per program and test.
     pub cpu: f64,
-    /// Elapsed seconds of a program and test; `None`: by `cpu`.
+    /// Elapsed seconds per program and test; `None` derives them from `cpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wall: Option<f64>,
-    /// MiB of a program.
+    /// Memory per program, in MiB.
     pub memory: u64,
 }
 
-/// What tasks are drawn from, and how.
+/// How tasks are drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskSettings {
     pub rules: Rules,
-    /// Golden tests, at most.
+    /// Most golden tests.
     pub tests: usize,
-    /// Tests shown, of a generated task.
+    /// Number of tests shown in a generated task.
     pub examples: usize,
-    /// How hard a generated task in prose is.
+    /// Difficulty of a generated task in prose.
     pub level: usize,
     /// Fewest steps of a generated task.
     pub least: usize,
@@ -157,10 +157,10 @@ impl Rules {
 }
 
 impl Instance {
-    /// The task that `spec` describes.
+    /// Parses `spec`.
     ///
     /// # Errors
-    /// A `spec` that describes none: data.
+    /// It is not a valid task: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
         let (rules, problem): (Rules, CodeProblem) = (read(spec)?, read(spec)?);
         checked("turns", rules.turns, 1, 99)?;
@@ -171,7 +171,7 @@ impl Instance {
         Ok(Instance { problem, rules })
     }
 
-    /// What a program may use.
+    /// The limits for a program.
     pub fn limits(&self) -> Limits {
         let cpu_seconds = self.rules.cpu;
         let wall_seconds = self.rules.wall.unwrap_or(10.0 + 5.0 * cpu_seconds);
@@ -183,7 +183,7 @@ impl CodeProblem {
     /// Checks the problem.
     ///
     /// # Errors
-    /// A sentence that names the field.
+    /// A message that names the field.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.statement.trim().is_empty() {
             return Err("problem: it is empty".to_owned());

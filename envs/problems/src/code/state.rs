@@ -1,19 +1,21 @@
-//! A Code episode: the program and the test case of the last turn, and what answers earn.
+//! A Code episode: the program and the test case of the last turn, and the rewards of answers.
 //!
-//! A turn ends when the coder has answered, or, in the team, coder and tester together. The episode is over when they
-//! agree, that is, when the program does on the tester's input what the tester expects (without a tester: when it passes
-//! the examples in the statement), and after its last turn, when the last program is handed in as it is. It is a success
-//! if the program then passes every golden test. Agreement alone is none.
+//! A turn ends when the coder has answered, or in the team, when coder and tester have. The episode ends when
+//! they agree: the program's result on the tester's input equals the tester's expected output. (Without a
+//! tester, the program must pass the examples in the statement.) It also ends after the last turn, with the
+//! last program. It is a success if the program passes every golden test. Agreement alone is not a success.
 //!
-//! A coder earns `.1 compiles + .1 smoke + .8 golden`, a tester `.1 valid + .1 agrees + .8 finds`: the share of wrong
-//! programs that its case finds out. The paper pays a tester as much for a case that the statement already shows.
+//! A coder earns `.1 compiles + .1 smoke + .8 golden`, a tester `.1 valid + .1 agrees + .8 finds`, where
+//! `finds` is the share of wrong programs that its case detects. The paper pays as much for a case that the
+//! statement already shows.
 //!
-//! Team reward: what a turn adds to the best share of golden tests passed so far. The paper pays the share itself at
-//! every turn (Stronger-MAS, arXiv 2510.11062, appendix A.1), which pays a team with a right program for not agreeing.
+//! Team reward: the increase over the best share of golden tests passed so far. The paper pays the share
+//! itself at every turn (Stronger-MAS, arXiv 2510.11062, appendix A.1), so that a team with a right
+//! program gains by not agreeing.
 //!
-//! Demonstrators: `opt` gives the reference solution and a right test case; `careless` gives a program for a task easily
-//! taken for this one (an expression without its brackets) and the output of another test. With most answers careless, a
-//! policy becomes weak in a way that reinforcement can correct.
+//! Demonstrators: `opt` gives the reference solution and a right test case. `careless` gives a program for a
+//! similar task (an expression without its brackets) and the output of another test. Mostly careless answers
+//! make a policy weak in a way that RL can correct.
 
 use std::sync::Arc;
 
@@ -34,7 +36,7 @@ use environment::spec::{fail, read};
 use environment::workflow::Workflow;
 use environment::{ExtractionCase, Outcome, Split};
 
-/// Tests whose inputs the program has to take without failing, for the component `smoke`.
+/// Tests whose inputs the program must accept without failing, for the component `smoke`.
 const SMOKE: usize = 2;
 
 /// What a turn changes.
@@ -46,9 +48,9 @@ pub struct Situation {
     program: Option<String>,
     /// The tester's last case.
     case: Option<Test>,
-    /// Where program and case, or program and examples, differed at the end of the last turn.
+    /// The first difference between program and case, or program and examples, in the last turn.
     disagreement: Option<Disagreement>,
-    /// Most golden tests that a program has passed.
+    /// Largest number of golden tests that a program has passed.
     best: usize,
     /// The episode has ended.
     over: bool,
@@ -63,17 +65,17 @@ impl Episode<Instance> {
         self.problem.rules.encoding == Encoding::Compact
     }
 
-    /// An answer that means `program`.
+    /// An answer with this program.
     pub fn write_program(&self, program: &str) -> String {
         if self.is_compact() { compact::write_program(program) } else { full::write_program(program) }
     }
 
-    /// An answer that means `case`.
+    /// An answer with this case.
     pub fn write_case(&self, case: &Test) -> String {
         if self.is_compact() { compact::write_case(case) } else { full::write_case(case) }
     }
 
-    /// The golden test that finds out most wrong programs.
+    /// The golden test that detects most wrong programs.
     fn best_case(&self) -> Result<&Test> {
         let tests = &self.problem.problem.tests;
         let mut best = (&tests[0], -1.0);
@@ -111,13 +113,13 @@ impl Episode<Instance> {
         Ok(outcome(team, &[("compiles", 1.0, f64::from(compiles)), ("smoke", 1.0, f64::from(smoke)), golden]))
     }
 
-    /// Applies the tester's answer and returns its reward. Almost all of the reward is for telling programs
-    /// apart, which an example copied from the statement cannot do.
+    /// Applies the tester's answer and returns its reward, most of which is for detecting wrong programs. An
+    /// example copied from the statement detects none.
     fn test(&mut self, text: &str) -> Result<Outcome> {
         let case = if self.is_compact() {
             compact::test_case(text)
         } else {
-            // A line that a program reads or prints ends with a line feed.
+            // Lines that a program reads or prints end with a line feed.
             let end = if self.problem.problem.style == Style::Stdin { "\n" } else { "" };
             extract::test_case(text).map(|(input, output)| Test { input: input + end, output: output + end })
         };
@@ -132,7 +134,7 @@ impl Episode<Instance> {
         ))
     }
 
-    /// Ends the turn: whether there is agreement, whether the episode is over, whether it is a success.
+    /// Ends the turn: checks for agreement, the end of the episode, and success.
     fn end_turn(&mut self, outcome: &mut Outcome) -> Result<()> {
         self.situation.turn += 1;
         self.situation.disagreement = None;
@@ -215,7 +217,7 @@ impl Problem for Instance {
     const SHIPPED: &'static str = include_str!("../../data/code.jsonl");
     const MAX_TOKENS: u32 = 24;
 
-    /// Program and test case are each judged by the reference.
+    /// The reference judges program and test case separately.
     const JOINT: bool = false;
 
     fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
@@ -233,7 +235,7 @@ impl Problem for Instance {
         ]
     }
 
-    /// A function of one line with the words around it; programs on lists are longer.
+    /// Room for a one-line function with some words; programs on lists are longer.
     fn max_prose_tokens(settings: &Settings) -> u32 {
         let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
         if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 }
@@ -313,7 +315,7 @@ impl Problem for Instance {
         }
     }
 
-    /// In the team a turn ends when both have answered; an answer alone is scored, and ends nothing.
+    /// In the team a turn ends when both have answered. An answer alone is scored, and ends nothing.
     fn play(
         episode: &mut Episode<Self>,
         actions: &[(&str, &str)],
@@ -339,13 +341,13 @@ impl Problem for Instance {
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
         if agent == "tester" {
-            // Without a sandbox there is no oracle; whoever asks learns why from the first `apply`.
+            // Without a sandbox there is no oracle; the first `apply` reports why.
             return episode.best_case().ok().map(|case| episode.write_case(case));
         }
         episode.problem.problem.solution.as_ref().map(|solution| episode.write_program(solution))
     }
 
-    /// By the reference solution: the program gives what the solution gives, whatever the tests expect.
+    /// Compares the program with the reference solution, ignoring the tests' expected outputs.
     fn is_solved(episode: &Episode<Self>) -> bool {
         let Situation { program: Some(program), over: true, .. } = &episode.situation else { return false };
         let instance = &*episode.problem;

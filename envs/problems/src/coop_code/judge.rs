@@ -1,19 +1,20 @@
 //! Scores a helper and a main function together, in levels.
 //!
-//! | level | what counts | points |
+//! | level | condition | points |
 //! |---|---|---|
-//! | functions | the helper is there and returns 0.4; the main function is there and returns 0.6, or the count ends | 1 |
-//! | syntax | imports, helper and main function are a program, or the count ends | 0.5 |
+//! | functions | helper exists and returns a value: 0.4; main function, too: 0.6, or the score ends | 1 |
+//! | syntax | imports, helper and main function form a program, or the score ends here | 0.5 |
 //! | tests | share of the assertions that hold | 1 |
 //! | cooperation | share of the assertions that hold, times: main needs the helper 0.5, and adds to it 1 | 1.5 |
 //!
-//! Whether main needs the helper is tried ([`super::need`]). The published rule reads the text instead and asks for one assertion
-//! that holds: main calls the helper 0.5, and adds to it 1; -0.5 for a call whose value is dropped.
+//! A trial decides if main needs the helper ([`super::need`]). The published rule instead looks at the
+//! text, and requires one assertion that holds: main calls the helper 0.5, and adds to it 1; -0.5 for a
+//! call whose value is dropped.
 //!
-//! A model's functions never see the expected values. An assertion is taken apart once, without them, into
-//! calls and a check; the calls run with the functions, one process an assertion; the check runs without
-//! them, on the values that came back as text. Left out: values whose text is no Python literal, which are
-//! wrong.
+//! A model's functions never see the expected values. Each assertion is first split, without them, into
+//! calls and a check. The calls run with the functions, in one process per assertion. The check runs
+//! without the functions, on the values that came back as text. Left out: values whose text is not a Python
+//! literal, which count as wrong.
 
 use record::failure::Result;
 use sandbox::{Entry, Execution, Limits, Program, Status};
@@ -25,12 +26,13 @@ use crate::functions::{function, lambda, mentions, used};
 use crate::gates::Gates;
 use crate::run;
 
-/// The greatest sum of points.
+/// Largest total of points.
 pub const MOST: f64 = 4.0;
-/// Assertions that run out of time before the rest is not run.
+/// Timeouts after which the remaining assertions are not run.
 const MAX_TIMEOUTS: usize = 3;
 
-/// Takes assertions apart: for each the calls of `candidate`, and the assertion with `_v[i]` in their places.
+/// Splits assertions: returns the calls of `candidate` in each, and the assertion with
+/// `_v[i]` in their places.
 const SPLIT: &str = "\
 import ast, json, sys
 class Calls(ast.NodeTransformer):
@@ -50,12 +52,12 @@ for text in json.load(sys.stdin):
         parts.append([[], 'assert False'])
 print(json.dumps(parts))
 ";
-/// Makes calls; goes after the functions.
+/// Makes the calls; appended to the functions.
 const CALL: &str = "
 def troupe_calls(calls):
     return [repr(eval(call, globals())) for call in calls]
 ";
-/// Checks values.
+/// Checks the returned values.
 pub(super) const CHECK: &str = "\
 import ast, json, math, sys
 verdicts = []
@@ -71,23 +73,23 @@ print(json.dumps(verdicts))
 /// Findings about two answers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The helper is there.
+    /// The helper exists.
     pub helper: bool,
     /// It returns something.
     pub helper_returns: bool,
-    /// The main function is there and returns something.
+    /// The main function exists and returns something.
     pub main: bool,
-    /// Why the program is none.
+    /// The syntax error of the program, if any.
     pub syntax: Option<String>,
-    /// Each assertion, and why it does not hold.
+    /// Each assertion, and why it fails, if it does.
     pub tests: Vec<(String, Option<String>)>,
-    /// What `uses` and `wrapper` were found by.
+    /// The rule that determined `uses` and `wrapper`.
     pub gates: Gates,
-    /// The main function calls the helper; if points are earned, it needs the helper.
+    /// The main function calls the helper; with earned points, it needs the helper.
     pub uses: bool,
-    /// It adds nothing to it.
+    /// The main function adds nothing to the helper.
     pub wrapper: bool,
-    /// It drops a value of it.
+    /// The main function drops a value of the helper.
     pub ignores: bool,
 }
 
@@ -98,12 +100,12 @@ impl Report {
         held as f64 / self.tests.len().max(1) as f64
     }
 
-    /// Level 1 and 2 are passed.
+    /// Returns true if levels 1 and 2 are passed.
     pub fn runs(&self) -> bool {
         self.main && self.syntax.is_none()
     }
 
-    /// Points of each level by name, and the most that each can be.
+    /// Points of each level by name, and the maximum of each.
     pub fn levels(&self) -> [(&'static str, f64, f64); 6] {
         let flag = |holds: bool| f64::from(u8::from(holds));
         let share = if self.runs() { self.share() } else { 0.0 };
@@ -120,7 +122,7 @@ impl Report {
         ]
     }
 
-    /// The sum of points, 0 to 4.
+    /// The total of points, 0 to 4.
     pub fn total(&self) -> f64 {
         self.levels().iter().map(|(_, points, _)| points).sum()
     }
@@ -134,13 +136,13 @@ pub struct Question<'a> {
     pub entry: &'a str,
     /// A test in HumanEval's layout.
     pub test: &'a str,
-    /// Processor seconds of an assertion.
+    /// Processor seconds per assertion.
     pub cpu: f64,
-    /// What cooperation takes.
+    /// The conditions of cooperation.
     pub gates: Gates,
 }
 
-/// What the texts of the two are worth.
+/// Scores the texts of the two agents.
 ///
 /// # Errors
 /// There is no sandbox: unavailable.
@@ -188,7 +190,7 @@ pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Repor
             .filter(|(_, (_, cause))| cause.is_none())
             .map(|(part, _)| part)
             .collect();
-        // A helper whose name stands nowhere needs no trial.
+        // A helper that is never mentioned needs no trial.
         if report.helper && !held.is_empty() && (mentions(code, "aux") || mentions(with_main, "aux")) {
             (report.uses, report.wrapper) = need::tried(&source, question.entry, &held, limits)?;
         }
@@ -196,7 +198,7 @@ pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Repor
     Ok(report)
 }
 
-/// Every assertion of `test`, taken apart in `split`, and why it does not hold for `source`.
+/// Every assertion of `test`, split as in `split`, and why it fails for `source`, if it does.
 fn tests(source: &str, test: &str, split: &Value, limits: Limits) -> Result<Vec<(String, Option<String>)>> {
     let assertions = assertions(test);
     let (mut late, mut values, mut causes) = (0, Vec::new(), Vec::new());
@@ -228,7 +230,7 @@ fn tests(source: &str, test: &str, split: &Value, limits: Limits) -> Result<Vec<
         .collect())
 }
 
-/// What a program of ours prints, as JSON; null if it cannot cope with what it is given.
+/// Runs a program of ours; returns its output as JSON, or null if it cannot handle the input.
 pub(super) fn ours(source: &str, input: &Value) -> Result<Value> {
     let execution = run::run(&Program::python(source, &input.to_string()))?;
     Ok(serde_json::from_str(&execution.stdout).unwrap_or_default())
@@ -239,7 +241,7 @@ fn values_text(values: &Value) -> String {
     texts.join(", ")
 }
 
-/// Why a run gave nothing.
+/// Why a run produced nothing.
 fn fault(execution: &Execution) -> String {
     match execution.status {
         Status::CpuTime | Status::WallTime => "out of time".to_owned(),

@@ -1,11 +1,13 @@
 //! `coop-code`: one agent writes a helper function, another the main function that may call it.
 //!
-//! From MAGRPO (arXiv 2508.04652): in a turn neither sees the other's code; after it each is told what came of both. Problems
-//! have HumanEval's layout, a signature with a description and a test `check(candidate)`. [`judge`] has the reward;
-//! [`functions`] reads answers, [`need`] tries whether the helper is needed; [`feedback`] puts results into words.
+//! From MAGRPO (arXiv 2508.04652): within a turn neither sees the other's code; after it, each is told the
+//! results of both. Problems have HumanEval's layout, a signature with a docstring and a test
+//! `check(candidate)`. [`judge`] has the reward, [`functions`] reads answers, [`need`] tests whether the
+//! helper is needed, [`feedback`] describes results.
 //!
-//! Workflows: `team`; `pipeline`, in which the main function's author sees the helper; `discussion`, in which after the first
-//! turn both see both; `single`, in which one agent writes both. Left out: feedback by another model.
+//! Workflows: `team`; `pipeline`, in which the main function's author sees the helper; `discussion`, in
+//! which both see both after the first turn; `single`, in which one agent writes both. Left out:
+//! feedback by another model.
 
 pub mod feedback;
 pub mod functions;
@@ -38,7 +40,7 @@ pub struct Rules {
     turns: u32,
     gates: Gates,
     feedback: Feedback,
-    /// Assertions that feedback is about, the first ones; 0: all.
+    /// How many assertions, from the first on, feedback covers; 0 for all.
     shown: usize,
     cpu: f64,
     success: f64,
@@ -64,7 +66,7 @@ pub struct Spec {
     problem: String,
     entry_point: String,
     test: String,
-    /// Functions that earn most.
+    /// Functions with the largest reward.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     aux: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -90,7 +92,7 @@ impl Spec {
     }
 }
 
-/// A problem for two.
+/// A problem for two agents.
 #[derive(Clone, Debug)]
 pub struct Pair {
     spec: Spec,
@@ -109,7 +111,7 @@ impl Pair {
         judge::judge(&question, pair)
     }
 
-    /// What `agent` writes if it writes these functions.
+    /// The answer of `agent` that contains these functions.
     fn answer(workflow: &Workflow, agent: &str, aux: &str, main: &str) -> String {
         let code = match agent {
             _ if workflow.name() == "single" => format!("{aux}\n\n{main}"),

@@ -10,10 +10,10 @@ use super::message::{AgentMessage, Role};
 use super::spec::Reasoning;
 use super::story::Chain;
 
-/// Characters that are shown of the beginning and of the end of a solution.
+/// Characters shown of the beginning and of the end of a solution.
 const SHOWN: usize = 500;
 
-/// A prompt. `said` is what each agent said last, with its name.
+/// A prompt. `said` is each agent's last message, with its name.
 pub fn prompt<'a>(
     problem: &str,
     said: impl Iterator<Item = (&'a str, &'a AgentMessage)>,
@@ -79,7 +79,7 @@ fn steps<'a>(problem: &str, said: impl Iterator<Item = (&'a str, &'a AgentMessag
     text
 }
 
-/// A solution as others are shown it: its beginning and its end.
+/// A solution as shown to others: its beginning and its end.
 pub fn shorten(text: &str) -> String {
     let count = text.chars().count();
     if count <= 2 * SHOWN {
@@ -90,23 +90,23 @@ pub fn shorten(text: &str) -> String {
     format!("{begin}\n[…]\n{end}")
 }
 
-/// A solution that gives `answer` and nothing else.
+/// A solution that only gives `answer`.
 pub fn write_solution(answer: &str) -> String {
     format!("\\boxed{{{answer}}}")
 }
 
-/// A program that prints `answer` and nothing else.
+/// A program that only prints `answer`.
 pub fn write_program(answer: &str) -> String {
-    // A JSON text is a Python text.
+    // A JSON string is a valid Python string.
     write_python(&format!("print({})", serde_json::Value::from(answer)))
 }
 
-/// A program as a tool writes it.
+/// A program in the format of a tool's answer.
 pub fn write_python(source: &str) -> String {
     format!("```python\n{source}\n```")
 }
 
-/// A brief solution: the calculation of `chain` with these totals: `7 + 5 = 12, 12 - 3 = 9`.
+/// A brief solution: the calculation of `chain` with its running totals: `7 + 5 = 12, 12 - 3 = 9`.
 pub fn write_calculation(chain: &Chain, totals: &[u64]) -> String {
     let before = std::iter::once(chain.start).chain(totals.iter().copied());
     let steps = before.zip(&chain.steps).zip(totals).map(|((total, (operation, operand)), result)| {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use std::fmt::Write as _;
 
-    /// What everyone is told, alone and after others, as tests/prompts/math.txt has it.
+    /// The prompts of all agents, alone and after others, compared with tests/prompts/math.txt.
     #[test]
     fn prompts_are_what_they_were() {
         let said = |shown: &str, answer: Option<String>| AgentMessage {

@@ -51,24 +51,25 @@ pub const SETTINGS: &[Setting] = &[
 /// The rules of an episode, and how word problems are drawn.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// How hard word problems are, from 1 on.
+    /// Difficulty of word problems, from 1 on.
     pub level: u32,
-    /// Greatest total of a word problem.
+    /// Largest running total of a word problem.
     pub largest: u32,
-    /// Greatest start, and greatest operand of a sum or difference.
+    /// Largest start, and largest operand of a sum or difference.
     pub operand: u32,
     /// The `spec` of every task, without a problem.
     pub spec: Spec,
 }
 
-/// What pays where a judge or a checker has the last word.
+/// The rewarded actions, if a judge or checker decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pay {
-    /// A proposal earns what it would if it were adopted; returns over an episode count a right one twice.
+    /// A proposal earns what it would if it were adopted. Returns over an episode then
+    /// count a right one twice.
     #[default]
     Proposals,
-    /// The last word alone.
+    /// Only the final decision is rewarded.
     Final,
 }
 
@@ -100,16 +101,16 @@ pub struct Spec {
     pub reward: RewardMode,
     #[serde(skip_serializing_if = "Pay::is_default")]
     pub pay: Pay,
-    /// Reasoners of an ensemble.
+    /// Number of reasoners in an ensemble.
     pub reasoners: u32,
-    /// Tools of an ensemble.
+    /// Number of tools in an ensemble.
     pub tools: u32,
-    /// Elapsed seconds of a tool's program; `None`: the sandbox's default limit.
+    /// Elapsed seconds of a tool's program; `None` for the sandbox's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall: Option<f64>,
     #[serde(skip_serializing_if = "Reasoning::is_default")]
     pub reasoning: Reasoning,
-    /// The arithmetic of a generated problem in prose, as [`Chain::write`] writes it: for demonstrations.
+    /// The arithmetic of a generated problem in prose, as written by [`Chain::write`], for demonstrations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chain: Option<String>,
 }
@@ -144,10 +145,10 @@ impl Rules {
         if self.is_compact() { self.level } else { self.level.max(2) - 1 }
     }
 
-    /// The rules that settings give.
+    /// The rules from settings.
     ///
     /// # Errors
-    /// Values out of range, or that contradict each other: usage.
+    /// Values are out of range or contradict each other: usage.
     pub fn from_settings(settings: &Settings) -> Result<Rules> {
         let encoding = Encoding::of_problems(settings)?;
         let [level, largest, operand] = match encoding {
@@ -181,7 +182,7 @@ impl Rules {
     }
 }
 
-/// A problem with everything that stays the same during its episodes.
+/// A problem, constant during its episodes.
 #[derive(Clone, Debug)]
 pub struct MathProblem {
     pub spec: Spec,
@@ -192,10 +193,10 @@ pub struct MathProblem {
 }
 
 impl MathProblem {
-    /// The problem that `json` describes.
+    /// Parses a problem.
     ///
     /// # Errors
-    /// A `spec` that is no math problem: data.
+    /// `json` is not a math problem: data.
     pub fn parse(json: &Value) -> Result<MathProblem> {
         let spec: Spec = read(json)?;
         let (text, reference) = (&spec.problem, &spec.answer);
@@ -233,10 +234,10 @@ impl MathProblem {
         })
     }
 
-    /// Its ensemble: reasoners and tools in parallel, then a judge.
+    /// The workflow of its ensemble: reasoners and tools in parallel, then a judge.
     ///
     /// # Errors
-    /// None that the bounds of [`MathProblem::parse`] leave.
+    /// None within the bounds that [`MathProblem::parse`] checks.
     pub fn ensemble(spec: &Spec) -> Result<Arc<Workflow>> {
         let named =
             |role: &'static str, count: u32| (1..=count).map(move |number| format!("{role}-{number}"));
@@ -279,7 +280,7 @@ mod tests {
             "wall=2.5",
             "reasoning=steps",
         ];
-        // Reasoning in steps is what a task without the key means.
+        // Without the key, a task means reasoning in steps.
         let expected = json!({"encoding": "full", "turns": 7, "reward": "success", "pay": "final", "reasoners": 5, "tools": 0, "wall": 2.5});
         assert_eq!(read(&settings), json!([4, 200, 77, 3, spec(expected)]));
     }

@@ -1,14 +1,15 @@
 //! A math episode: the last message of each agent, and the rewards of answers.
 //!
-//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge earns
-//! (solver, checker) `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component
-//! without evidence counts 0. Agents earn this each turn, so returns pay for waiting; with `--set
+//! Rewards follow the table of Stronger-MAS (arXiv 2510.11062, appendix A.1): a reasoner or judge (solver,
+//! checker) earns `.2 format + .8 correct`, a tool `.1 runs + .1 parsable + .8 correct`. A component
+//! without evidence is 0. Agents earn this each turn, so returns reward waiting; with `--set
 //! reward=success` there are no local rewards.
 //!
-//! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise: in the team of a reasoner and
-//! a tool when both agree on it, in the turn in which they do, be it the first, alone when it is given (or given twice, in several turns), in an ensemble when the judge
-//! adopts it, after a solver when the checker gives it. A proposal to a judge or checker ends nothing: its team reward is
-//! what it would be if adopted, and with `--set pay=final` it earns nothing at all.
+//! The team earns 1 when an action ends the episode with a correct answer, and 0 otherwise. A reasoner and a
+//! tool end it when both agree, even in the first turn; a single agent when it answers (or gives the same
+//! answer twice, in several turns); an ensemble when the judge adopts an answer; solver and checker when the
+//! checker answers. A proposal to a judge or checker ends nothing. Its team reward is what it would be if
+//! adopted, or nothing with `--set pay=final`.
 
 use std::sync::Arc;
 
@@ -32,12 +33,12 @@ use environment::streams;
 use environment::workflow::Workflow;
 use environment::{ExtractionCase, Outcome, Split};
 
-/// Characters of a program's output that others are shown and answers are read from.
+/// Characters of a program's output that are shown to others and searched for answers.
 const LONGEST_OUTPUT: usize = 1000;
 
 /// One in this many word problems is for testing.
 const TEST_SHARE: u64 = 8;
-/// Draws after which rules are found to allow no task.
+/// Draws after which rules are assumed to allow no task.
 const ATTEMPTS: u32 = 20_000;
 
 /// What everyone said last, in the order of the workflow.
@@ -47,11 +48,10 @@ pub struct Answers {
     said: Vec<Option<AgentMessage>>,
 }
 
-/// Runs a tool's program. Returns true if it ended without an error, and the end of its output, or else the
-/// last line of the error.
+/// Runs a tool's program. Returns true and the end of its output, or false and the last line of the error.
 ///
 /// # Errors
-/// No sandbox: unavailable.
+/// There is no sandbox: unavailable.
 fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
     let mut limits = Limits::default();
     limits.wall_seconds = wall.unwrap_or(limits.wall_seconds);
@@ -65,12 +65,12 @@ fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
     Ok((ran, said[from..].to_owned()))
 }
 
-/// The last line of the output that is not empty, if it is an answer to a problem with this reference.
+/// The last non-empty line of the output, if it can be an answer to a problem with this reference.
 fn printed(output: &str, reference: &Answer) -> Option<String> {
     let line = output.lines().map(str::trim).rfind(|line| !line.is_empty())?;
     let is_answer = match (Answer::read(line)?, reference) {
-        // A single word can be an answer if the problem asks for one. Several words are a message, and `None`
-        // and `inf` are no numbers.
+        // A single word can be an answer if the problem asks for one. Several words are a message; `None`
+        // and `inf` are not numbers.
         (Answer::Word(_), Answer::Word(_)) => line.chars().all(char::is_alphabetic),
         (Answer::Word(_), _) => false,
         _ => true,
@@ -84,12 +84,12 @@ fn same(left: &str, right: &str) -> bool {
 }
 
 impl Episode<MathProblem> {
-    /// What `agent` said last.
+    /// The last message of `agent`.
     pub fn said(&self, agent: &str) -> Option<&AgentMessage> {
         self.situation.said[self.workflow.position(agent)?].as_ref()
     }
 
-    /// What everyone said last, with their names.
+    /// All last messages, with their agents' names.
     fn all_said(&self) -> impl Iterator<Item = (&str, &AgentMessage)> {
         let said = self.workflow.agents().iter().zip(&self.situation.said);
         said.filter_map(|(agent, said)| Some((agent.as_str(), said.as_ref()?)))
@@ -99,7 +99,7 @@ impl Episode<MathProblem> {
         self.situation.said.iter().map(|said| said.as_ref()?.answer.as_deref())
     }
 
-    /// An answer of `agent` that means `value`.
+    /// An answer of `agent` with this value.
     pub fn write(&self, agent: &str, value: &str) -> String {
         match (self.problem.spec.encoding, Role::of(agent)) {
             (Encoding::Full, Role::Tool) => full::write_program(value),
@@ -109,7 +109,7 @@ impl Episode<MathProblem> {
         }
     }
 
-    /// Reads `text` of `agent` and returns its message and reward.
+    /// Parses `text` of `agent`; returns its message and reward.
     fn read(&self, agent: &str, text: &str) -> Result<(AgentMessage, Outcome)> {
         let is_tool = Role::of(agent) == Role::Tool;
         let (ran, shown, answer) = match (self.problem.spec.encoding, is_tool) {
@@ -152,7 +152,7 @@ impl Episode<MathProblem> {
         Ok((AgentMessage { shown, answer, stands: false }, outcome))
     }
 
-    /// Returns true if an answer of `agent` ends the episode by itself.
+    /// Returns true if this answer of `agent` ends the episode by itself.
     fn stands(&self, agent: &str, answer: &str) -> bool {
         match self.workflow.name() {
             "single" => true,
@@ -161,7 +161,7 @@ impl Episode<MathProblem> {
                 .said(agent)
                 .and_then(|said| said.answer.as_deref())
                 .is_some_and(|last| same(last, answer)),
-            // The judge adopts what someone proposed in this turn or before.
+            // The judge adopts an answer that someone proposed in this turn or before.
             "ensemble" if Role::of(agent) == Role::Judge => {
                 let proposers = self.workflow.agents().len() - 1;
                 self.answers().take(proposers).flatten().any(|proposed| same(proposed, answer))
@@ -170,13 +170,13 @@ impl Episode<MathProblem> {
         }
     }
 
-    /// Whether another agent decides about what `agent` says.
+    /// Returns true if another agent decides about this agent's answer.
     fn proposes(&self, agent: &str) -> bool {
         matches!(self.workflow.name(), "ensemble" | "check")
             && !matches!(Role::of(agent), Role::Judge | Role::Checker)
     }
 
-    /// The answer that the team has come to, once it has.
+    /// The team's answer, once there is one.
     fn agreed(&self) -> Option<&str> {
         if self.workflow.name() == "team" {
             return match self.answers().collect::<Vec<_>>()[..] {
@@ -260,7 +260,7 @@ impl Problem for MathProblem {
         MathProblem::ensemble(&MathProblem::parse(spec)?.spec).map(Some)
     }
 
-    /// An equation with the words around it, or all steps to it.
+    /// Room for an equation with some words, or for all steps.
     fn max_prose_tokens(settings: &Settings) -> u32 {
         if settings.text("reasoning") == Some("steps") { 512 } else { 128 }
     }
@@ -269,8 +269,9 @@ impl Problem for MathProblem {
         Rules::from_settings(settings)
     }
 
-    /// A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The wording has no part in
-    /// the hash, so no chain seen in training returns in the test split, in other words or in the other encoding.
+    /// A word problem belongs to `test` if a hash of its chain of arithmetic is divisible by 8. The hash
+    /// ignores the wording, so a chain seen in training never returns in the test split, in other words
+    /// or in the other encoding.
     fn draw(rules: &Rules, split: Split, stream: Stream) -> Result<Task> {
         let draw = |draws: &mut Draws| {
             let sum = !rules.is_compact() && rules.level == 1;
@@ -330,7 +331,7 @@ impl Problem for MathProblem {
     }
 
     fn ending(episode: &Episode<Self>) -> Option<&'static str> {
-        // The last answer that there is to be ends an episode even if it cannot be read.
+        // The last possible answer ends an episode even if it is malformed.
         let last = matches!(episode.workflow.name(), "single" | "check")
             && episode.situation.said.last().is_some_and(Option::is_some);
         (last || episode.agreed().is_some()).then_some("the team has its answer")
@@ -351,7 +352,7 @@ impl Problem for MathProblem {
         actions: &[(&str, &str)],
         credited: Option<&str>,
     ) -> Result<Outcome> {
-        // Read all messages before applying any, so that no agent meets a mixture of old and new ones.
+        // Read all messages before applying any, so that no agent sees a mixture of old and new ones.
         let (mut messages, mut parts) = (Vec::new(), Vec::new());
         for (agent, text) in actions {
             let (mut message, mut earned) = episode.read(agent, text)?;
@@ -391,7 +392,7 @@ impl Problem for MathProblem {
     fn is_solved(episode: &Episode<Self>) -> bool {
         let Some(answer) = episode.agreed() else { return false };
         match episode.problem.chain.as_ref().and_then(Chain::value) {
-            // Worked out from the story, whatever the answer in the task says.
+            // Worked out from the story, whatever the task's answer is.
             Some(value) => same(answer, &value.to_string()) && episode.problem.is_answered_by(answer),
             None => episode.problem.is_answered_by(answer),
         }

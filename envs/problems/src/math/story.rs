@@ -1,17 +1,16 @@
 //! Generated word problems of arithmetic: a quantity, and what happens to it step by step.
 //!
-//! A story is a chain of whole numbers and the four operations, evaluated from left to right as on a pocket
-//! calculator. Every running total is a whole number from 0 to a limit, and divisions come out even. The
-//! number of steps is its level. A chain is told in few words for tiny policies and in sentences for
-//! pretrained ones.
+//! A story is a chain of integers and the four operations, evaluated from left to right like on a pocket
+//! calculator. Running totals are integers from 0 to a limit, and divisions have no remainder. The number of
+//! steps is its level. A chain is told in few words for tiny policies, and in sentences for pretrained ones.
 //!
-//! Left out: problems that take more than arithmetic; those come from files.
+//! Left out: problems that need more than arithmetic; those come from files.
 
 use record::philox::Draws;
 
 use crate::spell;
 
-/// Greatest divisor; and, for tiny policies, greatest start and greatest operand of a sum or difference.
+/// Largest divisor; for tiny policies also the largest start and operand of a sum or difference.
 pub const DIGIT: u32 = 9;
 
 /// One of the four operations.
@@ -31,7 +30,7 @@ impl Operation {
         self.words().0
     }
 
-    /// Its sign, and the words that a short story may use.
+    /// Its sign, and its words in a short story.
     fn words(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Operation::Add => ("+", &["gets", "buys"]),
@@ -41,7 +40,7 @@ impl Operation {
         }
     }
 
-    /// Its result; `None` where it is no whole number from 0 on, or too large to matter.
+    /// Its result; `None` if that is not a non-negative integer, or is too large.
     pub fn apply(self, left: u64, right: u64) -> Option<u64> {
         match self {
             Operation::Add => left.checked_add(right),
@@ -55,14 +54,14 @@ impl Operation {
 /// A chain of operations, evaluated from left to right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The number it begins with.
+    /// The initial number.
     pub start: u64,
-    /// What happens to it.
+    /// The operations on it.
     pub steps: Vec<(Operation, u64)>,
 }
 
 impl Chain {
-    /// The totals after each step; `None` if one of them is no whole number from 0 on.
+    /// The totals after each step; `None` if one is not a non-negative integer.
     pub fn totals(&self) -> Option<Vec<u64>> {
         let mut total = self.start;
         self.steps
@@ -79,8 +78,8 @@ impl Chain {
         self.totals().map(|totals| totals.last().copied().unwrap_or(self.start))
     }
 
-    /// A chain of `steps` steps whose totals stay at most `largest`; `operand` is the greatest start, and the greatest operand
-    /// of a sum or difference.
+    /// A chain of `steps` steps with totals up to `largest`; `operand` limits the start, and operands
+    /// of sums and differences.
     pub fn draw(steps: u32, largest: u32, operand: u32, draws: &mut Draws) -> Chain {
         Chain::draw_of(&OPERATIONS, steps, largest, operand, draws)
     }
@@ -108,7 +107,8 @@ impl Chain {
         chain
     }
 
-    /// The chain in digits and signs, each a word: ` 7 + 5 * 1 2`. A number of several digits is several words.
+    /// The chain in digits and signs, each a word: ` 7 + 5 * 1 2`. Numbers of several
+    /// digits are several words.
     pub fn write(&self) -> String {
         let mut text = spell(&self.start.to_string());
         for (operation, operand) in &self.steps {
@@ -130,12 +130,12 @@ impl Chain {
         format!("print({text})")
     }
 
-    /// Reads what [`Chain::write`] writes, and nothing else.
+    /// Parses the output of [`Chain::write`], strictly.
     pub fn read(text: &str) -> Option<Chain> {
         Chain::between(text, |operation, word| operation.words().0 == word)
     }
 
-    /// Numbers with a word for an operation between every two.
+    /// Parses numbers with a word for an operation between each two.
     fn between(text: &str, spells: impl Fn(Operation, &str) -> bool) -> Option<Chain> {
         let (mut numbers, mut operations, mut open) = (Vec::new(), Vec::new(), false);
         for word in text.split_ascii_whitespace() {
@@ -218,7 +218,7 @@ fn operands(operation: Operation, total: u32, largest: u32, most: u32) -> Vec<u3
     };
     let fits = |operand: &u32| {
         operation.apply(total.into(), (*operand).into()).is_some_and(|result| result <= largest.into())
-            // Nothing times something is nothing to learn from.
+            // Do not multiply or divide 0, which teaches nothing.
             && (total > 0 || operation == Operation::Add)
     };
     (least..=most).filter(fits).collect()

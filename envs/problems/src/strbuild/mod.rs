@@ -1,9 +1,10 @@
 //! `strbuild`: two builders draw a word with blocks, as text commands without a game.
 //!
-//! StrBuild of MAGRPO's successors (arXiv 2601.21972): each builder has two kinds of blocks and half of the commands; neighboring
-//! blocks should look different, so that good walls take both. [`wall`] has commands and score, [`font`] the letters.
+//! StrBuild of MAGRPO's successors (arXiv 2601.21972). Each builder has two kinds of blocks and half of the
+//! commands. Adjacent blocks should look different, so that good walls need both builders. [`wall`] has
+//! commands and score, [`font`] the letters.
 //!
-//! Every turn builds on an empty wall. Left out: the game itself, and heights of more than one layer.
+//! Every turn starts with an empty wall. Left out: the game itself, and walls of more than one layer.
 
 pub mod font;
 pub mod wall;
@@ -31,13 +32,13 @@ pub static STRBUILD: Problems<Together<Word>> = Problems::new();
 /// One in this many words is for testing.
 const TEST_SHARE: u64 = 8;
 
-/// What builders are told after a turn.
+/// Feedback after a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Feedback {
     /// Only that there is another turn.
     Plain,
-    /// All cells of the word, and how to share them.
+    /// All cells of the word, and how to divide them.
     #[default]
     Position,
     /// The parts of the score.
@@ -64,7 +65,7 @@ pub struct Rules(u32, Spec);
 pub struct Word(Spec);
 
 impl Word {
-    /// Commands of the agent at `position`; the first has the odd one.
+    /// Number of commands of the agent at `position`; the first gets the odd one.
     fn share(&self, agents: usize, position: usize) -> usize {
         self.0.commands / agents + if position == 0 { self.0.commands % agents } else { 0 }
     }

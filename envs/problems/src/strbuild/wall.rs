@@ -1,8 +1,8 @@
 //! A wall of blocks: commands in answers, the resulting blocks, and the score.
 //!
-//! The score is 2 coverage - 1.5 extra - adjacent - 0.25 for each agent that left out a block of its palette: coverage is the
-//! share of the word's cells that have a block, extra the share of the other cells that have one, adjacent the share of
-//! neighboring blocks that look alike.
+//! The score is 2 coverage - 1.5 extra - adjacent - 0.25 for each agent that left out a block of its palette.
+//! Coverage is the share of the word's cells that have a block, extra the share of the other cells that have
+//! one, and adjacent the share of adjacent blocks that look alike.
 
 use std::collections::HashMap;
 
@@ -39,12 +39,12 @@ pub fn cells(word: &str) -> Vec<Cell> {
     cells
 }
 
-/// Executes the commands in an answer, one a line: `/setblock x y z block`, with whole numbers inside the box and a block of
-/// `palette` or air. At most `most` count; others are ignored.
+/// Executes the commands in an answer, one per line: `/setblock x y z block`, with integers inside the box
+/// and a block of `palette` or air. At most `most` count; others are ignored.
 pub fn build(text: &str, palette: &[&'static str], most: usize, width: i64, blocks: &mut Blocks) {
     let mut done = 0;
     for line in text.lines() {
-        // A line may be an item of a list.
+        // A line may be a list item.
         let line =
             line.trim_start_matches(|sign: char| sign.is_whitespace() || matches!(sign, '-' | '*' | '`'));
         let item = line.trim_start_matches(|sign: char| sign.is_ascii_digit());
@@ -71,7 +71,7 @@ pub fn build(text: &str, palette: &[&'static str], most: usize, width: i64, bloc
     }
 }
 
-/// What a wall is worth.
+/// The score of a wall, in parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
     /// Share of the word's cells that have a block.
@@ -82,7 +82,7 @@ pub struct Score {
     pub adjacent: f64,
     /// Agents that did not use their whole palette.
     pub lazy: usize,
-    /// Cells of the word with a block, by these and all other blocks.
+    /// Intersection over union of the word's cells and all blocks.
     pub iou: f64,
 }
 
@@ -116,8 +116,8 @@ impl Score {
     }
 }
 
-/// Texts that score 2 where every agent has two cells: no two neighbors belong to one class, classes are about as large, and
-/// each agent takes turns with its blocks. One agent builds each class of one block.
+/// Texts that score 2 if every agent has two cells: no two adjacent cells are in one class, classes have
+/// about equal size, and each agent alternates its blocks. Each agent builds one class.
 pub fn best(word: &str, agents: usize) -> Vec<String> {
     let mut texts = vec![String::new(); agents];
     let mut used = [0; 2];
@@ -129,8 +129,8 @@ pub fn best(word: &str, agents: usize) -> Vec<String> {
     texts
 }
 
-/// The class of each cell, 0 or 1. Neighbors have different classes, and each connected part puts its larger
-/// half into the class that has fewer cells so far.
+/// The class of each cell, 0 or 1. Adjacent cells have different classes, and each connected part puts its
+/// larger half into the class with fewer cells so far.
 fn classes(mut cells: Vec<Cell>) -> Vec<(Cell, usize)> {
     let mut found: Vec<(Cell, usize)> = Vec::new();
     while let Some(first) = cells.pop() {
@@ -169,7 +169,7 @@ mod tests {
         let score = |texts: &[&str]| Score::of("I", &built(texts, 99), &PALETTES);
         let empty = score(&["", ""]);
         assert_eq!((empty.total(), empty.lazy, empty.iou), (-0.5, 2, 0.0));
-        // Two neighbors that look alike, one cell next to the letter.
+        // Two adjacent blocks that look alike, one block next to the letter.
         let some = score(&["/setblock 2 1 0 stone\n/setblock 2 2 0 stone\nsetblock 0 2 0 oak_planks", "no"]);
         let want = Score { coverage: 2.0 / 9.0, extra: 1.0 / 16.0, adjacent: 1.0, lazy: 1, iou: 0.2 };
         assert_eq!(some, want);
@@ -203,7 +203,7 @@ mod tests {
                 assert_eq!(Score::of(word, &blocks, &PALETTES[..agents]).total(), 2.0, "{word} {agents}");
             }
         }
-        // The second agent builds over the first.
+        // The second agent overwrites the first.
         assert_eq!(built(&["/setblock 0 0 0 stone", "/setblock 0 0 0 obsidian"], 9)[&(0, 0)], "obsidian");
     }
 }

@@ -1,19 +1,20 @@
-//! Connectives in twelve kinds, and the stopwords that shared words are counted without: the lists of the published rewards.
+//! Connectives in twelve kinds, and stopwords, which do not count as shared words: the lists
+//! of the published rewards.
 //!
-//! In the published rule a connective is hit wherever its letters occur, also inside another word (`so` in
-//! `also`, `as` in `was`), so that hardly any text has none; [`Hits::Word`] asks for the whole word. Phrases
-//! that hold another of their kind are left out: they are never hit alone.
+//! In the published rule the letters of a connective count anywhere, even inside another word (`so` in
+//! `also`, `as` in `was`), so that hardly any text has none; [`Hits::Word`] requires the whole word. Phrases
+//! that contain another connective of their kind are left out, because they never add a hit.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// The rule for a hit.
+/// How connectives are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hits {
-    /// The letters, wherever they are.
+    /// Letters anywhere, even inside words.
     #[default]
     Substring,
     /// Whole words.
@@ -106,7 +107,7 @@ const STOPWORDS: &str = "\
     same shall should so some such than that the their them then there these they this those to too us \
     very was we were what when where which who why will with would you your";
 
-/// How many kinds of connectives `text` has.
+/// The number of kinds of connectives in `text`.
 pub fn kinds(text: &str, hits: Hits) -> usize {
     let text = text.to_lowercase();
     let hit = |phrase: &str| match hits {
@@ -119,7 +120,7 @@ pub fn kinds(text: &str, hits: Hits) -> usize {
     KINDS.iter().filter(|(_, phrases)| phrases.split('|').any(hit)).count()
 }
 
-/// The different words of `text` in lower case: runs of letters, digits and underscores.
+/// The distinct words of `text` in lower case: runs of letters, digits and underscores.
 pub fn words(text: &str) -> HashSet<String> {
     let text = text.to_lowercase();
     text.split(|letter| !in_word(letter)).filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -134,7 +135,7 @@ pub fn content(words: &HashSet<String>) -> HashSet<&str> {
     words.iter().map(String::as_str).filter(|word| !is_stopword(word)).collect()
 }
 
-/// Whether `word`, in lower case, is one that shared words are counted without.
+/// Returns true if `word`, in lower case, is a stopword.
 pub fn is_stopword(word: &str) -> bool {
     static STOP: LazyLock<HashSet<&str>> = LazyLock::new(|| STOPWORDS.split_whitespace().collect());
     STOP.contains(word)

@@ -1,12 +1,13 @@
 //! `tldr` and `arxiv`: two writers in prose, scored as published for MAGRPO (arXiv 2508.04652).
 //!
-//! By default both texts have to be about the source ([`super::source`]), and connectives are whole words.
+//! By default both texts must be about the source ([`super::source`]), and connectives must be whole words.
 //!
-//! Counting follows the published rewards to the letter: words by white space, lengths in characters of the raw text, every
-//! word counted for the vocabulary, connectives of the second text alone (`tldr`) or of both texts without anything in between
-//! (`arxiv`). Of two published ranges of `arxiv`'s length the older is taken, 1.0 to 1.3 with edges at 0.8 and 1.5.
+//! Counting follows the published rewards literally: words are separated by white space, lengths are
+//! characters of the raw text, the vocabulary includes every word, and connectives are those of the second
+//! text alone (`tldr`) or of both texts concatenated (`arxiv`). For the length of `arxiv` there are two
+//! published ranges; this is the older one, 1.0 to 1.3 with edges at 0.8 and 1.5.
 //!
-//! Left out: demonstrations; a pretrained policy needs none.
+//! Left out: demonstrations, which a pretrained policy does not need.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -26,7 +27,7 @@ use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write};
 use environment::workflow::Workflow;
 
-/// What one writer puts between the two texts.
+/// Separates the two texts of a single writer.
 const MARK: &str = "[PARAGRAPH_SPLIT]";
 
 const DATA: Setting =
@@ -39,7 +40,7 @@ const HITS: Setting = Setting::new(
 const SHARE: Setting =
     Setting::new("success", "0.9", "share of the greatest reward, 3, from which on it is a success, 0 to 1");
 
-/// What the two kinds of prose differ in.
+/// The differences between the two kinds of prose.
 pub trait Kind: Clone + Debug + Send + Sync + 'static {
     /// The environment's name.
     const NAME: &'static str;
@@ -47,15 +48,15 @@ pub trait Kind: Clone + Debug + Send + Sync + 'static {
     const SUMMARY: &'static str;
     /// The shipped texts.
     const SHIPPED: &'static str;
-    /// What the levels ask for.
+    /// The conditions of the levels.
     const GATES: Gates;
-    /// The share of a text's content words that stand in the source, where that is asked for.
+    /// The required share of a text's content words that occur in the source.
     const SOURCE: Ramp;
-    /// Connectives count in both texts, not in the second alone.
+    /// True if connectives count in both texts, not only in the second.
     const BOTH: bool;
-    /// What the source is, what the first writer does, and the second.
+    /// The source, and the tasks of the first and the second writer.
     const ROLES: [&'static str; 3];
-    /// Texts that earn the most there is by the published rules, 2.98, whatever the source.
+    /// Texts with the largest reward under the published rules, 2.98, for any source.
     fn best() -> [String; 2];
 }
 
@@ -106,7 +107,7 @@ impl Kind for Arxiv {
         kind: 0.05,
         overlap: 0.23,
     };
-    // Background and method bring more words of their own than a summary.
+    // Background and method use more new words than a summary.
     const SOURCE: Ramp = Ramp { from: 0.15, least: 0.3, most: f64::INFINITY, to: f64::INFINITY };
     const BOTH: bool = true;
     const ROLES: [&'static str; 3] = [
@@ -133,12 +134,12 @@ struct Spec {
     rules: Rules,
 }
 
-/// The rules of a reward.
+/// The rules of an episode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rules {
     #[serde(default)]
     gates: Kinds,
-    /// What counts as a connective, where the gates do not say it.
+    /// How connectives are matched, if the gates do not decide it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hits: Option<Hits>,
     #[serde(default = "success")]
@@ -178,7 +179,7 @@ impl<K: Kind> Prose<K> {
     }
 }
 
-/// What Python's `split` takes for white space.
+/// Returns true for white space as defined by Python's `split`.
 fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
@@ -265,7 +266,7 @@ impl<K: Kind> JointTask for Prose<K> {
         Ok(grade)
     }
 
-    /// Of summaries no best one is known.
+    /// The best summary is unknown.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String> {
         let texts = (!self.spec.rules.gates.earned()).then(K::best)?;
         match workflow.position(agent) {

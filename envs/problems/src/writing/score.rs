@@ -1,32 +1,32 @@
-//! Points of a pair of texts, in levels: a failed level ends the count, and earned points stay.
+//! Scores a pair of texts in levels: a failed level ends the score, and points already earned remain.
 //!
-//! | level | what counts | points |
+//! | level | condition | points |
 //! |---|---|---|
 //! | structure | both texts have a number of words in range | 0.5 |
 //! | length | characters of the second by the first's, ρ | up to 1 |
-//! | vocabulary | different words of the second by the first's, u | up to 0.5 |
+//! | vocabulary | distinct words of the second by the first's, u | up to 0.5 |
 //! | style | kinds of connectives, 0.4, and shared words, 0.6 | up to 1 |
 //!
-//! A ratio on the edge of its range earns 0 and passes the level.
+//! A ratio at the edge of its range earns 0 but passes the level.
 
-/// The greatest sum of points.
+/// Largest total of points.
 pub const MOST: f64 = 3.0;
 
 /// A share that rises from 0 at `from` to 1 at `least`, and falls from 1 at `most` to 0 at `to`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ramp {
-    /// Least that passes.
+    /// Smallest ratio that passes.
     pub from: f64,
-    /// Where it is 1 first.
+    /// Smallest ratio with share 1.
     pub least: f64,
-    /// Where it is 1 last.
+    /// Largest ratio with share 1.
     pub most: f64,
-    /// Greatest that passes.
+    /// Largest ratio that passes.
     pub to: f64,
 }
 
 impl Ramp {
-    /// The share at `ratio`; `None`: out of range.
+    /// The share at `ratio`; `None` if out of range.
     pub fn at(&self, ratio: f64) -> Option<f64> {
         let Ramp { from, least, most, to } = *self;
         match ratio {
@@ -38,7 +38,7 @@ impl Ramp {
     }
 }
 
-/// What the levels ask for.
+/// The conditions of the levels.
 #[derive(Clone, Copy, Debug)]
 pub struct Gates {
     /// Fewest and most words of a text.
@@ -47,9 +47,9 @@ pub struct Gates {
     pub length: Ramp,
     /// u.
     pub vocabulary: Ramp,
-    /// What each kind of connective after the first adds to 0.4.
+    /// Points for each kind of connective after the first, added to 0.4.
     pub kind: f64,
-    /// The Jaccard index of the two sets of words from which on it counts as 1.
+    /// The Jaccard index of the two word sets that earns the full points.
     pub overlap: f64,
 }
 
@@ -68,7 +68,7 @@ pub struct Counts {
     pub overlap: f64,
 }
 
-/// What each level is worth, in [0, 1] before its weight; 0 from the first that was failed on.
+/// The share of each level, in [0, 1]; 0 from the first failed level on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Score {
     /// Both texts have a number of words in range.
@@ -107,7 +107,7 @@ impl Score {
         score
     }
 
-    /// The sum of points, 0 to 3.
+    /// The total of points, 0 to 3.
     pub fn total(&self) -> f64 {
         let style = 0.4 * self.connectives + 0.6 * self.overlap;
         0.5 * self.structure + self.length + 0.5 * self.vocabulary + style
@@ -125,7 +125,7 @@ impl Score {
     }
 }
 
-/// Shared elements by all elements of two sets; 1 where both are empty.
+/// The Jaccard index of two sets; 1 if both are empty.
 pub fn jaccard<T: Eq + std::hash::Hash>(
     left: &std::collections::HashSet<T>,
     right: &std::collections::HashSet<T>,

@@ -1,17 +1,20 @@
-//! What a text has to do with its source: the part of the reward that cannot be had with the same text for every source.
+//! How closely a text relates to its source. This part of the reward cannot be earned with the
+//! same text for every source.
 //!
-//! Of a text the share of its different content words that stand in the source counts, by a ramp; what is left is multiplied by three
-//! shares that are 1 for prose. Shuffled words, a list of words and a copy of the source have less:
+//! It starts with the share of a text's distinct content words that occur in the source, passed through a
+//! ramp. This is multiplied by three shares that are 1 for prose, and less for shuffled words, lists of
+//! words, and copies of the source:
 //!
 //! | share | 1 | 0 |
 //! |---|---|---|
 //! | stopwords among the words | 0.2 or more | none |
 //! | articles and possessives before a stopword or the end of a sentence | 0.2 or less | 0.5 or more |
-//! | words in runs of five and more that stand in the source | 0.5 or less | all |
+//! | words in runs of five and more that occur in the source | 0.5 or less | all |
 //!
-//! In the shipped posts and abstracts articles and possessives stand there in 1 % of the cases, shuffled in 45 %. Two words are the same
-//! if they are, or if their first four letters are and their lengths differ by three at most. The numbers are ours. Left out: whether
-//! the text is true, or well put: that takes a judge.
+//! In the shipped posts and abstracts 1 % of articles and possessives are so misplaced, in shuffled
+//! ones 45 %. Two words match if they are equal, or share their first four letters and differ in
+//! length by at most three. The numbers are our choice. Left out: whether the text is true or well
+//! written, which needs a judge.
 
 use std::collections::HashSet;
 
@@ -19,15 +22,15 @@ use super::connectives::{content, is_stopword, words};
 use super::score::Ramp;
 
 const DETERMINERS: [&str; 10] = ["a", "an", "the", "my", "your", "his", "her", "its", "our", "their"];
-/// Stopwords that may stand behind them.
+/// Stopwords that may follow an article or possessive.
 const ADJECTIVES: [&str; 14] = [
     "first", "last", "new", "old", "good", "great", "bad", "few", "little", "long", "low", "own", "same",
     "most",
 ];
-/// Words of a run that counts as copied.
+/// Length of a run of words that counts as copied.
 const RUN: usize = 5;
 
-/// What `text` has to do with `source`, in [0, 1]; `ramp` is that of the share of content words.
+/// How closely `text` relates to `source`, in [0, 1]; `ramp` applies to the share of content words.
 pub fn work(text: &str, source: &str, ramp: Ramp) -> f64 {
     let grounded = ramp.at(grounded(text, source)).unwrap_or(0.0);
     let tokens = tokens(text);
@@ -40,7 +43,7 @@ pub fn work(text: &str, source: &str, ramp: Ramp) -> f64 {
     grounded * language * order * own
 }
 
-/// Share of the different content words of `text` that stand in `source`.
+/// Share of the distinct content words of `text` that occur in `source`.
 fn grounded(text: &str, source: &str) -> f64 {
     let (text, source) = (words(text), words(source));
     let (own, theirs) = (content(&text), content(&source));
@@ -55,7 +58,7 @@ fn is_kin(one: &str, other: &str) -> bool {
     first.len() == 4 && first == second && one.chars().count().abs_diff(other.chars().count()) <= 3
 }
 
-/// Words in lower case, and signs that end a part of a sentence.
+/// Words in lower case, and signs that separate parts of a sentence.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = vec![String::new()];
     for letter in text.to_lowercase().chars() {
@@ -77,7 +80,7 @@ fn is_word(token: &str) -> bool {
     token.chars().all(|letter| letter.is_alphanumeric() || letter == '_')
 }
 
-/// Share of the determiners that no noun or adjective follows.
+/// Share of determiners that are not followed by a noun or adjective.
 fn misplaced(tokens: &[String]) -> f64 {
     let (mut all, mut bad) = (0_u32, 0_u32);
     for (at, _) in tokens.iter().enumerate().filter(|(_, token)| DETERMINERS.contains(&token.as_str())) {
@@ -88,7 +91,7 @@ fn misplaced(tokens: &[String]) -> f64 {
     if all == 0 { 0.0 } else { f64::from(bad) / f64::from(all) }
 }
 
-/// Words of a text that lie in runs which stand in the source word for word.
+/// Number of words in runs that occur word for word in the source.
 fn copied(spoken: &[&str], source: &str) -> usize {
     let source: Vec<String> = tokens(source).into_iter().filter(|token| is_word(token)).collect();
     let runs: HashSet<Vec<&str>> =
@@ -125,7 +128,7 @@ mod tests {
         near("Someone tells what happened at home and asks for help.", 0.0);
         // Content words in a row.
         near("neighbor chimes window nights sleep hours friendly note answer", 0.0);
-        // A copy is all of one run; half of one is prose.
+        // A complete copy is one run; with half of it copied, a text still counts as prose.
         near("My new neighbor hung seven wind chimes right under our bedroom window.", 0.0);
         near("My new neighbor hung seven wind chimes, so that nobody of us may sleep at night.", 1.0);
     }

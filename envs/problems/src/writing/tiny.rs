@@ -1,8 +1,9 @@
-//! `write`: `tldr` in small, for policies of a few hundred thousand parameters.
+//! `write`: a small version of `tldr`, for policies of a few hundred thousand parameters.
 //!
-//! A post consists of some of a hundred words, which are cells of a board, because each is one token of the
-//! tiny tokenizer. The first writer names a few of them; the second names more, the first's among them, and
-//! uses connectives (`but`, `was`, `ok`, `none`). Words that are not in the post count for the length alone.
+//! A post consists of some of a hundred words. The words are cells of a board, because each is one
+//! token of the tiny tokenizer. The first writer names a few of them; the second names more,
+//! including the first's, and uses connectives (`but`, `was`, `ok`, `none`). Words that are not in
+//! the post only count for the length.
 //!
 //! ```text
 //! at c3 f1 a0 j9 b2 e5 goal 1                                   =>  c3 f1 a0
@@ -12,8 +13,8 @@
 //! at c3 f1 a0 j9 b2 e5 goal 0                                   =>  c3 f1 a0 : c3 f1 a0 j9 b2 but was ok none
 //! ```
 //!
-//! Demonstrators: `opt`; `short` (one word, or the same number as the other); `loose` (any words of the post,
-//! at most one connective); `random`. Most are short, so that a warmed-up policy has something to lose.
+//! Demonstrators: `opt`; `short` (one word, or as long as the other's text); `loose` (any words of the post,
+//! at most one connective); `random`. Most are short, so that a warmed-up policy has a habit to lose.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ struct Spec {
     success: f64,
 }
 
-/// Words in a post, and the share of the greatest reward that is a success.
+/// Words per post, and the share of the largest reward that counts as success.
 #[derive(Clone, Debug)]
 pub struct Rules {
     words: u32,
@@ -88,13 +89,14 @@ impl Post {
         Score::of(&counts, &GATES)
     }
 
-    /// The words of a text that are of the post, or connectives.
+    /// The words of a text that are in the post, or connectives.
     fn known<'a>(&self, text: &'a str) -> Vec<&'a str> {
         let known = |word: &&str| CONNECTIVES.contains(word) || self.0.post.iter().any(|own| own == word);
         text.split_whitespace().filter(known).collect()
     }
 
-    /// A summary of `first` words of the post for the first writer, and of more with connectives for the second.
+    /// A summary with `first` words of the post for the first writer, and with more words and
+    /// connectives for the second.
     fn texts(&self) -> [String; 2] {
         let first = spaced(&self.0.post[..3]);
         [first, spaced(&self.0.post[..self.0.post.len().min(5)]) + &spaced(&CONNECTIVES)]

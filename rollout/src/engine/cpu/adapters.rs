@@ -6,7 +6,7 @@
 //! arXiv 2310.18547, and S-LoRA, arXiv 2311.03285). Adapters are not merged: the base in memory is the one on
 //! disk. The sum for a row does not depend on its neighbors.
 
-use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
+use gemm::{Accumulate, Isa, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::adapter::Adapter as Description;
 use policy::config::Config;
 use policy::decoder::Site;
@@ -37,7 +37,7 @@ impl Adapter {
     /// Files that are missing or damaged.
     pub fn load(policy: &Policy, config: &Config, precision: Precision, isa: Isa) -> Result<Adapter> {
         let (description, weights) = policy
-            .adapter(config)?
+            .adapter()?
             .ok_or_else(|| Failure::work(format!("{}: not an adapter", policy.files.display())))?;
         let (rank, scale) = (description.rank, description.scale());
         let pack = |values: &[f32], extent| pack(values, extent, precision, isa);
@@ -102,11 +102,11 @@ impl Factors {
         let stacked = self.a.columns();
         inner.resize(inner.len().max(rows * stacked), 0.0);
         let x = View::new(x, self.a.inner());
-        gemm::multiply_packed(scratch, rows, x, &self.a, Onto::Zero, ViewMut::new(inner, stacked));
+        gemm::multiply_packed(scratch, rows, x, &self.a, Accumulate::Zero, ViewMut::new(inner, stacked));
         for (index, (first, b)) in self.parts.iter().enumerate() {
             let own = View::new(&inner[index * b.inner()..], stacked);
             let y = ViewMut::new(&mut y[*first..], width);
-            gemm::multiply_packed(scratch, rows, own, b, Onto::Result, y);
+            gemm::multiply_packed(scratch, rows, own, b, Accumulate::Result, y);
         }
     }
 }

@@ -1,26 +1,26 @@
-//! The attention of one layer over all rows of a batch, with the prompt that a group's branches share.
+//! The attention of one layer over all rows of a batch, with prompts shared by the branches of a group.
 //!
-//! For each row: normalize and rotate query and key, store key and value in the sequence's block, attend. A
-//! group's branches go through the prompt's keys and values together, so these are read once for any number
-//! of branches (as in Hydragen, arXiv 2402.05099, and cascade inference). Then each branch goes through its
-//! suffix.
+//! For each row: normalize and rotate query and key, store key and value in the sequence's block,
+//! attend. A group's branches attend to the prompt's keys and values together, so these are read once
+//! for any number of branches (as in Hydragen, arXiv 2402.05099, and cascade inference). Then each
+//! branch attends to its suffix.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
 )]
 
+use super::context::ForwardContext;
 use super::kernels::{KeyPass, Keys};
 use super::kv::{BLOCK_SIZE, KvCache};
 use super::rope::Rope;
-use super::runner::ForwardContext;
 use super::workspace::{MAX_ROWS, Workspace};
 use crate::engine::batch::{Batch, GroupRows};
 use gemm::Precision;
 use half::bf16;
 use policy::config::LARGEST_HEAD;
 
-/// The two passes over keys and values, for the type that they are stored in.
+/// The two passes over keys and values, compiled for the type in which they are stored.
 #[derive(Clone, Copy)]
 pub struct Passes {
     /// [`super::kernels::score_keys`].
@@ -42,14 +42,13 @@ pub struct Layer {
     pub epsilon: f32,
     /// Factor of the scores.
     pub scale: f32,
-    /// Number of tokens that a query may attend to, itself included; `None` if all earlier tokens are
-    /// visible.
+    /// Number of tokens that a query may attend to, itself included; `None` for all earlier tokens.
     pub window: Option<usize>,
 }
 
 impl Layer {
-    /// How many of the `visible` tokens up to and including a query its window hides; negative if the window
-    /// has room left.
+    /// How many of the `visible` tokens, up to and including the query, its window hides; negative if
+    /// the window has room left.
     fn hidden(&self, visible: usize) -> i64 {
         self.window.map_or(i64::MIN / 2, |window| visible as i64 - window as i64)
     }
@@ -146,7 +145,7 @@ unsafe fn store<K>(part: *mut K, token: usize, key: &[f32], value: &[f32], round
     }
 }
 
-/// A sequence's keys and values that will be read soon.
+/// Keys and values of a sequence that will be read soon.
 #[derive(Clone, Copy)]
 struct Prefetch<'a> {
     blocks: &'a [u32],
@@ -159,7 +158,7 @@ impl Prefetch<'_> {
         let layout = kv.layout();
         for (index, &block) in self.blocks.iter().enumerate().take(self.tokens.div_ceil(BLOCK_SIZE)) {
             let inside = (self.tokens - index * BLOCK_SIZE).min(BLOCK_SIZE);
-            work.ahead.add(
+            work.prefetcher.add(
                 kv.start(block).wrapping_add(self.offset),
                 layout.words((BLOCK_SIZE + inside) * layout.head_size),
             );
@@ -167,7 +166,7 @@ impl Prefetch<'_> {
     }
 }
 
-/// The blocks of the prompt that a group's branches share.
+/// The prompt blocks that a group's branches share.
 fn prefix_blocks<'a>(batch: &'a Batch, group: &GroupRows) -> &'a [u32] {
     &batch.blocks(group.sequences.start)[..group.prefix.div_ceil(BLOCK_SIZE)]
 }
@@ -177,7 +176,7 @@ fn padded(tokens: usize) -> usize {
     tokens.next_multiple_of(BLOCK_SIZE)
 }
 
-/// Hides all scores of a part of a row but some.
+/// Hides all scores in part of a row, except the `visible` ones after the first `hidden`.
 fn hide(scores: &mut [f32], hidden: i64, visible: usize) {
     let hidden = (hidden.max(0) as usize).min(visible);
     scores[..hidden].fill(f32::NEG_INFINITY);
@@ -188,9 +187,9 @@ fn hide(scores: &mut [f32], hidden: i64, visible: usize) {
 ///
 /// # Safety
 ///
-/// The instruction set of `passes` must be available; `tensors` must hold the rows of `batch`, whose blocks must be in the
-/// context's cache; heads have the width of the cache, and so have their norms; at most [`MAX_ROWS`] query heads share a
-/// key/value head.
+/// The instruction set of `passes` must be available. `tensors` must hold the rows of `batch`, whose blocks
+/// must be in the context's cache. Heads and norms must have the cache's width. At most [`MAX_ROWS`] query
+/// heads may share a key/value head.
 pub unsafe fn forward(
     context: &mut ForwardContext,
     batch: &Batch,
@@ -207,7 +206,7 @@ pub unsafe fn forward(
             let offset = layout.offset(layer.index, number);
             let head = Head { layer, width, norms, number, offset, group, tensors, passes };
             if rows.prefix == 0 {
-                // The last layer's output is read only where logits are needed.
+                // The last layer's output is needed only where logits are.
                 let last = layer.index + 1 == layout.layers;
                 prefill(context, batch, &head, rows, last);
                 continue;
@@ -228,7 +227,7 @@ pub unsafe fn forward(
 }
 
 /// Consecutive tokens of one prompt: all are stored, then each attends to itself and all earlier tokens. With
-/// `last`, only the last row's output is computed, if it is needed at all.
+/// `last`, only the last row's output is computed, if at all.
 unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, group: &GroupRows, last: bool) {
     let sequence = group.sequences.start;
     let rows = batch.rows(sequence);
@@ -248,7 +247,7 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
         }
         let (kv, work) = (&context.kv, &mut context.work);
         work.begin(members, padded(seen));
-        work.ahead.clear();
+        work.prefetcher.clear();
         let hidden = |token: usize| head.layer.hidden(start + first + token + 1);
         let keys = Keys {
             starts: kv.starts(),
@@ -263,7 +262,7 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
             let token = member / head.group;
             hide(work.scores_of(member), hidden(token), start + first + token + 1);
         }
-        work.soften(members);
+        work.softmax(members);
         (head.passes.add)(work, 0, members, keys);
         for member in 0..members {
             let (token, own) = (member / head.group, member % head.group);
@@ -272,8 +271,8 @@ unsafe fn prefill(context: &mut ForwardContext, batch: &Batch, head: &Head, grou
     }
 }
 
-/// One new token for each of a group's branches. While the shared prompt is computed, the suffixes of the
-/// branches and the `next` prompt are prefetched.
+/// One new token for each of a group's branches. While the shared prompt is processed, the suffixes and the
+/// `next` prompt are prefetched.
 unsafe fn decode(
     context: &mut ForwardContext,
     batch: &Batch,
@@ -295,7 +294,7 @@ unsafe fn decode(
             head.rotate_queries(context, row_of(sequence), position, index * group);
         }
         let (kv, work) = (&context.kv, &mut context.work);
-        work.ahead.clear();
+        work.prefetcher.clear();
         for sequence in part.clone() {
             Prefetch { blocks: own_blocks(sequence), tokens: own_tokens(sequence), offset: head.offset }
                 .list(kv, work);
@@ -306,7 +305,7 @@ unsafe fn decode(
         let members = part.len() * group;
         let column = padded(shared.tokens);
         work.begin(members, column + padded(part.clone().map(own_tokens).max().unwrap_or(0)));
-        // The first key of the prompt that some branch's window leaves visible.
+        // The first prompt key that the window of some branch leaves visible.
         let from = part.clone().map(hidden).min().unwrap_or(0).clamp(0, shared.tokens as i64) as usize;
         let prompt = Keys {
             starts: kv.starts(),
@@ -323,8 +322,8 @@ unsafe fn decode(
         (head.passes.score)(work, 0, members, prompt);
         for (index, sequence) in part.clone().enumerate() {
             let (row, position) = (row_of(sequence), batch.past[sequence] as usize);
-            // Append this late because the block has been prefetched meanwhile: a key touches one cache line
-            // per element.
+            // Appended here, because the block has been prefetched by now: a key touches
+            // one cache line per element.
             head.append(kv, &context.rope, row, batch.slots[row], position);
             let keys = own(sequence);
             (head.passes.score)(work, index * group, group, keys);
@@ -334,7 +333,7 @@ unsafe fn decode(
                 hide(of_own, keys.from as i64, keys.count);
             }
         }
-        work.soften(members);
+        work.softmax(members);
         (head.passes.add)(work, 0, members, prompt);
         for (index, sequence) in part.enumerate() {
             (head.passes.add)(work, index * group, group, own(sequence));

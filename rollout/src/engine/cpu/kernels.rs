@@ -1,26 +1,26 @@
 //! The arithmetic of attention over KV-cache blocks: scores, and weighted sums of values, for a few query rows at a time.
 //!
-//! Between the two stands [`functional::softmax`] over all of a row's scores. A score is one chain of fused multiply-adds
-//! over the head, a sum one chain over the keys in their order, as in training: **every row's operations and their order
-//! depend on nothing but that row**, wherever its keys are and whatever it is computed together with. Tiling only
-//! decides what shares a register.
+//! Between them, [`functional::softmax`] processes all scores of a row. A score is one chain of fused
+//! multiply-adds over the head, and a sum one chain over the keys in order, as in training: **every row's
+//! operations and their order depend only on that row**, not on where its keys are or on the rows computed
+//! with it. Tiling only decides which rows share registers.
 //!
-//! All functions are `unsafe` for two reasons: they take pointers, which must be valid for the rows, blocks and vectors that
-//! the documentation names, and they may only run where the instruction set of `S` is available.
+//! All functions are `unsafe` for two reasons: their pointers must be valid for the documented rows, blocks
+//! and vectors, and the CPU must have the instruction set of `S`.
 
 #![allow(unsafe_op_in_unsafe_fn, reason = "all that they do is what their callers promise")]
 #![allow(clippy::needless_range_loop, reason = "register tiles are indexed alike in all their dimensions")]
 
 use super::kv::BLOCK_SIZE;
 use super::lanes::{Lanes, Number};
-use super::workspace::{Ahead, Workspace};
+use super::workspace::{Prefetcher, Workspace};
 use std::ptr::NonNull;
 
-/// Keys that all rows go through before the next: they stay in the L1 cache meanwhile.
+/// Keys to process for all rows before the next keys, so that they stay in the L1 cache.
 const CHUNK: usize = 256;
 const TILES: usize = CHUNK / BLOCK_SIZE;
 
-/// Where rows of queries, scores and sums are.
+/// The locations of rows of queries, scores and sums.
 #[derive(Clone, Copy)]
 struct Rows {
     /// Values of a head.
@@ -32,7 +32,7 @@ struct Rows {
 /// Scores of `R` rows against the keys of `T` blocks.
 #[inline(always)]
 unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     Rows { width, stride }: Rows,
     queries: *const f32,
     keys: &[*const K],
@@ -40,8 +40,8 @@ unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
 ) {
     let mut sums = [[S::splat(0.0); T]; R];
     for dimension in 0..width {
-        ahead.step::<S>();
-        ahead.step::<S>();
+        prefetcher.step::<S>();
+        prefetcher.step::<S>();
         let mut key = [S::splat(0.0); T];
         for tile in 0..T {
             key[tile] = K::load::<S>(keys[tile].add(dimension * BLOCK_SIZE));
@@ -63,7 +63,7 @@ unsafe fn score<S: Lanes, K: Number, const R: usize, const T: usize>(
 /// Scores of `R` rows against all blocks of a chunk, `T` blocks at a time.
 #[inline(always)]
 unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     rows: Rows,
     queries: *const f32,
     keys: &[*const K],
@@ -71,11 +71,11 @@ unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
 ) {
     let mut tile = 0;
     while tile + T <= keys.len() {
-        score::<S, K, R, T>(ahead, rows, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
+        score::<S, K, R, T>(prefetcher, rows, queries, &keys[tile..tile + T], scores.add(tile * BLOCK_SIZE));
         tile += T;
     }
     while tile < keys.len() {
-        score::<S, K, R, 1>(ahead, rows, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
+        score::<S, K, R, 1>(prefetcher, rows, queries, &keys[tile..tile + 1], scores.add(tile * BLOCK_SIZE));
         tile += 1;
     }
 }
@@ -83,7 +83,7 @@ unsafe fn score_rows<S: Lanes, K: Number, const R: usize, const T: usize>(
 /// Adds the values of a chunk, weighted by `weights`, to the sums of `R` rows: `J` vectors of the head from `first`.
 #[inline(always)]
 unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     Rows { width, stride }: Rows,
     weights: *const f32,
     values: &[*const K],
@@ -101,7 +101,7 @@ unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
         let weights = weights.add(block * BLOCK_SIZE);
         for token in 0..BLOCK_SIZE.min(keys - block * BLOCK_SIZE) {
             for _ in 0..J {
-                ahead.step::<S>();
+                prefetcher.step::<S>();
             }
             let mut value = [S::splat(0.0); J];
             for lane in 0..J {
@@ -125,7 +125,7 @@ unsafe fn accumulate<S: Lanes, K: Number, const R: usize, const J: usize>(
 /// [`accumulate`] over the whole head, in register tiles of `J` vectors.
 #[inline(always)]
 unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
     rows: Rows,
     weights: *const f32,
     values: &[*const K],
@@ -134,11 +134,11 @@ unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
 ) {
     let mut first = 0;
     while first + J <= rows.width / 16 {
-        accumulate::<S, K, R, J>(ahead, rows, weights, values, keys, first, sums);
+        accumulate::<S, K, R, J>(prefetcher, rows, weights, values, keys, first, sums);
         first += J;
     }
     while first < rows.width / 16 {
-        accumulate::<S, K, R, 1>(ahead, rows, weights, values, keys, first, sums);
+        accumulate::<S, K, R, 1>(prefetcher, rows, weights, values, keys, first, sums);
         first += 1;
     }
 }
@@ -146,17 +146,18 @@ unsafe fn accumulate_rows<S: Lanes, K: Number, const R: usize, const J: usize>(
 /// Keys and values that rows attend to.
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
-    /// Where each block of the cache begins.
+    /// The start of each block of the cache.
     pub starts: &'a [NonNull<f32>],
     /// The sequence's blocks.
     pub blocks: &'a [u32],
-    /// Where the part of this layer and head begins within a block.
+    /// Offset of this layer's and head's part in a block.
     pub offset: usize,
-    /// Tokens that some row sees, of which those before a whole number of chunks may be left out: `from` and on, before `count`.
+    /// Tokens from `from` up to `count` are visible to some row. Earlier ones may be
+    /// skipped, in whole chunks.
     pub from: usize,
     /// Tokens of the sequence.
     pub count: usize,
-    /// Where their scores begin in a row.
+    /// The first column of their scores in a row.
     pub column: usize,
 }
 
@@ -186,7 +187,8 @@ impl Keys<'_> {
     }
 }
 
-/// A pass of rows `first..first + rows` of the workspace over `keys`, compiled for an instruction set and a type of keys.
+/// A pass of workspace rows `first..first + rows` over `keys`, compiled for an
+/// instruction set and a type of keys.
 pub type KeyPass = unsafe fn(&mut Workspace, usize, usize, Keys);
 
 /// Writes the rows' scores. Scores of unused slots in the last block are unspecified.
@@ -195,17 +197,17 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     let layout = Rows { width: work.width, stride: work.stride };
     let queries = work.queries.start().wrapping_add(first * work.width);
     let scores = work.scores.start().wrapping_add(first * work.stride + keys.column);
-    let ahead = &mut work.ahead;
+    let prefetcher = &mut work.prefetcher;
     for chunk in keys.chunks::<K>(layout.width) {
         let (keys, scores) = (&chunk.keys[..chunk.tiles], scores.add(chunk.begin));
         let mut row = 0;
-        // Tiles of rows as large as the registers allow: each key is loaded once for all rows of a tile.
+        // Tiles have as many rows as registers allow, so that each key is loaded once per tile.
         macro_rules! scored {
             ($rows:literal, $tiles:literal) => {
                 while rows - row >= $rows {
                     let (queries, scores) =
                         (queries.add(row * layout.width), scores.add(row * layout.stride));
-                    score_rows::<S, K, $rows, $tiles>(ahead, layout, queries, keys, scores);
+                    score_rows::<S, K, $rows, $tiles>(prefetcher, layout, queries, keys, scores);
                     row += $rows;
                 }
             };
@@ -223,13 +225,13 @@ pub unsafe fn score_keys<S: Lanes, K: Number>(work: &mut Workspace, first: usize
     }
 }
 
-/// Adds the values, weighted by what the softmax made of the scores, to the rows' sums.
+/// Adds the values, weighted by the softmax of the scores, to the rows' sums.
 #[inline(always)]
 pub unsafe fn add_values<S: Lanes, K: Number>(work: &mut Workspace, first: usize, rows: usize, keys: Keys) {
     let layout = Rows { width: work.width, stride: work.stride };
     let sums = work.sums.start().wrapping_add(first * work.width);
     let weights = work.scores.start().wrapping_add(first * work.stride + keys.column);
-    let ahead = &mut work.ahead;
+    let prefetcher = &mut work.prefetcher;
     for chunk in keys.chunks::<K>(layout.width) {
         let (values, weights) = (&chunk.values[..chunk.tiles], weights.add(chunk.begin));
         let mut row = 0;
@@ -237,7 +239,14 @@ pub unsafe fn add_values<S: Lanes, K: Number>(work: &mut Workspace, first: usize
             ($rows:literal, $lanes:literal) => {
                 while rows - row >= $rows {
                     let (weights, sums) = (weights.add(row * layout.stride), sums.add(row * layout.width));
-                    accumulate_rows::<S, K, $rows, $lanes>(ahead, layout, weights, values, chunk.count, sums);
+                    accumulate_rows::<S, K, $rows, $lanes>(
+                        prefetcher,
+                        layout,
+                        weights,
+                        values,
+                        chunk.count,
+                        sums,
+                    );
                     row += $rows;
                 }
             };

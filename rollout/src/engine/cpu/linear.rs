@@ -5,7 +5,7 @@
 //! [`Precision::BFloat16`] weights and inputs are rounded to bf16, sums stay f32. A row's result does not depend on how
 //! many rows there are.
 
-use gemm::{Isa, Onto, Packed, Packing, Precision, Scratch, View, ViewMut};
+use gemm::{Accumulate, Isa, Packed, Packing, Precision, Scratch, View, ViewMut};
 use policy::config::Config;
 use policy::decoder::{Decoder, Projection, SITES, Tensor};
 use policy::weights::{ElementType, TensorView, Weights};
@@ -124,7 +124,7 @@ impl Linear {
         addend: Option<&[f32]>,
         y: &mut [f32],
     ) {
-        let (x, onto) = (View::new(x, self.inputs()), addend.map_or(Onto::Zero, Onto::Other));
+        let (x, onto) = (View::new(x, self.inputs()), addend.map_or(Accumulate::Zero, Accumulate::Other));
         gemm::multiply_packed(scratch, rows, x, &self.weight, onto, ViewMut::new(y, self.outputs()));
         if !self.bias.is_empty() {
             functional::add_bias(&self.bias, y);

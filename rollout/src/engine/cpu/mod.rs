@@ -19,6 +19,7 @@
 
 mod adapters;
 mod attention;
+mod context;
 mod experts;
 mod isa;
 mod kernels;

@@ -12,7 +12,6 @@ use gemm::Isa;
 use policy::config::Config;
 use policy::directory::Policy;
 use policy::graph::{self, Kind};
-use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::sync::Arc;
 
@@ -51,8 +50,7 @@ impl Model {
         let Some(&policy) = policies.first() else {
             return Err(Failure::work("an engine without a policy"));
         };
-        let files = policy.model();
-        let config = Config::load(files)?;
+        let (files, config) = (policy.model(), policy.config.clone());
         let isa = options.isa.unwrap_or_else(Isa::best);
         let kernels = Kernels::of(isa);
         let group = config.num_heads / config.num_kv_heads;
@@ -60,7 +58,7 @@ impl Model {
             let message = format!("{}: {group} query heads share a key head", files.display());
             return Err(Failure::data(message).hint(format!("at most {MAX_ROWS} can")));
         }
-        let weights = Weights::of_model(files, &config)?;
+        let weights = policy.weights()?;
         let adapted = policies.iter().any(|policy| policy.base.is_some());
         let graph = graph::decoder(&config, &weights, Kind::SharedPrefix { adapted })?;
         let (network, base) = match kept {

@@ -1,9 +1,9 @@
 //! An ONNX Runtime session over a decoder's graph. The parameters are inputs, or the state of custom operators, so one session
 //! serves every version of them, and any number of threads.
 
+use super::context::{ForwardContext, set_current};
 use super::isa::Kernels;
 use super::operators::domain;
-use super::runner::{ForwardContext, set_current};
 use crate::engine::batch::Batch;
 use crate::engine::custom_op::Domain;
 use crate::engine::onnx::{Memory, Tensor, check, failed, session_builder};

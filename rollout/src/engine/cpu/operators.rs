@@ -1,8 +1,8 @@
-//! The custom operators of the CPU's decoder graph (`policy::graph`, the shared-prefix kind).
+//! The custom operators of the CPU's decoder graph (`policy::graph`, shared-prefix kind).
 
 use super::attention::{self, Layer, Tensors};
+use super::context::{ForwardContext, current};
 use super::isa::Kernels;
-use super::runner::{ForwardContext, current};
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use record::failure::Result;
 use std::ffi::CStr;
@@ -72,16 +72,16 @@ impl Kernel for Attention {
     }
 }
 
-/// Memory of a call.
+/// An input or output of a call as a slice.
 ///
 /// # Safety
-/// The tensor lives as long as the call and has `count` values.
+/// The tensor outlives the call and has `count` values.
 unsafe fn values<'a>(tensor: *const f32, count: usize) -> &'a [f32] {
     // SAFETY: promised by the caller.
     if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(tensor, count) } }
 }
 
-/// The output `[rows, width]`, apart from all inputs: these operators ask for no computation in place.
+/// The output `[rows, width]`. It overlaps no input, because these operators do not compute in place.
 fn output<'a>(call: &Call, rows: usize, width: usize) -> Outcome<&'a mut [f32]> {
     let tensor = call.output_rows(rows, width)?;
     if rows * width == 0 {
@@ -97,7 +97,7 @@ fn addend<'a>(call: &Call, rows: usize, width: usize) -> Outcome<Option<&'a [f32
     if shape != [rows as i64, width as i64] {
         return Err(format!("an addend of shape {shape:?} to [{rows}, {width}]"));
     }
-    // SAFETY: the shape was compared.
+    // SAFETY: the shape was checked.
     Ok(Some(unsafe { values(tensor, rows * width) }))
 }
 
@@ -191,11 +191,11 @@ impl Kernel for LayerExperts {
     }
 }
 
-/// What the adapter of each row contributes to a projection, on top of what the projection adds to.
+/// Adds each row's adapter to a projection.
 struct LowRank {
     layer: usize,
     site: usize,
-    /// True if the rows are those whose logits are needed, and not all.
+    /// True if the rows are only those whose logits are needed.
     scored: bool,
 }
 
@@ -226,7 +226,7 @@ impl Kernel for LowRank {
             Some(addend) => result.copy_from_slice(addend),
             None => result.fill(0.0),
         }
-        // Counted from 1; 0 is the base model.
+        // Adapters are numbered from 1; 0 is the base model.
         let of = |row: usize| {
             batch.adapters[if self.scored { batch.logit_rows[row] as usize } else { row }] as usize
         };
@@ -251,7 +251,7 @@ impl Kernel for LowRank {
     }
 }
 
-/// `silu(gate) * up`, or `gelu(gate) * up`, of rows that hold both, one after the other.
+/// `silu(gate) * up`, or `gelu(gate) * up`, for rows `[gate, up]`.
 struct Glu<const GELU: bool>;
 
 impl<const GELU: bool> Kernel for Glu<GELU> {

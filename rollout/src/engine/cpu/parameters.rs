@@ -35,7 +35,7 @@ pub struct Base {
     pub fed: Vec<Fed>,
     /// What `fed` points to.
     _norms: Vec<Vec<f32>>,
-    weights: Weights,
+    weights: Arc<Weights>,
 }
 
 /// A tensor that is an input of the graph.
@@ -50,7 +50,7 @@ impl Base {
     ///
     /// # Errors
     /// A tensor is missing or of no floating type.
-    pub fn load(config: &Config, weights: Weights, precision: Precision, isa: Isa) -> Result<Base> {
+    pub fn load(config: &Config, weights: Arc<Weights>, precision: Precision, isa: Isa) -> Result<Base> {
         let linears = Linears::load(config, &weights, precision, isa)?;
         let experts = Experts::load(config, &weights, precision, isa)?;
         let decoder = config.decoder();

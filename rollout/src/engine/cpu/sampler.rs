@@ -2,9 +2,10 @@
 //!
 //! Inverse transform sampling: the cumulative distribution in the order of token ids, inverted at the uniform
 //! number of the branch's stream at the token's position. Nothing else enters, so a token is the same in any
-//! batch and on any thread. Truncation (top-k, then top-p over the rest, Holtzman et al., arXiv 1904.09751)
-//! removes tokens and keeps the order of the others; among equal logits the lowest ids are kept. The
-//! log-probability is taken from the whole distribution, before any truncation.
+//! batch and on any thread. Truncation (top-k, then top-p over the rest, Holtzman et al., arXiv 1904.09751, then
+//! min-p, Nguyen et al., arXiv 2407.01082; the order of transformers) removes tokens and keeps the order of the
+//! others; among equal logits the lowest ids are kept. The log-probability is taken from the whole distribution,
+//! before any truncation.
 //!
 //! The cumulative sum has three levels: f32 sums of 64 weights (a tile), f64 sums of 64 tiles (a chunk),
 //! whose weights are relative to the chunk's largest logit, and the sum of the chunks; sampling descends the
@@ -16,7 +17,7 @@
 //! same tokens.
 
 use crate::engine::request::{SampledToken, SamplingParams};
-use functional::{CHUNK, LogSumExp, LogitChunk, TILE, weights};
+use functional::{CHUNK, LogSumExp, LogitChunk, TILE, exp_scaled};
 use record::failure::{Failure, Result};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -50,9 +51,9 @@ impl Sampler {
             return Err(not_numbers());
         }
         let by_count = sampling.top_k > 0 && (sampling.top_k as usize) < logits.len();
-        self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0);
+        self.truncated = !sampling.greedy && (by_count || sampling.top_p < 1.0 || sampling.min_p > 0.0);
         if self.truncated {
-            weights(logits, self.distribution.largest, temperature, &mut self.weights);
+            exp_scaled(logits, self.distribution.largest, temperature, &mut self.weights);
             self.truncate(logits, sampling, by_count);
         }
         Ok(())
@@ -76,8 +77,8 @@ impl Sampler {
         SampledToken { id, logprob: self.logprob(logits, id) }
     }
 
-    /// Samples the whole distribution: finds the chunk by its sum, the tile by its sum, then the token by its
-    /// weight.
+    /// Samples from the whole distribution: finds the chunk by its sum, the tile by its sum, then
+    /// the token by its weight.
     fn draw_any(&mut self, logits: &[f32], sampling: &SamplingParams, uniform: f32) -> u32 {
         let (largest, temperature) = (self.distribution.largest, temperature(sampling));
         let mut target = f64::from(uniform) * self.distribution.total;
@@ -88,12 +89,12 @@ impl Sampler {
         let tiles = self.tiles[index].iter().take((logits.len() - first).div_ceil(TILE));
         let begin = first + TILE * pick(tiles.map(|&sum| f64::from(sum)), &mut target);
         let tile = &logits[begin..logits.len().min(begin + TILE)];
-        weights(tile, chunk.largest, temperature, &mut self.weights);
+        exp_scaled(tile, chunk.largest, temperature, &mut self.weights);
         (begin + pick(self.weights.iter().map(|&weight| f64::from(weight)), &mut target)) as u32
     }
 
     fn draw_kept(&self, uniform: f32) -> u32 {
-        // A uniform number is a whole number of 2^-24.
+        // A uniform number is an integer multiple of 2^-24.
         let share = (uniform * 16_777_216.0) as u128;
         let mut target = ((share * u128::from(self.kept_total)) >> 24) as u64;
         for &(id, weight) in &self.kept {
@@ -119,7 +120,7 @@ impl Sampler {
             };
             let wanted = ((f64::from(sampling.top_p) * mass as f64) as u64).max(1);
             if !by_count {
-                // All tokens below this weight together are at most what top-p leaves out.
+                // All tokens below this weight together weigh at most what top-p removes.
                 let floor = (mass - wanted) / logits.len() as u64;
                 let all = self.weights.iter().enumerate().map(|(id, &weight)| (id as u32, whole(weight)));
                 self.kept.extend(all.filter(|&(_, weight)| weight >= floor));
@@ -132,6 +133,14 @@ impl Sampler {
             });
             self.kept.truncate(enough.map_or(self.kept.len(), |last| last + 1));
         }
+        if sampling.min_p > 0.0 {
+            let all = (0..).zip(&self.weights).map(|(id, &weight)| (id, whole(weight)));
+            if !by_count && sampling.top_p >= 1.0 {
+                self.kept.extend(all);
+            }
+            // A weight is relative to the likeliest token's.
+            self.kept.retain(|&(id, _)| self.weights[id as usize] >= sampling.min_p);
+        }
         self.kept.sort_unstable_by_key(|&(id, _)| id);
         self.kept_total = self.kept.iter().map(|&(_, weight)| weight).sum();
     }
@@ -142,7 +151,7 @@ fn whole(weight: f32) -> u64 {
     (weight * 1_099_511_627_776.0) as u64
 }
 
-/// The failure of a row of logits that cannot be sampled from.
+/// The error for logits that cannot be sampled from.
 pub fn not_numbers() -> Failure {
     Failure::work("the model gave logits that are not numbers")
         .hint("a policy whose training diverged does this; go back to an earlier version")
@@ -152,8 +161,8 @@ fn temperature(sampling: &SamplingParams) -> f32 {
     if sampling.greedy { 1.0 } else { sampling.temperature }
 }
 
-/// The index at which the cumulative weight passes `target`; the last one with any weight where rounding leaves a rest.
-/// The weight before it is subtracted from the target.
+/// The index at which the cumulative weight passes `target`, or the last index with any weight if rounding
+/// leaves a remainder. Subtracts the weight before it from the target.
 fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
     let mut chosen = 0;
     for (index, weight) in weights.enumerate() {
@@ -173,7 +182,7 @@ fn pick(weights: impl Iterator<Item = f64>, target: &mut f64) -> usize {
 struct Candidate(f32, u32);
 
 impl Candidate {
-    /// Both zeros count as one.
+    /// Treats both zeros as equal.
     fn new(logit: f32, id: u32) -> Self {
         Candidate(logit + 0.0, id)
     }
@@ -193,7 +202,7 @@ impl PartialOrd for Candidate {
     }
 }
 
-/// The `count` largest logits' ids.
+/// The ids of the `count` largest logits.
 fn likeliest(logits: &[f32], count: usize) -> Vec<u32> {
     let mut best = BinaryHeap::with_capacity(count + 1);
     for (id, &logit) in logits.iter().enumerate() {

@@ -2,9 +2,9 @@
 
 use super::lanes::Lanes;
 
-/// The most query rows that one call of the kernels handles; larger groups are split.
+/// Query rows per kernel call, at most; larger groups are split.
 pub const MAX_ROWS: usize = 64;
-/// Sixteen numbers that begin a cache line, so that no vector load is split over two.
+/// Sixteen numbers in one cache line, so that no vector load crosses two lines.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
@@ -56,7 +56,7 @@ pub struct Workspace {
     /// The sum of exponentials of each row.
     pub totals: [f32; MAX_ROWS],
     /// Memory to prefetch.
-    pub ahead: Ahead,
+    pub prefetcher: Prefetcher,
 }
 
 impl Workspace {
@@ -70,7 +70,7 @@ impl Workspace {
             scores: Aligned::new(0),
             largest: [0.0; MAX_ROWS],
             totals: [0.0; MAX_ROWS],
-            ahead: Ahead::default(),
+            prefetcher: Prefetcher::default(),
         }
     }
 
@@ -93,7 +93,7 @@ impl Workspace {
     }
 
     /// [`functional::softmax`] of the first rows.
-    pub fn soften(&mut self, rows: usize) {
+    pub fn softmax(&mut self, rows: usize) {
         let (stride, scores) = (self.stride, self.scores.numbers(rows * self.stride));
         functional::softmax(stride, stride, scores, &mut self.largest[..rows], &mut self.totals[..rows]);
     }
@@ -106,10 +106,10 @@ impl Workspace {
     }
 }
 
-/// Memory that will be read soon. The kernels prefetch a few of its cache lines in each step of their arithmetic, which
-/// hides most of the latency of main memory: the KV cache of a busy runner is larger than the caches.
+/// Memory that will be read soon. Each step of a kernel prefetches a few of its cache lines, which hides most
+/// of the latency of main memory, since the KV cache of a busy runner exceeds the processor's caches.
 #[derive(Default)]
-pub struct Ahead {
+pub struct Prefetcher {
     ranges: Vec<(*const f32, usize)>,
     next: usize,
     at: *const f32,
@@ -117,9 +117,9 @@ pub struct Ahead {
 }
 
 // SAFETY: the addresses are only ever given to prefetch instructions, which read nothing.
-unsafe impl Send for Ahead {}
+unsafe impl Send for Prefetcher {}
 
-impl Ahead {
+impl Prefetcher {
     /// Prefetching more than this would evict lines that are needed sooner.
     const MOST: usize = 64;
 

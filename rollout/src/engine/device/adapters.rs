@@ -11,11 +11,12 @@ use policy::graph::{Factor, Stack};
 use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// One adapter and where it came from.
 struct Member {
     description: Adapter,
-    weights: Weights,
+    weights: Arc<Weights>,
     files: PathBuf,
 }
 
@@ -34,7 +35,7 @@ impl Adapters {
     pub fn load(policies: &[Policy], config: &Config) -> Result<Adapters> {
         let mut members = Vec::new();
         for policy in policies {
-            if let Some((description, weights)) = policy.adapter(config)? {
+            if let Some((description, weights)) = policy.adapter()? {
                 if config.variant.fused_projections {
                     return Err(Failure::usage(format!(
                         "{}: adapters of fused projections cannot run on a device",
@@ -42,7 +43,11 @@ impl Adapters {
                     ))
                     .hint("use --device cpu"));
                 }
-                members.push(Member { description, weights, files: policy.files.clone() });
+                members.push(Member {
+                    description: description.clone(),
+                    weights,
+                    files: policy.files.clone(),
+                });
             }
         }
         let stack = Stack::new(members.iter().map(|member| &member.description));

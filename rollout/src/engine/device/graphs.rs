@@ -1,18 +1,18 @@
-//! CUDA graphs: runs of one batch shape, captured once and replayed with one call.
+//! CUDA graphs: model runs of one batch shape, captured once and replayed with one call.
 //!
-//! A run takes some twenty launches per layer, and for small batches decoding is launch-bound. A graph holds all of a run
-//! from the first layer to the sampled tokens.
+//! A run has about twenty launches per layer, so decoding of small batches is launch-bound. A graph holds the
+//! whole run, from the first layer to the sampled tokens.
 //!
 //! The first run of a shape is eager, which loads code and allocates memory. The second is run, captured, and
-//! replayed twice. Both replays must give the same bits if the attention kernels do
-//! ([`super::attention_tier`]), and nearly the tokens of the run, for which a library may have chosen other
-//! sums. This check finds libraries that work outside of the capture, or that bake in a value that should be
-//! read anew. From the third run on the graph is replayed. If the capture fails or its replay differs, the
-//! shape is tried again, because kernels that do not repeat their bits may differ by chance. After the last
-//! failure its runs stay eager, and the first such shape is reported.
+//! replayed twice. The replays must give identical bits if the attention kernels are deterministic
+//! ([`super::attention_tier`]), and almost the same tokens as the run, for which a library may have chosen
+//! another order of summation. This check detects libraries that work outside the capture, or that bake in a
+//! value that should be read anew. From the third run on the graph is replayed. If the capture fails or its
+//! replay differs, the shape is tried again, because non-deterministic kernels may differ by chance. After
+//! the last failure its runs stay eager, and the first such shape is reported.
 //!
-//! A capture takes as long as four runs, and the number of sequences falls as episodes end. So a rare shape
-//! replays the graph of a shape up to twice its size, if that exists.
+//! A capture costs four runs, and the number of sequences falls as episodes end. So a rare shape replays the
+//! graph of a shape up to twice its size, if there is one.
 
 use super::shape::BatchShape;
 use crate::engine::request::SampledToken;
@@ -20,36 +20,37 @@ use crate::engine::timings::GraphCounts;
 use record::failure::{Failure, Result};
 use std::collections::HashMap;
 
-/// The most graphs that are kept: each takes driver memory for its few hundred launches.
+/// Most graphs to keep: each takes driver memory for its few hundred launches.
 const MOST: usize = 64;
-/// How often a shape is captured before it is given up.
+/// How often to try the capture of a shape.
 const TRIES: u32 = 3;
-/// Runs of a shape that justify a separate graph when a larger graph could be used.
+/// Runs of a shape after which it gets a graph, although a larger graph could be used.
 const WORTH: u32 = 8;
-/// Allowed difference between a log-probability of a replay and of the run, for bf16 rounding. One token in
-/// eight (at least one) may be further off or different, because a draw can fall on the border of two tokens.
+/// Allowed difference of log-probabilities between replay and run, for bf16 rounding. One token in
+/// eight (at least one) may differ more, or be another token, because a sample can fall on the
+/// border between two tokens.
 const TOLERANCE: f32 = 0.05;
 
-/// The captured graphs of a runner; `G` is the device's handle of one.
+/// The captured graphs of a runner; `G` is the device's graph handle.
 pub struct CudaGraphs<G> {
-    /// Shapes that were run.
+    /// All shapes that were run.
     known: HashMap<BatchShape, Known<G>>,
     enabled: bool,
-    /// Runs so far.
+    /// Number of runs, as a clock.
     clock: u64,
     counts: GraphCounts,
-    /// True if a shape was given up.
+    /// True if some shape was given up.
     refused: bool,
 }
 
 /// State of a shape.
 struct Known<G> {
     graph: Option<G>,
-    /// How often it came.
+    /// Number of runs.
     runs: u32,
-    /// Captures that failed.
+    /// Failed captures.
     tries: u32,
-    /// When its graph was last replayed.
+    /// Time of its graph's last replay.
     used: u64,
 }
 
@@ -59,7 +60,7 @@ impl<G> Default for Known<G> {
     }
 }
 
-/// What to do with a run.
+/// How to execute a run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<'a, G> {
     Run,
@@ -69,20 +70,19 @@ pub enum Step<'a, G> {
 }
 
 impl<G> CudaGraphs<G> {
-    /// No graphs yet; never any if `TROUPE_CUDA_GRAPHS` is `off`, to measure their gain.
+    /// An empty cache. Disabled if `TROUPE_CUDA_GRAPHS` is `off`, to measure the gain from graphs.
     pub fn asked() -> Self {
         let off = std::env::var_os("TROUPE_CUDA_GRAPHS").is_some_and(|value| value == "off");
         CudaGraphs { enabled: !off, ..CudaGraphs::new() }
     }
 
-    /// No graphs yet.
     pub fn new() -> Self {
         let (known, counts) = (HashMap::new(), GraphCounts::default());
         CudaGraphs { known, enabled: true, clock: 0, counts, refused: false }
     }
 
-    /// The shape to run for `shape`: itself, or, while it does not justify a graph, a larger shape that has
-    /// one.
+    /// The shape to run for `shape`: a larger one that has a graph, while `shape` does not
+    /// justify its own; else `shape`.
     pub fn padded(&mut self, shape: BatchShape) -> BatchShape {
         if !shape.bucket || !self.enabled {
             return shape;
@@ -102,7 +102,7 @@ impl<G> CudaGraphs<G> {
         }
     }
 
-    /// What to do with a run of a shape.
+    /// How to execute a run of this shape.
     pub fn step(&mut self, shape: &BatchShape) -> Step<'_, G> {
         if !shape.bucket || !self.enabled {
             return Step::Run;
@@ -121,7 +121,7 @@ impl<G> CudaGraphs<G> {
         }
     }
 
-    /// Keeps the graph of a shape; if there are too many, it replaces the least recently used one.
+    /// Stores the graph of a shape. If there are too many, it replaces the least recently used one.
     pub fn insert(&mut self, shape: BatchShape, graph: G) {
         if self.known.values().filter(|known| known.graph.is_some()).count() >= MOST {
             let captured = self.known.values_mut().filter(|known| known.graph.is_some());
@@ -133,7 +133,7 @@ impl<G> CudaGraphs<G> {
         (known.graph, known.used) = (Some(graph), self.clock);
     }
 
-    /// Notes that the capture of a shape failed. True the first time that one is given up.
+    /// Records a failed capture. Returns true when a shape is given up for the first time.
     pub fn fail(&mut self, shape: &BatchShape) -> bool {
         let known = self.known.entry(*shape).or_default();
         known.tries += 1;
@@ -149,22 +149,23 @@ impl<G> CudaGraphs<G> {
         std::mem::take(&mut self.counts)
     }
 
-    /// Captures and replays no more.
+    /// Stops capturing and replaying.
     pub fn disable(&mut self) {
         *self = CudaGraphs { enabled: false, ..CudaGraphs::new() };
     }
 }
 
-/// Checks two replays of a captured run against each other and against the run. `exact`: one input always gives the same bits.
+/// Compares two replays of a captured run with each other and with the run. With `exact`, equal
+/// inputs must give equal bits.
 ///
 /// # Errors
-/// The sentence that says what differs.
+/// A message that says what differs.
 pub fn verify(run: &[SampledToken], [first, second]: &[Vec<SampledToken>; 2], exact: bool) -> Result<()> {
     let differing = |first: &[SampledToken], second: &[SampledToken], alike: fn(&Pair) -> bool| {
         first.iter().zip(second).filter(|pair| !alike(pair)).count()
     };
     let count = run.len();
-    // A check of one token must be able to fail.
+    // With a single token, the check must still be able to fail.
     let few = (count / 8).max(usize::from(count > 1));
     let (replays, most) = match exact {
         true => (differing(first, second, same), 0),

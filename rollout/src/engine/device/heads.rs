@@ -1,4 +1,4 @@
-//! The operator between the product of queries, keys and values and attention: bias, norms and rotary positions by one kernel
+//! The operator between the QKV projection and attention: bias, norms and rotary positions in one kernel
 //! (`kernels/heads.cu`), which rounds where training does.
 
 use std::ffi::CStr;
@@ -12,12 +12,12 @@ use super::operators::{Shared, on, rows, values};
 use crate::engine::custom_op::{Call, Kernel, Node, Outcome};
 use crate::engine::onnx::Element;
 
-/// The most values of a head that the kernel takes; they are a multiple of four.
+/// Largest head size of the kernel; sizes are multiples of four.
 const WIDEST: usize = 256;
-/// Warps of a CUDA block, each of which takes a head of a row.
+/// Warps per CUDA block; each processes one head of a row.
 const WARPS: usize = 8;
 
-/// Queries, keys and values of a layer.
+/// Splits a layer's queries, keys and values.
 pub struct SplitHeads<D, T> {
     device: Shared<D>,
     heads: usize,
@@ -58,7 +58,8 @@ impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let SplitHeads { heads, kv_heads, .. } = *self;
-        // SAFETY: the types are those that ONNX Runtime was told; all is where the operator computes.
+        // SAFETY: these are the declared types, and all tensors are in the memory
+        // where the operator computes.
         let (qkv, [query, key, value], positions, tables, [bias, query_norm, key_norm]) = unsafe {
             let qkv = rows::<T>(call, 0)?.ok_or("the heads are missing")?;
             let width = qkv.width / (heads + 2 * kv_heads);
@@ -130,7 +131,7 @@ mod tests {
         buffer
     }
 
-    /// What there is, in the numbering of the kernel: bias, norms, rotation.
+    /// Options in the kernel's numbering: bias, norms, rotation.
     #[test]
     fn heads_are_normed_and_rotated_in_f32_and_rounded_once() {
         let (rows, heads, kv_heads, positions) = (3, 4, 2, [0, 5, 9]);
@@ -198,7 +199,7 @@ mod tests {
                     let count = if kind == 0 { heads } else { kv_heads };
                     let own = &found[kind][(row * count + head - first) * width..][..width];
                     for (i, (own, wanted)) in own.iter().zip(&x).enumerate() {
-                        // Half a unit in the last of eight bits.
+                        // Half a unit in the last place of eight bits.
                         let error = (own.to_f64() - wanted).abs();
                         assert!(
                             error <= wanted.abs() / 255.0 + 1e-5,

@@ -1,6 +1,7 @@
-//! The operators of the paged graph on a device: products by the device's own library, those of few rows, norms of the residual
-//! stream and SwiGLU by our kernels (`kernels/operators.cu`). ONNX Runtime owns their tensors and decides the order; all of it is enqueued in the
-//! stream that it works in, so it can be captured with the rest. `policy::graph` has their inputs and outputs.
+//! The operators of the paged graph on a device: matrix products by the device's library, or by our kernel
+//! for few rows; norms of the residual stream and SwiGLU by our kernels (`kernels/operators.cu`). ONNX
+//! Runtime owns the tensors and decides the order. All work is enqueued in ONNX Runtime's stream, so it can
+//! be captured with the rest. `policy::graph` defines the inputs and outputs.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -18,13 +19,13 @@ use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use crate::engine::onnx::Element;
 use crate::runtime;
 
-/// A handle on the device, for the operators of a session.
+/// A device handle, shared by the operators of a session.
 pub type Shared<D> = Arc<Mutex<D>>;
 
-/// The operators of a graph of `T`, on a device of their own handle.
+/// The operators of a graph of `T`. They use a separate handle of the device.
 ///
 /// # Errors
-/// 69 without ONNX Runtime or memory for the workspace of products, 1 where ONNX Runtime refuses.
+/// 69: no ONNX Runtime, or no memory for the workspace of products; 1: ONNX Runtime fails.
 pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Result<Domain<Shared<D>>> {
     runtime::environment()?;
     let mut own = device.beside()?;
@@ -50,11 +51,11 @@ pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Resul
     Domain::new(operators)
 }
 
-/// What a product's result is: an activation, or the residual stream.
+/// The type of a product's result: an activation, or the residual stream.
 trait Output {
     type Value: device::Element + Element;
     const NAME: &'static CStr;
-    /// Its place among [`Activation::few_rows_kernels`].
+    /// Index into [`Activation::few_rows_kernels`].
     const KERNEL: usize;
 }
 
@@ -73,27 +74,27 @@ impl Output for Stream {
     const KERNEL: usize = 1;
 }
 
-/// Rows of a tensor that ONNX Runtime owns.
+/// A tensor of rows that ONNX Runtime owns.
 pub(super) struct Rows<'a, T: device::Element> {
     pub rows: usize,
     pub width: usize,
     pub values: Slice<'a, T>,
 }
 
-/// A tensor of the running call.
+/// A tensor of the current call.
 ///
 /// # Safety
-/// `T` is its type, and it is on the device.
+/// It must have type `T` and be on the device.
 pub(super) unsafe fn values<'a, T: device::Element>(shape: &[i64], data: *mut T) -> Slice<'a, T> {
     let count = shape.iter().product::<i64>() as usize;
-    // SAFETY: ONNX Runtime keeps it until the work is done that is enqueued in its stream, which is the device's.
+    // SAFETY: ONNX Runtime keeps it until the work enqueued in its stream, which is the device's, is done.
     unsafe { Slice::foreign(data as u64, count) }
 }
 
 /// An input of rows.
 ///
 /// # Safety
-/// As [`values`].
+/// See [`values`].
 pub(super) unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> Outcome<Option<Rows<'a, T>>> {
     let Some((shape, data)) = call.input::<T>(index)? else { return Ok(None) };
     let &[rows, width] = shape else {
@@ -104,17 +105,18 @@ pub(super) unsafe fn rows<'a, T: device::Element>(call: &Call, index: usize) -> 
     Ok(Some(Rows { rows: rows as usize, width: width as usize, values }))
 }
 
-/// Does `work` on the device.
+/// Runs `work` on the device.
 pub(super) fn on<D: Device>(shared: &Shared<D>, work: impl FnOnce(&mut D) -> Result<()>) -> Outcome<()> {
-    // Nothing panics while it is held.
+    // No code panics while holding it.
     let mut device = shared.lock().unwrap_or_else(PoisonError::into_inner);
     work(&mut device).map_err(|failure| failure.message)
 }
 
-/// The most rows of a product that our kernel computes. It reads weights at the memory's speed, which is all that counts there.
+/// Most rows for which our kernel computes a product. With so little arithmetic only the speed of reading
+/// weights matters, and it reads them at memory speed.
 const FEW: usize = 4;
 
-/// `out = addend + input · weightᵀ`, by `kernel` where there is one and the rows are few.
+/// `out = addend + input · weightᵀ`, with `kernel`, if there is one and the rows are few.
 fn product<D: Device, T: Activation, O: device::Element>(
     device: &mut D,
     kernel: Option<&'static device::Kernel>,
@@ -174,7 +176,8 @@ impl<D: Device, T: Activation, O: Output> Kernel for Product<D, T, O> {
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let missing = "a tensor is missing";
-        // SAFETY: the types are those that ONNX Runtime was told; all is where the operator computes.
+        // SAFETY: these are the declared types, and all tensors are in the memory
+        // where the operator computes.
         let (input, weight, addend, out) = unsafe {
             let input = rows::<T>(call, 0)?.ok_or(missing)?;
             let weight = rows::<T>(call, 1)?.ok_or(missing)?;
@@ -221,7 +224,7 @@ impl<D: Device, T: Activation> Kernel for RmsNorm<D, T> {
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         let missing = "a tensor is missing";
-        // SAFETY: as in `Product`.
+        // SAFETY: see `Product`.
         let (input, weight, out) = unsafe {
             let input = rows::<f32>(call, 0)?.ok_or(missing)?;
             let (shape, weight) = call.input::<T>(1)?.ok_or(missing)?;
@@ -274,7 +277,7 @@ impl<D: Device, T: Activation> Kernel for SwiGlu<D, T> {
 
     fn compute(&self, call: &Call) -> Outcome<()> {
         const THREADS: usize = 128;
-        // SAFETY: as in `Product`.
+        // SAFETY: see `Product`.
         let (input, out, width) = unsafe {
             let input = rows::<T>(call, 0)?.ok_or("a tensor is missing")?;
             let shape = [input.rows as i64, (input.width / 2) as i64];
@@ -282,7 +285,7 @@ impl<D: Device, T: Activation> Kernel for SwiGlu<D, T> {
             let width = input.width / 2;
             (input, out, width)
         };
-        // The kernel takes rows as the second extent of its grid, which ends at 65,535.
+        // The kernel's grid has rows in its second dimension, which is limited to 65,535.
         for first in (0..input.rows).step_by(65_535) {
             let count = (input.rows - first).min(65_535);
             let arguments = [
@@ -389,7 +392,7 @@ mod tests {
             let near = |found: &[bf16], wanted: &dyn Fn(usize, usize) -> f64| {
                 for (at, found) in found.iter().enumerate() {
                     let wanted = wanted(at / width, at % width);
-                    // Half a unit in the last of eight bits.
+                    // Half a unit in the last place of eight bits.
                     let error = (found.to_f64() - wanted).abs();
                     assert!(error <= wanted.abs() / 255.0 + 1e-6, "{width}, {at}: {found} {wanted}");
                 }

@@ -1,7 +1,8 @@
-//! `PagedAttention` in plain Rust, for where ONNX Runtime has none: the simulator and the tests of everything around it.
+//! `PagedAttention` in plain Rust, because ONNX Runtime has it only for CUDA: for the simulator, and
+//! tests of the code around it.
 //!
-//! It implements `com.microsoft`'s operator as far as the decoder's graph uses it (`policy::graph`, the paged kind), in
-//! f32 and written to be read, not to be fast.
+//! Implements `com.microsoft`'s operator as far as the decoder's graph uses it (`policy::graph`, paged kind),
+//! in f32, written for clarity rather than speed.
 
 use crate::engine::custom_op::{Call, Kernel, Node, Outcome};
 use ort::sys::ONNXTensorElementDataType;
@@ -10,14 +11,15 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::slice::from_raw_parts_mut;
 
-/// An attention node of the graph; `S` is what all operators of its session share, which it does not need.
+/// An attention node of the graph. `S` is the state shared by the session's operators,
+/// which this one does not use.
 pub struct PagedAttention<S> {
     heads: usize,
     kv_heads: usize,
     shared: PhantomData<S>,
 }
 
-/// The inputs of a node: query, key and value rows, the KV cache, and what says where everything is.
+/// The inputs of a node: rows of queries, keys and values, the KV cache, and the tables that locate them.
 struct Tensors<'a> {
     /// `[rows, heads, size]`, and `[rows, key heads, size]` for the others.
     query: &'a [f32],
@@ -83,10 +85,11 @@ impl<S> PagedAttention<S> {
     }
 }
 
-/// A tensor of the running call as a slice; empty where it is absent.
+/// A tensor of the current call as a slice; empty if it is absent.
 ///
 /// # Safety
-/// `T` is its type, and nobody else writes to it: the KV cache, which alone is written, is used by no other node of the run.
+/// `T` is its type, and nobody else writes to it. Only the KV cache is written, and no other
+/// node of the run uses it.
 #[allow(clippy::mut_from_ref, reason = "the memory is the tensor's and not the call's")]
 unsafe fn input<T>(call: &Call, index: usize) -> Outcome<(&[i64], &mut [T])> {
     let Some((shape, data)) = call.input::<T>(index)? else { return Ok((&[], &mut [])) };
@@ -124,7 +127,7 @@ impl<S> Kernel for PagedAttention<S> {
             let &[rows, _] = shape else { return Err(format!("a query of shape {shape:?}")) };
             let (_, key) = input::<f32>(call, 1)?;
             let (_, value) = input::<f32>(call, 2)?;
-            // A cache is blocks of slots of heads.
+            // A cache is `[blocks, slots, heads, size]`.
             let size = *cache_shape.last().ok_or("a KV cache without a shape")?;
             let query_width = self.heads * size as usize;
             let result = call.output(0, &[rows, query_width as i64])?;

@@ -1,5 +1,5 @@
-//! The model runner for devices. A run's small inputs go to the device, its work ([`super::forward`]) is submitted there, or
-//! replayed where it was captured ([`super::graphs`]), and what comes back is a token and a log-probability per request.
+//! The model runner for devices. It uploads a run's small inputs, submits its work ([`super::forward`]) or
+//! replays the captured graph ([`super::graphs`]), and downloads a token and a log-probability per request.
 
 use super::adapters::Adapters;
 use super::config::{Activation, Capacity};
@@ -24,6 +24,7 @@ use policy::graph::{self, Stack};
 use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
+use std::sync::Arc;
 
 /// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
 /// Runtime's activations, graphs, and what the driver takes for a process.
@@ -37,35 +38,35 @@ fn is_kept(Memory { free, total }: Memory) -> bool {
 ///
 /// # Errors
 /// Files that are missing, damaged or not implemented.
-pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Weights, Adapters)> {
-    let config = Config::load(first.model())?.for_device()?;
+pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Arc<Weights>, Adapters)> {
+    let config = graph::for_device(first.config.clone())?;
     let adapters = Adapters::load(policies, &config)?;
-    let weights = Weights::of_model(first.model(), &config)?;
+    let weights = first.weights()?;
     Ok((config, weights, adapters))
 }
 
-/// A policy on a device. `T` is what it computes in.
+/// A policy on a device. `T` is the type of activations.
 pub struct DeviceRunner<D: Device, T: Activation> {
-    /// Before what they launch.
+    /// Dropped before the memory that its graphs use.
     graphs: CudaGraphs<D::Graph>,
     forward: Forward<T>,
     config: Config,
     capacity: Capacity,
     kv: KvCache,
     inputs: Inputs,
-    /// How its adapters are stacked, and their factors, which are bound to the session.
+    /// How adapters are stacked, and their factors, which are bound to the session.
     stack: Stack,
     factors: Vec<Buffer<T>>,
-    /// Behind the buffers, which are its memory.
+    /// Dropped after the buffers, which are in its memory.
     device: D,
 }
 
-/// Bytes of the arena that a runner takes: weights, keys and values, hidden rows, logits, adapters, the small inputs, sample
+/// Bytes of a runner's arena: weights, keys and values, hidden rows, logits, adapters, small inputs, sample
 /// requests, and the workspace of matrix products.
 pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity: &Capacity) -> u64 {
     let size = size_of::<T>() as u64;
     let hidden = (capacity.sequences * config.hidden_size) as u64 * size;
-    // Every buffer begins at a line of its own and may have a margin behind it.
+    // Each buffer is aligned separately and may have a margin after it.
     let buffers = 9;
     GEMM_WORKSPACE
         + KvCache::bytes::<T>(config, capacity)
@@ -79,11 +80,11 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
 }
 
 impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
-    /// Opens a session, reserves the arena, and loads the weights and the adapters into it. `capacity` is called once ONNX
-    /// Runtime has taken what it needs to open the session.
+    /// Opens a session, reserves the arena, and loads the weights and adapters into it. `capacity` is called
+    /// after ONNX Runtime has allocated what a session needs.
     ///
     /// # Errors
-    /// 69 without a library or memory; files that are missing, damaged or of a kind that is not implemented.
+    /// 69: no library or memory; files are missing, damaged or not supported.
     pub fn open(
         config: Config,
         weights: &Weights,
@@ -116,13 +117,13 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         Ok(runner)
     }
 
-    /// Reads a version's weights and adapters.
+    /// Loads a version's weights and adapters.
     fn load(&mut self, weights: &Weights, adapters: &Adapters) -> Result<()> {
         self.forward.load(&mut self.device, weights)?;
         adapters.fill(&self.config, &mut self.device, &self.factors)
     }
 
-    /// What its scheduler may do.
+    /// The limits of its scheduler.
     pub fn scheduler_config(&self, stop_ids: Vec<u32>) -> SchedulerConfig {
         let Capacity { rows, sequences, blocks, block_size } = self.capacity;
         SchedulerConfig {
@@ -137,13 +138,12 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         }
     }
 
-    /// Where it runs.
     #[cfg(test)]
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// Runs what was uploaded.
+    /// Runs the uploaded batch without a graph.
     fn run_eagerly(&mut self, shape: &BatchShape, count: usize) -> Result<Vec<SampledToken>> {
         self.inputs.bind(&mut self.forward.session, shape)?;
         self.forward.bind_output(shape)?;
@@ -151,11 +151,11 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         self.forward.sampler.download(&mut self.device, count)
     }
 
-    /// Captures the run that was just done and gave `tokens`. What its replay gives, which is what later runs build on; or
+    /// Captures the run that just gave `tokens`. Returns the replay's tokens, on which later runs build, or
     /// `tokens` on a device without graphs.
     ///
     /// # Errors
-    /// The capture fails, or its replay does something else.
+    /// The capture fails, or its replay differs.
     fn capture(&mut self, shape: &BatchShape, tokens: Vec<SampledToken>) -> Result<Vec<SampledToken>> {
         let forward = &mut self.forward;
         let Some(graph) = self.device.capture(|device| forward.submit(device, shape))? else {
@@ -197,7 +197,7 @@ impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
                         let text = format!("decoding {rows} sequences without a CUDA graph, which is slower");
                         stage::note("rollout", format!("{text}: {cause}"));
                     }
-                    // A replay may have left something else in the cache.
+                    // The failed replay may have changed the cache, so run again.
                     self.run_eagerly(&shape, count)
                 })
             }
@@ -209,7 +209,7 @@ impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
         Ok(is_kept(self.device.memory()?))
     }
 
-    /// Session, graphs and all that libraries have prepared stay; weights, adapters and the cache are filled again.
+    /// Keeps the session, graphs and prepared library state; fills weights, adapters and the cache again.
     fn reload(&mut self, policies: &[Policy]) -> Result<bool> {
         let Some(first) = policies.first() else { return Ok(false) };
         let (config, weights, adapters) = read(first, policies)?;

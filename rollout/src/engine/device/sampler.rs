@@ -1,7 +1,8 @@
-//! Sampling where the logits are: only requests, tokens and log-probabilities cross the bus.
+//! Sampling on the device: only requests, tokens and log-probabilities cross the bus.
 //!
-//! The kernel is the twin of [`crate::engine::cpu::sampler`] and gives the same tokens from the same logits. It runs in the
-//! stream in which the logits were computed, so nothing waits for them before [`DeviceSampler::download`].
+//! The kernel implements the same algorithm as [`crate::engine::cpu::sampler`] and samples the same tokens
+//! from the same logits. It runs in the stream that computed the logits, so nothing waits for them before
+//! [`DeviceSampler::download`].
 
 use std::ops::Range;
 
@@ -10,19 +11,19 @@ use record::failure::{Failure, Result};
 
 use crate::engine::batch::{NextToken, SampleRequest};
 use crate::engine::cpu::sampler::not_numbers;
-use crate::engine::request::SampledToken;
+use crate::engine::request::{SampledToken, SamplingParams};
 use crate::kernels;
 
 /// Words of a request, as the kernel reads them.
-const REQUEST_WORDS: usize = 12;
+const REQUEST_WORDS: usize = 13;
 /// Words of a sampled token: its id and the bits of its log-probability.
 const TOKEN_WORDS: usize = 2;
-/// Threads of a CUDA block that sums a chunk, as the kernel says.
+/// Threads of a CUDA block that sums a chunk; must match the kernel.
 const SUMMING_THREADS: u32 = 256;
-/// Threads of a CUDA block, which samples one token.
+/// Threads of a CUDA block that samples one token.
 const THREADS: u32 = 512;
-/// Logits that the kernel sums into one number in shared memory, such numbers that it sums into a chunk, and the most
-/// chunks.
+/// Must match the kernel: logits per partial sum in shared memory, partial sums per chunk, and the
+/// maximum number of chunks.
 const SUMMED: usize = 64;
 const CHUNK: usize = 64;
 const MOST_CHUNKS: usize = 384;
@@ -32,12 +33,12 @@ const MOST_CHUNKS: usize = 384;
 pub struct DeviceSampler {
     requests: Buffer<u32>,
     sampled: Buffer<u32>,
-    /// What the first kernel leaves for the second.
+    /// Output of the first kernel, input of the second.
     sums: Buffer<f32>,
     words: Vec<u32>,
 }
 
-/// Chunks of a vocabulary, and what is summed of a row: a number for each chunk, and one for each block of logits.
+/// The number of chunks of a vocabulary, and of sums per row: one per chunk, and one per block of logits.
 fn sums(vocabulary: usize) -> (usize, usize) {
     let chunks = vocabulary.div_ceil(SUMMED * CHUNK);
     (chunks, chunks + vocabulary.div_ceil(SUMMED))
@@ -62,8 +63,8 @@ impl DeviceSampler {
         (tokens * (REQUEST_WORDS + TOKEN_WORDS + sums(vocabulary).1) * size_of::<u32>()) as u64
     }
 
-    /// Uploads sample requests. Logits come in chunks of `rows` rows, and a request's row counts from the beginning of its
-    /// chunk.
+    /// Uploads sample requests. Logits come in chunks of `rows` rows; a request's row
+    /// is relative to its chunk.
     ///
     /// # Errors
     /// A device that fails.
@@ -78,8 +79,8 @@ impl DeviceSampler {
         device.upload(&self.words, self.requests.slice(..self.words.len()))
     }
 
-    /// Samples the tokens of the requests `which`, whose rows are all in `logits` `[rows, stride]` f32, of which the first
-    /// `vocabulary` of each row count.
+    /// Samples tokens for the requests `which`. Their rows must all be in `logits`, f32 `[rows, stride]`,
+    /// with `vocabulary` valid values in each row.
     ///
     /// # Errors
     /// A device that fails.
@@ -138,7 +139,7 @@ impl DeviceSampler {
     }
 }
 
-/// A request in words; `kernels/sampler.cu` says which is which.
+/// Encodes a request; `kernels/sampler.cu` defines the words.
 fn words(SampleRequest { row, sampling, next }: &SampleRequest, rows: usize) -> [u32; REQUEST_WORDS] {
     let temperature = if sampling.greedy { 1.0 } else { sampling.temperature };
     let mut words = [0; REQUEST_WORDS];
@@ -151,7 +152,8 @@ fn words(SampleRequest { row, sampling, next }: &SampleRequest, rows: usize) -> 
         }
         NextToken::Given(token) => words[..2].copy_from_slice(&[2, token]),
     }
-    let rest = [temperature.to_bits(), sampling.top_p.to_bits(), sampling.top_k, (row % rows) as u32];
+    let SamplingParams { top_p, top_k, min_p, .. } = *sampling;
+    let rest = [temperature.to_bits(), top_p.to_bits(), top_k, (row % rows) as u32, min_p.to_bits()];
     words[8..].copy_from_slice(&rest);
     words
 }

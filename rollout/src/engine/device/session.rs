@@ -1,6 +1,6 @@
-//! An ONNX Runtime session over device memory: every tensor is bound to an address of ours, without copies.
+//! An ONNX Runtime session over device memory: every tensor is bound to one of our addresses, without copies.
 //!
-//! On a GPU the session works in the stream that it was given, and a run returns as soon as its work is enqueued.
+//! On a GPU the session works in the given stream, and a run returns as soon as its work is enqueued.
 
 use super::attention_tier::{is_reproducible, sdpa_kernel};
 use crate::engine::custom_op::Domain;
@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};
 use std::ptr;
 
-/// Who computes.
+/// The hardware that computes.
 #[derive(Debug, Clone, Copy)]
 pub enum Provider {
     /// The CPU, over the simulator's memory.
@@ -31,7 +31,7 @@ pub enum Provider {
 pub struct Session {
     binding: Binding,
     options: RunOptions,
-    /// Behind the binding, which must go first.
+    /// After the binding, which must be dropped first.
     session: ort::session::Session,
     /// Bound tensors, by name.
     bound: HashMap<CString, Tensor>,
@@ -39,7 +39,7 @@ pub struct Session {
     host: Memory,
     /// True if two runs over the same content give the same bits.
     pub exact: bool,
-    /// The operators. They must outlive the session, so they stand behind it.
+    /// The operators. They must outlive the session, so they are dropped after it.
     _domain: Box<dyn Any>,
 }
 
@@ -55,7 +55,7 @@ impl Drop for Binding {
     }
 }
 
-/// Run options: do not wait for the device at the end of a run.
+/// Run options that do not wait for the device at the end of a run.
 struct RunOptions(*mut OrtRunOptions);
 
 impl RunOptions {
@@ -93,10 +93,10 @@ impl Session {
             Provider::Cuda { number, stream } => {
                 let attention = sdpa_kernel()?;
                 append_cuda(builder.ptr_mut(), number, stream, attention)?;
-                // A node that CUDA cannot run would move every token through host memory: an error is better.
+                // Fail instead: a node that CUDA cannot run would move every token through host memory.
                 builder =
                     builder.with_config_entry("session.disable_cpu_ep_fallback", "1").map_err(failed)?;
-                // Rotary tables are allocated separately, not from the arena that activations share.
+                // Allocate rotary tables separately, outside the arena of activations.
                 builder = builder
                     .with_config_entry("session.use_device_allocator_for_initializers", "1")
                     .map_err(failed)?;
@@ -113,7 +113,7 @@ impl Session {
         Ok(Session { binding, options, session, bound, device, host, exact, _domain })
     }
 
-    /// Binds an input to device memory, whose content must stay until it is bound again.
+    /// Binds an input to device memory, whose content must not change until the input is bound again.
     ///
     /// # Errors
     /// 1 where ONNX Runtime refuses.
@@ -122,7 +122,7 @@ impl Session {
         self.bind(name, tensor, ort::api().BindInput)
     }
 
-    /// Binds an input to host memory, whose content must stay until it is bound again.
+    /// Binds an input to host memory, whose content must not change until the input is bound again.
     pub fn host_input<T: Element>(&mut self, name: &str, numbers: &[T], shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.host, numbers.as_ptr().cast_mut(), shape)?;
         self.bind(name, tensor, ort::api().BindInput)
@@ -136,13 +136,13 @@ impl Session {
 
     fn bind(&mut self, name: &str, tensor: Tensor, bind: Bind) -> Result<()> {
         let name = CString::new(name).map_err(|_| Failure::work("a tensor's name has a zero byte"))?;
-        // SAFETY: the tensor is kept as long as it is bound.
+        // SAFETY: the tensor is kept while it is bound.
         check(unsafe { bind(self.binding.0, name.as_ptr(), tensor.pointer()) })?;
         self.bound.insert(name, tensor);
         Ok(())
     }
 
-    /// Runs the graph over the bound tensors; on a GPU its work is then enqueued.
+    /// Runs the graph over the bound tensors; on a GPU, enqueues its work.
     ///
     /// # Errors
     /// 1 if the model fails, with ONNX Runtime's message.
@@ -155,8 +155,8 @@ impl Session {
     }
 }
 
-/// Out of memory is exit 69, not 1. ONNX Runtime has no code for it, so its message must do: the first is its arena's, the
-/// second CUDA's.
+/// Makes out of memory exit 69 instead of 1. ONNX Runtime has no error code for it, so this matches messages:
+/// the first is from its arena, the second from CUDA.
 fn refused(failure: Failure, what: &str) -> Failure {
     let texts = ["Failed to allocate memory", "out of memory"];
     if !texts.iter().any(|text| failure.message.contains(text)) {
@@ -180,8 +180,9 @@ fn append_cuda(
     unsafe {
         check((api.CreateCUDAProviderOptions)(&mut cuda)).map_err(without_cuda)?;
         let number = CString::new(number.to_string()).unwrap_or_default();
-        // A run of a few more rows than any before needs a little more of everything. An arena that grows by just that can
-        // never reuse it, and fills the device after a few dozen such runs; one that doubles can.
+        // A run with a few more rows than any before needs slightly larger buffers. An arena that grows
+        // by exactly that can never reuse the old ones, and fills the device after a few dozen such runs;
+        // an arena that doubles can.
         let pairs = [
             (c"device_id", number.as_c_str()),
             (c"arena_extend_strategy", c"kNextPowerOfTwo"),

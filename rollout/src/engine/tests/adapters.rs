@@ -15,7 +15,7 @@ pub fn read(path: &Path) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
 }
 
-/// A policy directory with a golden adapter, linked to its base where that lies.
+/// A policy directory with a golden adapter and, if present, a link to its base.
 pub fn policy(folder: &Path, adapter: &str) -> Policy {
     let source = golden().join("adapters").join(adapter);
     let root = folder.join(adapter);
@@ -33,7 +33,7 @@ pub fn policy(folder: &Path, adapter: &str) -> Policy {
 #[test]
 fn logprobs_are_those_of_peft_with_one_base_for_all() {
     runtime();
-    // The bounds are f32's and bfloat16's; SmolLM3's random weights multiply rounding errors.
+    // Tolerances for f32 and bfloat16; SmolLM3's random weights amplify rounding errors.
     let sets = [
         (&["all", "some"][..], 0.05),
         (&["bias"], 0.05),
@@ -42,7 +42,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         (&["biases"], 0.1),
         (&["phi3"], 0.05),
         (&["gemma3"], 0.3),
-        // Rounding sends a token to another expert here and there.
+        // Rounding occasionally routes a token to another expert.
         (&["moe"], 2.0),
     ];
     for (names, (precision, most)) in sets
@@ -57,7 +57,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         let mut decoder = engine.decoder();
         let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).expect("ids") };
         let adapted = |name: &&str| read(&golden().join("adapters").join(name).join("logprobs.json"));
-        // The base itself is among what the engine runs.
+        // The base model is served, too.
         let base = adapted(&names[0])["base"].as_str().expect("a name").to_owned();
         let plain = read(&golden().join(base).join("logprobs.json"));
         for (index, expected) in std::iter::once(plain).chain(names.iter().map(adapted)).enumerate() {
@@ -89,7 +89,7 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     let policies = [policy(folder.path(), "all"), policy(folder.path(), "some")];
     let engine =
         Engine::load_all(&[&policies[0], &policies[1]], &Options::default(), None).expect("an engine");
-    // The goldens have a smaller vocabulary than the other tests.
+    // The goldens' vocabulary is smaller than the other tests'.
     let small = |id: u64| {
         let mut request: Request = request(id, 9 + id as usize, 3, 12);
         request.prompt.iter_mut().for_each(|id| *id %= 64);
@@ -117,7 +117,8 @@ fn a_group_gives_the_same_bits_among_groups_of_other_adapters() {
     assert_ne!(under(Some(1)), under(Some(0)));
 }
 
-/// With `--resident` a session serves one version after another, and a frozen base stays as long as its files.
+/// With `--resident` one session serves successive versions, and a frozen base stays while
+/// its files do not change.
 #[test]
 fn the_next_version_takes_over_the_session_and_a_frozen_base() {
     runtime();
@@ -140,7 +141,7 @@ fn the_next_version_takes_over_the_session_and_a_frozen_base() {
     assert!(Arc::ptr_eq(&first.model.parameters.base, &second.model.parameters.base));
     assert_eq!(said(&second, Some(0)), said(&load(&policies[1], None), Some(0)));
     assert_ne!(said(&second, Some(0)), said(&first, Some(0)));
-    // Without adapters the graph differs, and trained weights are not kept once they have a successor.
+    // Without adapters the graph differs, and trained weights are not kept for the next version.
     let whole = load(&base, Some(second.kept()));
     assert!(!Arc::ptr_eq(&second.model.network, &whole.model.network));
     assert!(Arc::ptr_eq(&second.model.parameters.base, &whole.model.parameters.base));

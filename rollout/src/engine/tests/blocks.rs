@@ -9,14 +9,14 @@ use std::collections::HashMap;
 const SIZE: usize = 4;
 const BLOCKS: usize = 64;
 
-/// Tokens that differ from one adapter to the next, as their keys and values do.
+/// Distance between tokens of different adapters, whose keys and values differ.
 const ADAPTER: u32 = 10;
 
 fn pool(blocks: usize) -> BlockPool {
     BlockPool::new(CacheConfig { blocks, block_size: SIZE, fork: Fork::CopyOnWrite, lazy: true })
 }
 
-/// Sequences in a cache with their expected contents: tokens plus `ADAPTER` times the adapter.
+/// Cached sequences with their expected contents: tokens plus `ADAPTER` times the adapter.
 struct Fixture {
     cache: BlockPool,
     memory: HashMap<i32, u32>,
@@ -28,7 +28,7 @@ impl Fixture {
         Fixture { cache: pool(BLOCKS), memory: HashMap::new(), live: Vec::new() }
     }
 
-    /// Appends tokens, as the scheduler and the runner would.
+    /// Appends tokens as the scheduler and the runner do.
     fn grow(&mut self, at: usize, tokens: &[u32]) {
         let (sequence, content) = &mut self.live[at];
         let needed = (sequence.tokens() + tokens.len()).div_ceil(SIZE) + 1 - sequence.blocks().len();
@@ -71,7 +71,7 @@ impl Fixture {
     }
 }
 
-/// The owner of these tokens.
+/// The adapter that these tokens belong to.
 fn owner(content: &[u32]) -> u32 {
     content.first().map_or(0, |first| first / ADAPTER)
 }
@@ -87,7 +87,7 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    // Few different tokens, so that beginnings are often the same.
+    // Few distinct tokens, so that sequences often share prefixes.
     let tokens = |most| prop::collection::vec(0_u32..2, 1..most);
     prop_oneof![
         (0_u32..2, tokens(20)).prop_map(|(adapter, tokens)| Event::Begin(adapter, tokens)),

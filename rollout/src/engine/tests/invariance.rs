@@ -1,4 +1,4 @@
-//! A branch's tokens and log-probabilities are the same bits in any company, on any number of threads.
+//! A branch's tokens and log-probabilities are bit-identical in any batch, on any number of threads.
 
 use super::support::{BENCH, Geometry, PRECISIONS, TINY, bits, drain, engine_in, request, tokens};
 use crate::engine::{Precision, Request};
@@ -50,7 +50,7 @@ fn a_group_is_the_same_alone_and_in_company() {
     }
 }
 
-/// Any two instruction sets with a fused multiply-add: what one machine generates another one can.
+/// Instruction sets with fused multiply-add give the same bits, so runs can move between such machines.
 #[test]
 fn instruction_sets_give_the_same_bits() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
@@ -67,7 +67,7 @@ fn instruction_sets_give_the_same_bits() {
     }
 }
 
-/// Every number of rows takes a different path through the matrix products of ONNX Runtime; each is compared.
+/// Each number of rows takes a different path through the matrix products; all are compared.
 #[test]
 fn a_row_is_the_same_in_a_batch_of_every_size() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
@@ -94,13 +94,13 @@ fn a_row_is_the_same_in_a_batch_of_every_size() {
     }
 }
 
-/// Likewise for the rows of a prompt, which come in one piece, in pieces, and among others.
+/// The same for the rows of a prompt, computed at once, in chunks, and among other rows.
 #[test]
 fn a_prompt_is_the_same_in_pieces() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
         let made = shape.policy();
         let engine = engine_in(precision, &made.policy, None, 512);
-        // Longer than the tokens of a prompt that one run takes, so it begins and ends in different runs.
+        // Longer than the prompt budget of a run, so that it spans several runs.
         let long = || request(1, 1100, 2, 6);
         let mut decoder = engine.decoder();
         decoder.submit(None, long()).expect("accepted");
@@ -146,18 +146,19 @@ fn any_number_of_threads_gives_the_same() {
     }
 }
 
-/// Cached blocks, whichever chunks and neighbors they were computed with, hold the bits that would be computed again.
+/// Cached blocks hold the bits that would be computed again, whatever chunks and
+/// batches they were computed in.
 #[test]
 fn a_prefix_cache_hit_gives_the_same_bits_as_no_hit() {
     for (shape, precision) in with_precisions([TINY, BENCH]) {
         let made = shape.policy();
         let engine = engine_in(precision, &made.policy, None, 512);
-        // The second prompt goes on from the first, whose last block is partly filled; the third parts from it early.
+        // The second prompt continues the first, whose last block is partly filled; the third diverges early.
         let long = tokens("prompt", 7, 1100);
         let prompts = [&long[..610], &long[..], &[&long[..40], &tokens("other", 7, 90)[..]].concat()[..]];
         let group = |id: usize| Request { prompt: prompts[id].to_vec(), ..request(id as u64, 1, 3, 9) };
         let mut warm = engine.decoder();
-        // Idle blocks are kept in proportion to those used at once.
+        // The number of idle blocks is limited in proportion to the used ones.
         (0..8).for_each(|id| warm.submit(None, request(200 + id, 1100, 1, 9)).expect("accepted"));
         drain(&mut warm);
         for (id, cached) in [(0, 0), (1, 38), (2, 2), (1, 68), (0, 38)] {
@@ -165,7 +166,7 @@ fn a_prefix_cache_hit_gives_the_same_bits_as_no_hit() {
             cold.submit(None, group(id)).expect("accepted");
             let expected = bits(&drain(&mut cold)[0].1);
             assert_eq!(warm.pool().lookup(None, prompts[id]).len(), cached, "blocks of prompt {id}");
-            // A neighbor with a different prompt shifts the rows.
+            // Another prompt in the batch shifts the rows.
             warm.submit(None, request(100 + id as u64, 5 + id, 2, 9)).expect("accepted");
             warm.submit(None, group(id)).expect("accepted");
             assert_eq!(bits(&drain(&mut warm)[0].1), expected, "{shape:?} {precision:?}: prompt {id}");

@@ -1,4 +1,4 @@
-//! The sampler against the distribution that it claims, and the vector functions against f64.
+//! The sampler against its target distribution, and the vector functions against f64.
 
 use super::support::tokens;
 use crate::engine::SamplingParams;
@@ -36,6 +36,8 @@ fn kept(probabilities: &[f64], logits: &[f32], sampling: &SamplingParams) -> Vec
         covered += probabilities[id];
         kept.push(id);
     }
+    let largest = probabilities.iter().copied().fold(0.0, f64::max);
+    kept.retain(|&id| probabilities[id] >= f64::from(sampling.min_p) * largest);
     kept
 }
 
@@ -43,19 +45,21 @@ fn kept(probabilities: &[f64], logits: &[f32], sampling: &SamplingParams) -> Vec
 fn draws_follow_the_distribution() {
     const DRAWS: u64 = 60_000;
     let settings = [
-        (1.0, 1.0, 0),
-        (0.6, 1.0, 0),
-        (1.7, 1.0, 0),
-        (1.0, 1.0, 12),
-        (1.0, 0.8, 0),
-        (0.8, 0.7, 40),
-        (1.0, 0.05, 0),
+        (1.0, 1.0, 0, 0.0),
+        (0.6, 1.0, 0, 0.0),
+        (1.7, 1.0, 0, 0.0),
+        (1.0, 1.0, 12, 0.0),
+        (1.0, 0.8, 0, 0.0),
+        (0.8, 0.7, 40, 0.0),
+        (1.0, 0.05, 0, 0.0),
+        (1.0, 1.0, 0, 0.11),
+        (1.3, 0.95, 60, 0.02),
     ];
-    for (size, (temperature, top_p, top_k)) in [(64, 0), (200, 1), (517, 2)]
+    for (size, (temperature, top_p, top_k, min_p)) in [(64, 0), (200, 1), (517, 2)]
         .iter()
         .flat_map(|&(size, _)| settings.iter().map(move |&setting| (size, setting)))
     {
-        let sampling = SamplingParams { temperature, top_p, top_k, greedy: false };
+        let sampling = SamplingParams { temperature, top_p, top_k, min_p, greedy: false };
         let logits = logits(size);
         let probabilities = probabilities(&logits, temperature);
         let kept = kept(&probabilities, &logits, &sampling);
@@ -75,7 +79,7 @@ fn draws_follow_the_distribution() {
             );
         }
         assert!(worst < 1e-5, "{sampling:?}: log-probability off by {worst:.2e}");
-        // Pearson's statistic over cells of at least five expected draws; the rest share a cell.
+        // Pearson's statistic over cells with at least five expected samples; the others share a cell.
         let (mut statistic, mut cells) = (0.0, 0);
         let (mut rest_expected, mut rest_seen) = (0.0, 0);
         for &id in &kept {
@@ -94,7 +98,7 @@ fn draws_follow_the_distribution() {
         }
         let inside: u64 = kept.iter().map(|&id| counts[id]).sum();
         assert_eq!(inside, DRAWS, "{sampling:?}: a token was drawn that truncation removes");
-        // Its mean is cells - 1 and its variance twice that; five deviations do not happen by chance.
+        // The mean is cells - 1 and the variance twice that; five standard deviations do not occur by chance.
         let freedom = f64::from(cells - 1);
         println!("{size} {sampling:?}: {} kept, statistic {statistic:.1} of {freedom}", kept.len());
         assert!(statistic <= freedom + 5.0 * (2.0 * freedom).sqrt() + 1e-9, "{statistic} of {freedom}");
@@ -112,12 +116,12 @@ fn greedy_takes_the_lowest_of_the_likeliest() {
         sampler.prepare(&logits, &sampling).expect("numbers");
         let draw = sampler.draw(&logits, &sampling, 0.999);
         assert_eq!(draw.id as usize, first);
-        // The temperature plays no part.
+        // The temperature has no effect.
         assert!((draw.logprob + 2.0_f32.ln()).abs() < 1e-4, "{}", draw.logprob);
     }
 }
 
-/// Rows that top-p 0.5 divides exactly: of equal tokens, and of tokens that weigh the same and are not equal.
+/// Rows that top-p 0.5 divides exactly: with equal logits, and with unequal logits of equal weight.
 pub const HALVES: [[f32; 2]; 2] = [[0.0, 0.0], [0.0, -1e-10]];
 
 #[test]

@@ -1,4 +1,4 @@
-//! The input of each run: in any order, in any pieces, with any sharing, each row's context is its sequence.
+//! The input of each run: in any order, chunks and sharing, each row's context is its sequence.
 
 use crate::engine::batch::{Batch, NextToken, SampleRequest};
 use crate::engine::block_pool::{CacheConfig, Fork};
@@ -21,7 +21,7 @@ fn next(adapter: i32, context: &[u32], uniform: f32) -> SampledToken {
     SampledToken { id: (hash >> 33) as u32 % VOCABULARY as u32, logprob: -((hash >> 40) as f32) }
 }
 
-/// Remembers the token of every slot and its adapter, and reads each row's context back through its blocks.
+/// A runner that stores each slot's token and adapter, and reads each row's context back through its blocks.
 struct Remembering {
     memory: Vec<Option<(i32, u32)>>,
     computed: usize,
@@ -52,7 +52,7 @@ impl Runner for Remembering {
             for (offset, row) in rows.enumerate() {
                 let length = batch.past[sequence] as usize + offset + 1;
                 assert!(length <= batch.longest);
-                // After a shared prompt that ends within a block, the branch's tokens begin in a new block.
+                // If a shared prompt ends within a block, the branch's tokens begin in a new block.
                 let own = prefixes[sequence].next_multiple_of(SIZE) - prefixes[sequence];
                 let slot = |at: usize| {
                     let at = if at < prefixes[sequence] { at } else { at + own };
@@ -103,10 +103,10 @@ fn scheduler(fork: Fork, blocks: usize, rows: usize, prompt_tokens: usize) -> Sc
 fn request(id: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Request {
     let stream = |branch| Stream::named(5, &[Part::Number(id), Part::Number(branch)]);
     let streams = (0..branches as u64).map(stream).collect();
-    Request { id, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN }
+    Request { id, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN, stop: None }
 }
 
-/// What the request's branches are without any cache.
+/// The expected completions of a request, computed without a cache.
 fn expected(adapter: Option<u32>, request: &Request) -> Vec<Completion> {
     let adapter = adapter.map_or(0, |adapter| adapter as i32 + 1);
     let branch = |stream: &Stream| {
@@ -128,7 +128,7 @@ proptest! {
 
     #[test]
     fn every_branch_is_what_it_would_be_alone(
-        // Prompts begin with one of three texts, so that much is shared, but not between adapters.
+        // Prompts begin with one of three texts, so that much is shared, but not across adapters.
         requests in prop::collection::vec((prop::option::of(0_u32..2), 0_u32..3, 0_usize..20, prop::collection::vec(1_u32..50, 1..12), 1_usize..5, 1_usize..14), 1..12),
         blocks in 60_usize..120,
         rows in 5_usize..12,
@@ -186,7 +186,7 @@ fn a_prompt_is_computed_once_and_the_next_turn_goes_on_from_it() {
     assert_eq!(scheduler.runner().computed - before, length - known, "whole blocks are not computed again");
 }
 
-/// The last token of a completion was sampled and never computed. Where it would fill a block, the block is not cached.
+/// The last token of a completion is sampled but never computed, so a block that it would fill is not cached.
 #[test]
 fn the_last_token_of_a_completion_is_computed_by_the_next_turn() {
     for max_tokens in 2..2 + SIZE {
@@ -206,7 +206,7 @@ fn the_last_token_of_a_completion_is_computed_by_the_next_turn() {
     }
 }
 
-/// Without a contiguous block table the prompt's full blocks are reused, and the completion's are not.
+/// Without a contiguous block table, only the prompt's full blocks are reused, not the completion's.
 #[test]
 fn with_new_blocks_a_prompt_is_reused_as_far_as_it_is_the_same() {
     let mut scheduler = scheduler(Fork::NewBlock, 64, 16, 100);
@@ -241,8 +241,8 @@ fn given_tokens_are_scored_and_what_can_never_fit_is_refused() {
     assert!(scheduler.is_idle());
 }
 
-/// Decoding goes on while prompts gather: if one prompt arrives with each run, a run of prompts holds
-/// several.
+/// Decoding continues while prompts gather: if one prompt arrives with each run, a run
+/// of prompts holds several.
 #[test]
 fn on_a_device_prompts_gather_and_wait_for_a_few_runs_only() {
     let mut scheduler = scheduler(Fork::CopyOnWrite, 2000, 256, 100);
@@ -261,14 +261,14 @@ fn on_a_device_prompts_gather_and_wait_for_a_few_runs_only() {
     while !scheduler.is_idle() {
         scheduler.advance().unwrap();
     }
-    // One alone among many that decode.
+    // One prompt among many decoding branches.
     scheduler.submit(None, long(40)).unwrap();
     scheduler.advance().unwrap();
     scheduler.take_timings();
     scheduler.submit(None, request(41, vec![5, 6], 1, 1)).unwrap();
     let waited = (0..).find(|_| !scheduler.advance().unwrap().is_empty()).expect("it is finished");
     assert!((1..=16).contains(&waited), "{waited} runs");
-    // Enough for a run: they are due at once.
+    // Enough to fill a run, so they are due at once.
     for id in 50..60 {
         scheduler.submit(None, request(id, (1..=11).chain([id as u32 - 30]).collect(), 1, 1)).unwrap();
     }

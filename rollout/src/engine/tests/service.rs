@@ -1,4 +1,5 @@
-//! The models' thread: whose answers go where, and what an end, of a model or of the clients, does to the rest.
+//! The models' thread: routing of answers, and the effect of a failing model or a
+//! leaving client on the others.
 
 use crate::engine::batch::Batch;
 use crate::engine::block_pool::{CacheConfig, Fork};
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// The token of a model that panics where others fail.
+/// The token with which a model panics instead of failing.
 const PANICS: u32 = 9;
 
 /// A model that always emits one token and fails after `runs` runs.
@@ -34,7 +35,7 @@ impl Runner for Constant {
     }
 }
 
-/// A thread with a model for each token, and how often they ran.
+/// A thread with one model per token, and the number of runs.
 fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
     let runs = Arc::<AtomicUsize>::default();
     let counted = runs.clone();
@@ -57,24 +58,30 @@ fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
 
 fn request(id: u64, max_tokens: usize) -> Request {
     let streams = vec![Stream::named(5, &[Part::Number(id)])];
-    Request { id, prompt: vec![1], streams, max_tokens, sampling: SamplingParams::PLAIN }
+    Request { id, prompt: vec![1], streams, max_tokens, sampling: SamplingParams::PLAIN, stop: None }
 }
 
-/// The first token and the length of the completion for each id.
-fn wait(client: &mut Client) -> Vec<(u64, u32, usize)> {
+/// The client, the id, the first token and the length of the completion of each group. Only the first client that is
+/// not idle waits.
+fn wait(clients: &mut [Client]) -> Vec<(usize, u64, u32, usize)> {
     let mut found = Vec::new();
-    while !client.is_idle() {
-        let groups = client.advance(true).expect("answers");
-        let of =
-            |(id, completions): (u64, Vec<Completion>)| (id, completions[0].ids[0], completions[0].ids.len());
-        found.extend(groups.into_iter().map(of));
+    while !clients.iter().all(Client::is_idle) {
+        let mut waits = true;
+        for (number, client) in clients.iter_mut().enumerate().filter(|(_, client)| !client.is_idle()) {
+            let groups = client.advance(waits).expect("answers");
+            let of = |(id, completions): (u64, Vec<Completion>)| {
+                (number, id, completions[0].ids[0], completions[0].ids.len())
+            };
+            found.extend(groups.into_iter().map(of));
+            waits = false;
+        }
     }
     found.sort_unstable();
     found
 }
 
 #[test]
-fn an_inbox_has_the_answers_of_all_models_and_of_no_other_thread() {
+fn each_client_gets_its_own_answers_and_those_of_no_other_thread() {
     let (service, runs) = service([7, 8], usize::MAX);
     let playing = |offset: usize| {
         let service = service.clone();
@@ -84,13 +91,12 @@ fn an_inbox_has_the_answers_of_all_models_and_of_no_other_thread() {
             for (model, client) in clients.iter_mut().enumerate() {
                 client.submit(request(model as u64, 3 + model + offset)).expect("a request that fits");
             }
-            // Whichever is asked.
-            wait(&mut clients[offset % 2])
+            wait(&mut clients)
         })
     };
     for (offset, thread) in [0, 5].map(|offset| (offset, playing(offset))) {
         let found = thread.join().expect("a thread that ends");
-        assert_eq!(found, [(0, 7, 3 + offset), (1, 8, 4 + offset)]);
+        assert_eq!(found, [(0, 0, 7, 3 + offset), (1, 1, 8, 4 + offset)]);
     }
     let of = |model| {
         let taken = service.client(model, None, &Inbox::new()).take_timings();
@@ -142,7 +148,7 @@ fn nothing_is_run_for_nobody() {
     client.submit(request(1, 10_000)).expect("a request that fits");
     drop(client);
     drop(service);
-    // Ten seconds of runs were asked for.
+    // The requests amount to ten seconds of runs.
     assert!(runs.load(Ordering::SeqCst) < 1000, "{runs:?} runs");
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: the runtime library, small random policies, and requests.
+//! Shared by the tests: the runtime library, small random policies, and requests.
 
 use crate::engine::group::{Group, Source};
 use crate::engine::scheduler::{Runner, Scheduler};
@@ -13,11 +13,11 @@ use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Fetches ONNX Runtime where it is not there yet, and turns its telemetry off before it loads.
+/// Fetches ONNX Runtime if it is missing, and disables its telemetry before it loads.
 pub fn runtime() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: tests set no other variable, and nothing that reads this one runs before.
+        // SAFETY: tests set no other variable, and nothing reads this one earlier.
         unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
         let fetched = Command::new(root.join("fetch-runtime.sh")).output().expect("fetch-runtime.sh runs");
@@ -40,7 +40,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Leaving a temporary folder behind is no reason to fail.
+        // A temporary folder left behind is no reason to fail.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -57,7 +57,7 @@ pub struct Geometry {
     pub intermediate: usize,
 }
 
-/// The sizes that `policy init --preset tiny` has.
+/// The sizes of `policy init --preset tiny`.
 pub const TINY: Geometry = Geometry {
     family: "qwen3",
     hidden: 96,
@@ -68,7 +68,7 @@ pub const TINY: Geometry = Geometry {
     intermediate: 256,
 };
 
-/// The sizes that `policy init --preset bench` has.
+/// The sizes of `policy init --preset bench`.
 pub const BENCH: Geometry = Geometry {
     family: "qwen3",
     hidden: 256,
@@ -79,10 +79,10 @@ pub const BENCH: Geometry = Geometry {
     intermediate: 768,
 };
 
-/// Tokens of every random policy.
+/// Vocabulary of every random policy.
 pub const VOCABULARY: usize = 512;
 
-/// A random policy and the folder it lies in.
+/// A random policy and its folder.
 pub struct Made {
     pub policy: Policy,
     _folder: Folder,
@@ -93,7 +93,7 @@ impl Geometry {
         self.seeded(7)
     }
 
-    /// Other weights for each seed.
+    /// The same sizes with weights from `seed`.
     pub fn seeded(&self, seed: u64) -> Made {
         let folder = Folder::new();
         let class = match self.family {
@@ -137,14 +137,14 @@ pub fn engine(policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     engine_in(Precision::Float32, policy, isa, max_rows)
 }
 
-/// An engine in any precision.
+/// An engine with the given precision.
 pub fn engine_in(precision: Precision, policy: &Policy, isa: Option<Isa>, max_rows: usize) -> Engine {
     runtime();
     let options = Options { threads: 1, max_rows, precision, isa, ..Options::default() };
     Engine::load(policy, &options).expect("the engine loads")
 }
 
-/// How an engine can be loaded: as by default, and for each instruction set.
+/// The default engine, and one for each instruction set.
 pub fn instruction_sets() -> impl Iterator<Item = Option<Isa>> {
     [None].into_iter().chain(Isa::available().into_iter().map(Some))
 }
@@ -152,13 +152,13 @@ pub fn instruction_sets() -> impl Iterator<Item = Option<Isa>> {
 /// Both precisions.
 pub const PRECISIONS: [Precision; 2] = [Precision::Float32, Precision::BFloat16];
 
-/// Token ids that depend on the name alone.
+/// Token ids that depend only on `name` and `number`.
 pub fn tokens(name: &str, number: u64, count: usize) -> Vec<u32> {
     let mut draws = Draws::new(Stream::named(3, &[Part::Text(name), Part::Number(number)]));
     (0..count).map(|_| draws.below(VOCABULARY as u32)).collect()
 }
 
-/// A request of `branches` branches whose id names its prompt and its random numbers.
+/// A request whose id determines its prompt and its random numbers.
 pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Request {
     let stream = |branch| Stream::named(5, &[Part::Number(id), Part::Number(branch)]);
     Request {
@@ -167,10 +167,11 @@ pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Re
         streams: (0..branches as u64).map(stream).collect(),
         max_tokens,
         sampling: SamplingParams::PLAIN,
+        stop: None,
     }
 }
 
-/// Runs the model until nothing is left to do; groups in the order of their ids.
+/// Runs the model until all groups are finished; returns them in the order of their ids.
 pub fn drain(decoder: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)> {
     let mut finished = Vec::new();
     while !decoder.is_idle() {
@@ -180,15 +181,15 @@ pub fn drain(decoder: &mut Scheduler<impl Runner>) -> Vec<(u64, Vec<Completion>)
     finished
 }
 
-/// The bits of a group's completions, for comparisons that must be exact.
+/// A group's completions as bits, for exact comparisons.
 pub fn bits(completions: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, bool)> {
     let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect();
     completions.iter().map(|c| (c.ids.clone(), bits(&c.logprobs), c.stopped)).collect()
 }
 
 impl<R: Runner> Scheduler<R> {
-    /// Queues a group of given completions, each of at least one token. It takes the same runs as a
-    /// generating group, and its completions are the given tokens with their log-probabilities.
+    /// Queues a group that scores given completions of at least one token. It takes the same runs as a
+    /// generating group; its completions are the given tokens with their log-probabilities.
     pub fn submit_scores(
         &mut self,
         adapter: Option<u32>,
@@ -199,11 +200,11 @@ impl<R: Runner> Scheduler<R> {
     ) {
         let max_tokens = completions.iter().map(Vec::len).max().expect("a completion");
         let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
-        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling };
+        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling, stop: None };
         self.push(Group::new(adapter, request, completions.iter().cloned().map(Source::Given)));
     }
 
-    /// The log-probabilities of given completions, each of at least one token.
+    /// The log-probabilities of given completions of at least one token.
     pub fn score(
         &mut self,
         adapter: Option<u32>,

@@ -6,16 +6,20 @@ use std::sync::Arc;
 use clap::Parser;
 use envs::{Environment, Outcome, State, Workflow};
 use record::failure::{Failure, Result};
+use record::philox::Stream;
 use record::read::Reader;
 use record::sample::{Message, Rewards};
 use record::write::Writer;
-use rollout::arguments::{CommandLine, Settings};
-use rollout::engine::{Completion, Request};
-use rollout::generator::{Generator, Player};
+use rollout::arguments::CommandLine;
+use rollout::episode::group::Candidate;
+use rollout::generator::{Generated, Generator, GroupRequest};
 use rollout::lines::PolicyLabel;
+use rollout::prompts::{Prompt, PromptCache};
+use rollout::settings::Settings;
 use rollout::stage::{self, Run, Totals};
 use rollout::task_run::RunContext;
 use serde_json::{Value, json};
+use troupe_tests::program::lines;
 
 pub fn sequential() -> Arc<Workflow> {
     Workflow::sequential("sequential", &["asker", "doer"])
@@ -171,35 +175,30 @@ impl Environment for Talks {
 /// nothing finishes in the order of its submission.
 #[derive(Default)]
 pub struct Dice {
-    requests: Vec<(Request, u32)>,
+    prompts: PromptCache,
+    requests: Vec<(u64, Vec<Stream>, u32)>,
 }
 
 impl Generator for Dice {
-    fn encode(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        Ok(messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
-    }
-
-    fn decode(&self, ids: &[u32]) -> Result<String> {
-        Ok(ids.iter().filter_map(|&id| char::from_u32(id)).collect())
-    }
-
-    fn submit(&mut self, request: Request) -> Result<()> {
-        if request.max_tokens > 4096 {
+    fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
+        if request.sampling.max_tokens > 4096 {
             return Err(Failure::data("no room"));
         }
         let runs = request.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
-        self.requests.push((request, runs));
-        Ok(())
+        self.requests.push((request.id, request.streams, runs));
+        self.prompts.get(request.messages, request.tools, || {
+            Ok(request.messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
+        })
     }
 
-    fn advance(&mut self, _wait: bool) -> Result<Vec<(u64, Vec<Completion>)>> {
-        self.requests.iter_mut().for_each(|(_, runs)| *runs = runs.wrapping_sub(1));
-        let (done, going): (Vec<_>, Vec<_>) = self.requests.drain(..).partition(|(_, runs)| *runs > 5);
+    fn advance(&mut self, _wait: bool) -> Result<Vec<Generated>> {
+        self.requests.iter_mut().for_each(|(.., runs)| *runs = runs.wrapping_sub(1));
+        let (done, going): (Vec<_>, Vec<_>) = self.requests.drain(..).partition(|(.., runs)| *runs > 5);
         self.requests = going;
         Ok(done
             .into_iter()
             .rev()
-            .map(|(request, _)| (request.id, request.streams.iter().map(say).collect()))
+            .map(|(id, streams, _)| (id, Ok(streams.iter().map(say).collect())))
             .collect())
     }
 
@@ -208,9 +207,15 @@ impl Generator for Dice {
     }
 }
 
-fn say(stream: &record::philox::Stream) -> Completion {
-    let digit = u32::from(b'0') + (stream.uniform(0) * 10.0) as u32;
-    Completion { ids: vec![digit], logprobs: vec![-stream.uniform(2)], stopped: true }
+fn say(stream: &Stream) -> Candidate {
+    let digit = b'0' + (stream.uniform(0) * 10.0) as u8;
+    Candidate {
+        text: char::from(digit).to_string(),
+        ids: vec![u32::from(digit)],
+        logprobs: vec![-stream.uniform(2)],
+        stopped: true,
+        ..Candidate::default()
+    }
 }
 
 pub fn settings(flags: &[&str]) -> Settings {
@@ -239,7 +244,7 @@ pub fn play(
     let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
     let run = Run {
         context: Arc::new(RunContext { settings: Arc::new(settings), external, labels }),
-        players: Box::new(|| Ok(vec![Player::Model(Box::new(Dice::default()))])),
+        generators: Box::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>])),
         lines: std::iter::from_fn(move || reader.next().transpose()),
         tasks_per_thread: limit,
     };
@@ -251,8 +256,7 @@ pub fn play(
 
 /// The lines of one type.
 pub fn of_type(output: &str, kind: &str) -> Vec<Value> {
-    let values = output.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-    values.filter(|value| value["type"] == kind).collect()
+    lines(output).into_iter().filter(|line| line["type"] == kind).collect()
 }
 
 /// The samples, in runs of the same episode, turn and agent.

@@ -1,9 +1,9 @@
-//! The one place where tests ask if the sandbox works on this machine.
+//! Decides whether tests can use the sandbox on this machine.
 //!
-//! Without user namespaces or Python it cannot work; a test that needs it then prints a notice past the
-//! harness, which hides the output of passing tests, and is skipped. If the kernel supports it and the
-//! sandbox still fails, the test fails; the kernel is asked directly, without code of the sandbox.
-//! `TROUPE_SANDBOX=required` makes every absence a failure.
+//! It cannot work without user namespaces or Python. A test that needs it is then skipped, with a notice that
+//! bypasses the harness, because the harness hides the output of passing tests. If the kernel supports the
+//! sandbox and it still fails, the test fails; the kernel is asked directly, without the sandbox's code.
+//! `TROUPE_SANDBOX=required` turns every skip into a failure.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -12,10 +12,10 @@ use std::sync::LazyLock;
 use record::failure::UNAVAILABLE;
 use sandbox::Sandbox;
 
-/// The sandbox of this process; `None`, said on stderr, where this machine cannot have one.
+/// The sandbox of this process; `None` if this machine cannot have one, with a notice on stderr.
 ///
 /// # Panics
-/// It should stand here, and does not.
+/// The sandbox should work here, but fails.
 pub fn sandbox() -> Option<&'static Sandbox> {
     let failure = match Sandbox::shared() {
         Ok(sandbox) => return Some(sandbox),
@@ -31,14 +31,14 @@ pub fn sandbox() -> Option<&'static Sandbox> {
     None
 }
 
-/// Returns true if there is a Python that the sandbox would take.
+/// Returns true if there is a suitable Python.
 pub fn has_python() -> bool {
     let question = "import sys; sys.exit(sys.version_info < (3, 9))";
     let answer = Command::new("python3").args(["-I", "-S", "-c", question]).stderr(Stdio::null()).status();
     answer.is_ok_and(|status| status.success())
 }
 
-/// What the sandbox needs and this machine lacks, by asking the kernel; `None` if nothing.
+/// What the sandbox needs and the kernel lacks, found by asking the kernel; `None` if nothing.
 static LACKING: LazyLock<Option<String>> = LazyLock::new(|| {
     if !has_python() {
         return Some("no python3 of version 3.9 or newer".to_owned());
@@ -65,7 +65,7 @@ static LACKING: LazyLock<Option<String>> = LazyLock::new(|| {
             if libc::mount(nothing, c"/".as_ptr(), nothing, private, nothing.cast()) != 0 {
                 return fail();
             }
-            // Without arguments a call that exists says that they are wrong.
+            // Called without arguments, an existing call reports that they are invalid.
             for call in [libc::SYS_mount_setattr, libc::SYS_open_tree, libc::SYS_move_mount] {
                 if libc::syscall(call, -1, 0, 0, 0, 0) < 0 && *libc::__errno_location() == libc::ENOSYS {
                     return fail();

@@ -6,10 +6,11 @@
 //! (FlashAttention-2, arXiv 2307.08691).
 
 use super::attention_blocks::{Block, Blocks, QUERIES};
+use super::attention_scratch::Operands;
 use super::products::{Gemm, ThreadScratch, exact};
 use crate::backend::{Attention, AttentionGradients, AttentionOutput, Heads, MicroBatch};
 use functional::{dot, exp, softmax, vectorized};
-use gemm::{Onto, View, ViewMut};
+use gemm::{Accumulate, View, ViewMut};
 use std::ops::Range;
 
 /// Scratch values of a thread, for trees of at most `largest` tokens: one block's operands and scores for one
@@ -26,26 +27,6 @@ struct HeadLayout {
     stride: usize,
     offset: usize,
     width: usize,
-}
-
-/// Gathered operands and scores of a block.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Scratch {
-    operands: Operands,
-    scores: Vec<f32>,
-    out: Vec<f32>,
-    d_out: Vec<f32>,
-    d_scores: Vec<f32>,
-    /// Row sums in the forward pass; log-sum-exp in the backward pass.
-    lse: Vec<f32>,
-}
-
-/// Queries, keys and values of one key head and its group of query heads, row by row.
-#[derive(Clone, Debug, Default)]
-struct Operands {
-    queries: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
 }
 
 impl Operands {
@@ -224,8 +205,8 @@ fn layouts(heads: Heads, head: usize) -> [HeadLayout; 3] {
     ]
 }
 
-/// A block and its rows of what the pass writes.
-struct Piece<'a> {
+/// A block, and its rows of the two results that the pass writes.
+struct BlockRows<'a> {
     block: &'a Block,
     out: &'a mut [f32],
     other: &'a mut [f32],
@@ -237,11 +218,11 @@ fn pieces<'a>(
     widths: [usize; 2],
     mut out: &'a mut [f32],
     mut other: &'a mut [f32],
-) -> Vec<Piece<'a>> {
+) -> Vec<BlockRows<'a>> {
     let piece = |block: &'a Block| {
         let [out, other] = [(&mut out, widths[0]), (&mut other, widths[1])]
             .map(|(rest, width)| rest.split_off_mut(..block.rows.len() * width).unwrap_or_default());
-        Piece { block, out, other }
+        BlockRows { block, out, other }
     };
     blocks.iter().map(piece).collect()
 }
@@ -250,7 +231,7 @@ fn pieces<'a>(
 pub(super) fn forward(
     gemm: &mut Gemm,
     batch: &MicroBatch,
-    (blocks, window): (&Blocks, Option<usize>),
+    blocks: &Blocks,
     op: &Attention<Vec<f32>>,
     out: &mut [f32],
     lse: &mut [f32],
@@ -260,21 +241,21 @@ pub(super) fn forward(
     // Start with the pieces that have the most keys, so that no large piece is left for the end.
     pieces.reverse();
     gemm.each(pieces, |scratch, piece| {
-        forward_block(scratch, batch, (&blocks.nodes, window), op, piece);
+        forward_block(scratch, batch, blocks, op, piece);
     });
 }
 
 fn forward_block(
     ThreadScratch { gemm, attention: scratch }: &mut ThreadScratch,
     batch: &MicroBatch,
-    (nodes, window): (&[u32], Option<usize>),
+    blocks: &Blocks,
     op: &Attention<Vec<f32>>,
-    Piece { block, out, other: lse }: Piece,
+    BlockRows { block, out, other: lse }: BlockRows,
 ) {
     let heads = op.heads;
     let (width, group) = (heads.width, heads.queries / heads.keys);
     let rows = group * block.rows.len();
-    let nodes = &nodes[block.rows.clone()];
+    let nodes = &blocks.nodes[block.rows.clone()];
     let masked = masked_keys(batch, block);
     for head in 0..heads.keys {
         let layouts = layouts(heads, head);
@@ -282,8 +263,8 @@ fn forward_block(
         let scores = resized(&mut scratch.scores, rows * block.keys);
         let head_out = resized(&mut scratch.out, rows * width);
         let (sums, head_lse) = resized(&mut scratch.lse, 2 * rows).split_at_mut(rows);
-        exact(gemm, [rows, block.keys, width], q, k.transposed(), Onto::Zero, scores, block.keys);
-        if let Some(window) = window {
+        exact(gemm, [rows, block.keys, width], q, k.transposed(), Accumulate::Zero, scores, block.keys);
+        if let Some(window) = blocks.window {
             hide(batch, window, &masked, nodes, block.keys, scores);
         }
         mask(block.keys, block.common, &masked, nodes, scores);
@@ -314,7 +295,7 @@ pub(super) fn backward(
     Contributions(contributions): &mut Contributions,
     gemm: &mut Gemm,
     batch: &MicroBatch,
-    (blocks, window): (&Blocks, Option<usize>),
+    blocks: &Blocks,
     op: &Attention<Vec<f32>>,
     output: AttentionOutput<Vec<f32>>,
     gradients: AttentionGradients<Vec<f32>>,
@@ -333,7 +314,7 @@ pub(super) fn backward(
     for wave in blocks.blocks.chunks(threads) {
         let pieces = contributions.iter_mut().zip(pieces.by_ref()).collect();
         gemm.each(pieces, |scratch, (contribution, piece)| {
-            backward_block(scratch, batch, (&blocks.nodes, window), op, &output, piece, contribution);
+            backward_block(scratch, batch, blocks, op, &output, piece, contribution);
         });
         for (block, contribution) in wave.iter().zip(contributions.iter()) {
             for (head, part) in contribution.chunks_exact(2 * block.keys * width).take(heads).enumerate() {
@@ -349,16 +330,16 @@ pub(super) fn backward(
 fn backward_block(
     ThreadScratch { gemm, attention: scratch }: &mut ThreadScratch,
     batch: &MicroBatch,
-    (nodes, window): (&[u32], Option<usize>),
+    blocks: &Blocks,
     op: &Attention<Vec<f32>>,
     output: &AttentionOutput<Vec<f32>>,
-    Piece { block, out: d_queries, .. }: Piece,
+    BlockRows { block, out: d_queries, .. }: BlockRows,
     contribution: &mut Vec<f32>,
 ) {
     let heads = op.heads;
     let (width, group) = (heads.width, heads.queries / heads.keys);
     let rows = group * block.rows.len();
-    let nodes = &nodes[block.rows.clone()];
+    let nodes = &blocks.nodes[block.rows.clone()];
     let masked = masked_keys(batch, block);
     let contribution = resized(contribution, heads.keys * 2 * block.keys * width);
     for (head, contribution) in contribution.chunks_exact_mut(2 * block.keys * width).enumerate() {
@@ -381,10 +362,10 @@ fn backward_block(
         }
         let by_key = [rows, block.keys, width];
         let by_query = [block.keys, width, rows];
-        exact(gemm, by_key, q, k.transposed(), Onto::Zero, scores, block.keys);
+        exact(gemm, by_key, q, k.transposed(), Accumulate::Zero, scores, block.keys);
         let d_o = View::new(d_head_out, width);
-        exact(gemm, by_key, d_o, v.transposed(), Onto::Zero, d_scores, block.keys);
-        if let Some(window) = window {
+        exact(gemm, by_key, d_o, v.transposed(), Accumulate::Zero, d_scores, block.keys);
+        if let Some(window) = blocks.window {
             hide(batch, window, &masked, nodes, block.keys, scores);
         }
         softmax_backward(
@@ -400,10 +381,10 @@ fn backward_block(
             d_scores,
         );
         let p = View::new(scores, block.keys).transposed();
-        exact(gemm, by_query, p, d_o, Onto::Zero, d_v, width);
+        exact(gemm, by_query, p, d_o, Accumulate::Zero, d_v, width);
         let d_s = View::new(d_scores, block.keys);
-        exact(gemm, by_query, d_s.transposed(), q, Onto::Zero, d_k, width);
-        exact(gemm, [rows, width, block.keys], d_s, k, Onto::Zero, head_out, width);
+        exact(gemm, by_query, d_s.transposed(), q, Accumulate::Zero, d_k, width);
+        exact(gemm, [rows, width, block.keys], d_s, k, Accumulate::Zero, head_out, width);
         head_lse.fill(op.scale);
         scatter_rows(0..block.rows.len(), group, queries_at, head_lse, head_out, d_queries);
     }

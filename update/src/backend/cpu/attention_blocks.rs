@@ -27,6 +27,8 @@ pub(super) struct Blocks {
     /// Node of each row, ascending.
     pub nodes: Vec<u32>,
     pub blocks: Vec<Block>,
+    /// Tokens that a query sees at most, if that hides any from it.
+    pub window: Option<usize>,
 }
 
 impl Blocks {
@@ -52,7 +54,7 @@ impl Blocks {
             blocks.push(block(batch, &nodes, start..end, window));
             start = end;
         }
-        Blocks { nodes, blocks }
+        Blocks { nodes, blocks, window }
     }
 }
 

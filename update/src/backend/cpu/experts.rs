@@ -7,7 +7,7 @@
 use super::products::{self, Gemm};
 use super::{elementwise, view};
 use crate::backend::Experts;
-use gemm::{Onto, View};
+use gemm::{Accumulate, View};
 
 /// What a router gives.
 struct Routing {
@@ -23,7 +23,7 @@ fn route(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32]) -> Routing {
     let (rows, count, hidden) = (op.rows, op.router.outputs, op.router.inputs);
     let mut probabilities = vec![0.0; rows * count];
     let router = view(op.weights, op.router).transposed();
-    exact(gemm, [rows, count, hidden], View::new(x, hidden), router, Onto::Zero, &mut probabilities);
+    exact(gemm, [rows, count, hidden], View::new(x, hidden), router, Accumulate::Zero, &mut probabilities);
     let mut taken = vec![Vec::new(); count];
     let mut totals = Vec::with_capacity(rows);
     for (row, own) in probabilities.chunks_exact_mut(count).enumerate() {
@@ -35,7 +35,7 @@ fn route(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32]) -> Routing {
 }
 
 /// `c = onto + a · b` in f32: `[m, n, k]`.
-fn exact(gemm: &mut Gemm, mnk: [usize; 3], a: View, b: View, onto: Onto, c: &mut [f32]) {
+fn exact(gemm: &mut Gemm, mnk: [usize; 3], a: View, b: View, onto: Accumulate, c: &mut [f32]) {
     products::exact(gemm.scratch(), mnk, a, b, onto, c, mnk[1]);
 }
 
@@ -61,7 +61,7 @@ fn run(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], expert: usize, taken:
         [rows, 2 * width, hidden],
         View::new(&inputs, hidden),
         weight,
-        Onto::Zero,
+        Accumulate::Zero,
         &mut gate_up,
         2 * width,
     );
@@ -69,7 +69,14 @@ fn run(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], expert: usize, taken:
     functional::swiglu(width, &gate_up, &mut gated);
     let mut outputs = vec![0.0; rows * hidden];
     let weight = view(op.weights, out_matrix).transposed();
-    gemm.linear([rows, hidden, width], View::new(&gated, width), weight, Onto::Zero, &mut outputs, hidden);
+    gemm.linear(
+        [rows, hidden, width],
+        View::new(&gated, width),
+        weight,
+        Accumulate::Zero,
+        &mut outputs,
+        hidden,
+    );
     Run { inputs, gate_up, gated, outputs }
 }
 
@@ -120,7 +127,7 @@ pub(super) fn backward(
         }
         let mut d_gated = vec![0.0; rows * width];
         let weight = view(op.weights, out_matrix);
-        gemm.linear([rows, width, hidden], by_hidden, weight, Onto::Zero, &mut d_gated, width);
+        gemm.linear([rows, width, hidden], by_hidden, weight, Accumulate::Zero, &mut d_gated, width);
         elementwise::swiglu_backward(width, &mut gate_up, &d_gated, &mut gated);
         let by_width = View::new(&gate_up, 2 * width);
         if let Some(gradients) = gradients.as_deref_mut() {
@@ -130,7 +137,7 @@ pub(super) fn backward(
         }
         let mut d_inputs = vec![0.0; rows * hidden];
         let weight = view(op.weights, in_matrix);
-        gemm.linear([rows, hidden, 2 * width], by_width, weight, Onto::Zero, &mut d_inputs, hidden);
+        gemm.linear([rows, hidden, 2 * width], by_width, weight, Accumulate::Zero, &mut d_inputs, hidden);
         for (&(row, _), d_input) in taken.iter().zip(d_inputs.chunks_exact(hidden)) {
             elementwise::add(d_input, &mut d_x[row * hidden..][..hidden]);
         }
@@ -147,10 +154,10 @@ pub(super) fn backward(
     let (by_expert, x) = (View::new(&d_logits, count), View::new(x, hidden));
     if let Some(gradients) = gradients {
         let mut gradient = vec![0.0; count * hidden];
-        exact(gemm, [count, hidden, op.rows], by_expert.transposed(), x, Onto::Zero, &mut gradient);
+        exact(gemm, [count, hidden, op.rows], by_expert.transposed(), x, Accumulate::Zero, &mut gradient);
         elementwise::add(&gradient, &mut gradients[op.router.range()]);
     }
-    exact(gemm, [op.rows, hidden, count], by_expert, view(op.weights, op.router), Onto::Result, d_x);
+    exact(gemm, [op.rows, hidden, count], by_expert, view(op.weights, op.router), Accumulate::Result, d_x);
 }
 
 /// The experts of each row and their weights.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::products::Gemm;
 use crate::backend::{LmHead, MicroBatch, ScoreGradient};
 use functional::{CHUNK, LogSumExp, LogitChunk, TILE, exp, vectorized};
-use gemm::{Onto, View};
+use gemm::{Accumulate, View};
 
 /// Rows and columns of a block of logits: 8 MiB. The split of the vocabulary does not depend on the number of rows, so a
 /// row's result does not either.
@@ -128,7 +128,7 @@ impl Tile {
     fn compute(&self, gemm: &mut Gemm, head: &LmHead<Vec<f32>>, logits: &mut [f32]) {
         let (x, w) = self.operands(head);
         let mnk = [self.nodes.len(), self.tokens.len(), head.weight.inputs];
-        gemm.linear(mnk, x, w.transposed(), Onto::Zero, logits, self.stride);
+        gemm.linear(mnk, x, w.transposed(), Accumulate::Zero, logits, self.stride);
     }
 
     /// Its loss rows, and where the target's logit is in the tile.
@@ -250,7 +250,7 @@ impl Scratch {
             }
             let ((x, w), d_logits) = (tile.operands(head), View::new(logits, tile.stride));
             let (rows, columns) = (tile.nodes.len(), tile.tokens.len());
-            let onto = if tile.tokens.start == 0 { Onto::Zero } else { Onto::Result };
+            let onto = if tile.tokens.start == 0 { Accumulate::Zero } else { Accumulate::Result };
             let d_x = &mut d_hidden[tile.nodes.start * width..];
             gemm.linear([rows, width, columns], d_logits, w, onto, d_x, width);
             if let Some(gradients) = gradients.as_deref_mut() {
@@ -260,11 +260,11 @@ impl Scratch {
                     gemm.linear_gradient(mnk, d_logits.transposed(), x, d_w);
                     continue;
                 }
-                // As with any weight, the sum over a micro-batch's nodes is added to the gradient as a whole.
+                // Like any weight's, the sum over a micro-batch's nodes is added to the gradient in one go.
                 let first = tile.nodes.start == 0;
                 self.d_head.resize(self.d_head.len().max(columns * width), 0.0);
                 let d_head = &mut self.d_head[..columns * width];
-                let onto = if first { Onto::Zero } else { Onto::Result };
+                let onto = if first { Accumulate::Zero } else { Accumulate::Result };
                 gemm.linear(mnk, d_logits.transposed(), x, onto, d_head, width);
                 if tile.nodes.end == nodes {
                     super::elementwise::add(d_head, &mut d_w[..columns * width]);

@@ -8,6 +8,7 @@
 
 mod attention;
 mod attention_blocks;
+mod attention_scratch;
 mod elementwise;
 mod experts;
 mod held_rows;
@@ -15,13 +16,14 @@ mod lm_head;
 mod prepared;
 mod products;
 mod thread_pool;
+mod variants;
 
 use super::rope::RopeCache;
 use super::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, Rows, ScoreGradient, Variants,
 };
-use gemm::{Onto, Precision, View};
+use gemm::{Accumulate, Precision, View};
 use held_rows::HeldRows;
 use policy::config::Config;
 use policy::rope::Rope;
@@ -107,7 +109,7 @@ impl Cpu {
         &mut self,
         &Linear { rows, weights, weight }: &Linear<Values>,
         x: &[f32],
-        onto: Onto,
+        onto: Accumulate,
         out: &mut [f32],
     ) {
         let mnk = [rows, weight.outputs, weight.inputs];
@@ -161,6 +163,10 @@ fn head_norm<'a>(op: &QkNormRope<'a, Values>) -> &'a [f32] {
 impl Backend for Cpu {
     type Buffer = Values;
     type Batch = Prepared;
+
+    fn variants(&mut self) -> Option<&mut dyn Variants<Buffer = Values>> {
+        Some(self)
+    }
 
     fn buffer(&mut self) -> Values {
         Values::new()
@@ -229,35 +235,12 @@ impl Backend for Cpu {
     }
 
     fn linear(&mut self, linear: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
-        let onto = residual.map_or(Onto::Zero, |residual| Onto::Other(residual));
+        let onto = residual.map_or(Accumulate::Zero, |residual| Accumulate::Other(residual));
         self.linear_onto(linear, x, onto, out);
     }
 
-    fn add_bias(&mut self, rows: usize, width: usize, weights: &Values, offset: usize, x: &mut Values) {
-        functional::add_bias(&weights[offset..offset + width], &mut x[..rows * width]);
-    }
-
-    fn bias_backward(
-        &mut self,
-        rows: usize,
-        width: usize,
-        d_out: &Values,
-        gradients: &mut Values,
-        offset: usize,
-    ) {
-        let d_bias = zeros(&mut self.vector, width);
-        elementwise::add_column_sums(&d_out[..rows * width], d_bias);
-        add_vector(d_bias, Some(gradients), offset..offset + width);
-    }
-
-    fn add(&mut self, length: usize, left: &Values, right: &Values, sum: &mut Values) {
-        for ((sum, left), right) in sum[..length].iter_mut().zip(left).zip(right) {
-            *sum = left + right;
-        }
-    }
-
     fn linear_add(&mut self, linear: &Linear<Values>, x: &Values, out: &mut Values) {
-        self.linear_onto(linear, x, Onto::Result, out);
+        self.linear_onto(linear, x, Accumulate::Result, out);
     }
 
     fn linear_backward_input(
@@ -268,7 +251,7 @@ impl Backend for Cpu {
         d_x: &mut Values,
     ) {
         let mnk = [rows, weight.inputs, weight.outputs];
-        let onto = if add { Onto::Result } else { Onto::Zero };
+        let onto = if add { Accumulate::Result } else { Accumulate::Zero };
         let (d_out, w) = (View::new(d_out, weight.outputs), view(weights, weight));
         self.gemm.linear(mnk, d_out, w, onto, d_x, weight.inputs);
     }
@@ -388,21 +371,6 @@ impl Backend for Cpu {
             Activation::Silu => elementwise::swiglu_backward(width, gate_up, d_out, out),
             Activation::Gelu => elementwise::geglu_backward(width, gate_up, d_out, out),
         });
-    }
-
-    fn experts(&mut self, op: &Experts<Values>, x: &Values, residual: &Values, out: &mut Values) {
-        experts::forward(&mut self.gemm, op, x, residual, out);
-    }
-
-    fn experts_backward(
-        &mut self,
-        op: &Experts<Values>,
-        x: &Values,
-        d_out: &Values,
-        d_x: &mut Values,
-        gradients: Option<&mut Values>,
-    ) {
-        experts::backward(&mut self.gemm, op, x, d_out, d_x, gradients.map(|values| &mut values[..]));
     }
 
     fn gather(&mut self, batch: &Prepared, width: usize, x: &Values, out: &mut Values) {

@@ -25,13 +25,13 @@ impl Prepared {
         Prepared { batch, all, scored, windowed }
     }
 
-    /// The blocks of some rows, and the window if it hides anything from them.
-    pub(super) fn blocks(&self, rows: Rows, window: Option<usize>) -> (&Blocks, Option<usize>) {
+    /// The blocks of some rows under a window.
+    pub(super) fn blocks(&self, rows: Rows, window: Option<usize>) -> &Blocks {
         match (self.windowed.iter().find(|(length, _)| Some(*length) == window), rows) {
-            (Some((_, [all, _])), Rows::All) => (all, window),
-            (Some((_, [_, scored])), Rows::Scored) => (scored, window),
-            (None, Rows::All) => (&self.all, None),
-            (None, Rows::Scored) => (&self.scored, None),
+            (Some((_, [all, _])), Rows::All) => all,
+            (Some((_, [_, scored])), Rows::Scored) => scored,
+            (None, Rows::All) => &self.all,
+            (None, Rows::Scored) => &self.scored,
         }
     }
 

@@ -1,14 +1,14 @@
 //! Matrix products on the threads of a pool.
 
-use super::attention;
+use super::attention_scratch;
 use super::thread_pool::ThreadPool;
-use gemm::{Onto, Precision, View, ViewMut};
+use gemm::{Accumulate, Precision, View, ViewMut};
 
 /// What each thread of a pool keeps for itself.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
     pub gemm: gemm::Scratch,
-    pub attention: attention::Scratch,
+    pub attention: attention_scratch::Scratch,
 }
 
 /// A pool and its products.
@@ -71,7 +71,7 @@ impl Gemm {
         mnk: [usize; 3],
         a: View,
         b: View,
-        onto: Onto,
+        onto: Accumulate,
         c: &mut [f32],
         stride: usize,
     ) {
@@ -85,7 +85,7 @@ impl Gemm {
     /// Adds `a · b` of a linear layer to a gradient, summed from zero first.
     pub(super) fn linear_gradient(&mut self, mnk: [usize; 3], a: View, b: View, gradient: &mut [f32]) {
         let (precision, c) = (self.precision, ViewMut::new(gradient, mnk[1]));
-        let products = gemm::cut(mnk, a, b, Onto::Result, c, self.threads(mnk));
+        let products = gemm::cut(mnk, a, b, Accumulate::Result, c, self.threads(mnk));
         self.each(products, |scratch, product| {
             product.add(&mut scratch.gemm, precision);
         });
@@ -103,7 +103,7 @@ pub(super) fn exact(
     mnk: [usize; 3],
     a: View,
     b: View,
-    onto: Onto,
+    onto: Accumulate,
     c: &mut [f32],
     stride: usize,
 ) {

@@ -60,7 +60,8 @@ pub(super) fn backward_input<D: Device>(
 pub(super) fn backward_weight<D: Device>(
     device: &mut D,
     rows: usize,
-    [d_out, x]: [&Values; 2],
+    d_out: &Values,
+    x: &Values,
     gradients: &Values,
     weight: Dense,
 ) -> Result<()> {

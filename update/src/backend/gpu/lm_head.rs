@@ -13,16 +13,10 @@ use record::failure::Result;
 use super::device_batch::{DeviceBatch, Table};
 use super::threads;
 use super::values::{Values, reserve};
-use super::workspace::WorkspaceSizes;
+use super::workspace::{WorkspaceSizes, logits_chunk, logits_stride};
 use crate::backend::{Dense, LmHead, RowScores, ScoreGradient};
 use crate::kernels;
 
-/// Target size of a chunk's logits and their gradient, bytes.
-const CHUNK_BYTES: usize = 1 << 30;
-/// Nodes of a chunk, at least and at most: enough for the GEMMs to run at full speed.
-const CHUNK_NODES: (usize, usize) = (64, 2048);
-/// Rows of a GEMM's tile: a chunk is whole tiles if it has one at all.
-const GEMM_TILE: usize = 128;
 /// Threads of a block, for vocabularies of at least this size.
 const THREADS: usize = 512;
 
@@ -38,30 +32,18 @@ pub(super) struct Workspace {
     rows: Option<Buffer<f32>>,
     /// With an entropy term, its weight and the entropy of each scored node.
     spreads: Option<Buffer<f32>>,
-    /// Whether `logits` still hold those of every node.
+    /// True if `logits` still holds every node's logits.
     kept: bool,
 }
 
 /// The weight of the entropy of each scored node, as it is in the gradient of its logits, and the entropy.
-fn spreads(batch: &DeviceBatch, (d_entropies, entropies): (&[f32], &[f32])) -> Vec<f32> {
+fn spreads(batch: &DeviceBatch, d_entropies: &[f32], entropies: &[f32]) -> Vec<f32> {
     let of_node = |node: usize| {
         let rows = &batch.by_node[batch.row_starts[node] as usize..batch.row_starts[node + 1] as usize];
         let weight: f32 = rows.iter().map(|&row| -d_entropies[row as usize]).sum();
         [weight, rows.first().map_or(0.0, |&row| entropies[row as usize])]
     };
     (0..batch.scored).flat_map(of_node).collect()
-}
-
-/// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
-pub(super) fn stride(vocabulary: usize) -> usize {
-    vocabulary.next_multiple_of(8)
-}
-
-/// Nodes of a chunk.
-pub(super) fn chunk(nodes: usize, vocabulary: usize) -> usize {
-    let fitting = CHUNK_BYTES / (stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
-    let whole = if fitting < GEMM_TILE { fitting } else { fitting / GEMM_TILE * GEMM_TILE };
-    whole.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
 }
 
 /// The hidden states of the scored nodes and the head's weight.
@@ -84,16 +66,16 @@ impl<'a> Inputs<'a> {
         Operand::new(self.weights.slice(self.weight.range()), self.weight.inputs)
     }
 
-    fn hidden(&self, first: usize, count: usize) -> Operand<'a> {
+    fn hidden(&self, nodes: &Range<usize>) -> Operand<'a> {
         let width = self.weight.inputs;
-        Operand::new(self.hidden.slice(first * width..(first + count) * width), width)
+        Operand::new(self.hidden.slice(nodes.start * width..nodes.end * width), width)
     }
 
-    /// Chunks of nodes: the first of each and how many.
-    fn chunks(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    /// Chunks of nodes.
+    fn chunks(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let nodes = self.batch.scored;
-        let step = chunk(nodes, self.weight.outputs);
-        (0..nodes).step_by(step).map(move |first| (first, step.min(nodes - first)))
+        let step = logits_chunk(nodes, self.weight.outputs);
+        (0..nodes).step_by(step).map(move |first| first..nodes.min(first + step))
     }
 
     fn shape(&self, nodes: usize) -> Shape {
@@ -103,7 +85,7 @@ impl<'a> Inputs<'a> {
     /// The scalars that both kernels end with.
     fn sizes(&self) -> (i32, i32, f32) {
         let vocabulary = self.weight.outputs;
-        (vocabulary as i32, stride(vocabulary) as i32, 1.0 / self.temperature)
+        (vocabulary as i32, logits_stride(vocabulary) as i32, 1.0 / self.temperature)
     }
 }
 
@@ -112,13 +94,14 @@ fn logits<'b, D: Device>(
     device: &mut D,
     buffer: &'b mut Option<Buffer<f32>>,
     inputs: Inputs,
-    (first, count): (usize, usize),
+    nodes: &Range<usize>,
 ) -> Result<&'b Buffer<f32>> {
+    let count = nodes.len();
     let (vocabulary, width) = (inputs.weight.outputs, inputs.weight.inputs);
-    let stride = stride(vocabulary);
+    let stride = logits_stride(vocabulary);
     let logits = reserve(device, buffer, count * stride)?;
     let (out, weight) = (Operand::new(logits, stride), inputs.weight().transposed());
-    device.gemm(&Gemm::new(inputs.hidden(first, count), weight, out, [count, vocabulary, width]))?;
+    device.gemm(&Gemm::new(inputs.hidden(nodes), weight, out, [count, vocabulary, width]))?;
     Ok(logits)
 }
 
@@ -145,7 +128,7 @@ impl Workspace {
         }
         self.kept = inputs.chunks().count() == 1;
         for chunk in inputs.chunks() {
-            self.score_chunk(device, inputs, chunk)?;
+            self.score_chunk(device, inputs, &chunk)?;
         }
         self.read_scores(device, inputs.batch, 0..inputs.batch.rows, RowScores { logprobs, entropies })
     }
@@ -163,8 +146,8 @@ impl Workspace {
         if batch.rows == 0 {
             return Ok(());
         }
-        if let Some(entropies) = entropies {
-            let spreads = spreads(batch, entropies);
+        if let Some((d_entropies, entropies)) = entropies {
+            let spreads = spreads(batch, d_entropies, entropies);
             let to = reserve(device, &mut self.spreads, spreads.len())?;
             device.upload(&spreads, to.slice(..spreads.len()))?;
         }
@@ -174,9 +157,9 @@ impl Workspace {
         let kept = std::mem::take(&mut self.kept);
         for chunk in inputs.chunks() {
             if !kept {
-                logits(device, &mut self.logits, inputs, chunk)?;
+                logits(device, &mut self.logits, inputs, &chunk)?;
             }
-            self.chunk_backward(device, inputs, chunk, d_hidden, (gradients, entropies.is_some()))?;
+            self.chunk_backward(device, inputs, &chunk, d_hidden, gradients, entropies.is_some())?;
         }
         Ok(())
     }
@@ -197,9 +180,9 @@ impl Workspace {
             return Ok(false);
         }
         self.kept = false;
-        for (first, count) in inputs.chunks() {
-            self.score_chunk(device, inputs, (first, count))?;
-            let range = batch.row_starts[first] as usize..batch.row_starts[first + count] as usize;
+        for nodes in inputs.chunks() {
+            self.score_chunk(device, inputs, &nodes)?;
+            let range = batch.row_starts[nodes.start] as usize..batch.row_starts[nodes.end] as usize;
             let scores = RowScores { logprobs: &mut *logprobs, entropies: &mut *entropies };
             self.read_scores(device, batch, range.clone(), scores)?;
             let d_logprobs: Vec<f32> = batch.by_node[range.clone()]
@@ -208,35 +191,30 @@ impl Workspace {
                 .collect();
             let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
             device.upload(&d_logprobs, rows.slice(range))?;
-            self.chunk_backward(device, inputs, (first, count), d_hidden, (gradients, false))?;
+            self.chunk_backward(device, inputs, &nodes, d_hidden, gradients, false)?;
         }
         Ok(true)
     }
 
     /// Logits, log-probabilities and entropies of a chunk of nodes.
-    fn score_chunk<D: Device>(
-        &mut self,
-        device: &mut D,
-        inputs: Inputs,
-        (first, count): (usize, usize),
-    ) -> Result<()> {
+    fn score_chunk<D: Device>(&mut self, device: &mut D, inputs: Inputs, nodes: &Range<usize>) -> Result<()> {
         let batch = inputs.batch;
         let lse = reserve(device, &mut self.lse, batch.scored)?;
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
         let (vocabulary, stride, scale) = inputs.sizes();
-        let logits = logits(device, &mut self.logits, inputs, (first, count))?;
+        let logits = logits(device, &mut self.logits, inputs, nodes)?;
         let arguments = [
             rows.slice(..batch.rows).into(),
             rows.slice(batch.rows..).into(),
-            lse.slice(first..first + count).into(),
+            lse.slice(nodes.clone()).into(),
             logits.into(),
-            batch.table(Table::RowStarts)?.slice(first..=first + count).into(),
+            batch.table(Table::RowStarts)?.slice(nodes.start..=nodes.end).into(),
             batch.table(Table::Targets)?.into(),
             vocabulary.into(),
             stride.into(),
             scale.into(),
         ];
-        device.launch(&kernels::SCORE_ROWS, inputs.shape(count), &arguments)
+        device.launch(&kernels::SCORE_ROWS, inputs.shape(nodes.len()), &arguments)
     }
 
     /// Waits for the scores of some rows, which are by node on the device.
@@ -263,10 +241,12 @@ impl Workspace {
         &mut self,
         device: &mut D,
         inputs: Inputs,
-        (first, count): (usize, usize),
+        nodes: &Range<usize>,
         d_hidden: Slice<f32>,
-        (gradients, spreads): (Option<Slice<f32>>, bool),
+        gradients: Option<Slice<f32>>,
+        spreads: bool,
     ) -> Result<()> {
+        let count = nodes.len();
         let (batch, weight) = (inputs.batch, inputs.weight);
         let lse = reserve(device, &mut self.lse, batch.scored)?;
         let rows = reserve(device, &mut self.rows, 2 * batch.rows)?;
@@ -275,28 +255,28 @@ impl Workspace {
         let logits = reserve(device, &mut self.logits, count * step)?;
         let d_logits = reserve(device, &mut self.d_logits, count * step)?;
         let (starts, residues) =
-            (batch.table(Table::RowStarts)?.slice(first..=first + count), rows.slice(batch.rows..));
+            (batch.table(Table::RowStarts)?.slice(nodes.start..=nodes.end), rows.slice(batch.rows..));
         let arguments = [
             d_logits.into(),
             residues.into(),
             logits.into(),
-            lse.slice(first..first + count).into(),
+            lse.slice(nodes.clone()).into(),
             rows.slice(..batch.rows).into(),
             starts.into(),
             batch.table(Table::Targets)?.into(),
             // Read only with an entropy term.
             match (&self.spreads, spreads) {
-                (Some(spreads), true) => spreads.slice(2 * first..2 * (first + count)).into(),
-                _ => lse.slice(first..first + count).into(),
+                (Some(spreads), true) => spreads.slice(2 * nodes.start..2 * nodes.end).into(),
+                _ => lse.slice(nodes.clone()).into(),
             },
             i32::from(spreads).into(),
             vocabulary.into(),
             stride.into(),
             scale.into(),
         ];
-        device.launch(&kernels::SCORE_ROWS_BACKWARD, inputs.shape(count), &arguments)?;
+        device.launch(&kernels::SCORE_ROWS_BACKWARD, inputs.shape(nodes.len()), &arguments)?;
         let d_logits = Operand::new(d_logits, step);
-        let out = d_hidden.slice(first * weight.inputs..(first + count) * weight.inputs);
+        let out = d_hidden.slice(nodes.start * weight.inputs..nodes.end * weight.inputs);
         let extent = [count, weight.inputs, weight.outputs];
         device.gemm(&Gemm::new(d_logits, inputs.weight(), Operand::new(out, weight.inputs), extent))?;
         let arguments = [
@@ -312,21 +292,7 @@ impl Workspace {
         let Some(gradients) = gradients else { return Ok(()) };
         let out = Operand::new(gradients.slice(weight.range()), weight.inputs);
         let extent = [weight.outputs, weight.inputs, count];
-        let product = Gemm::new(d_logits.transposed(), inputs.hidden(first, count), out, extent);
+        let product = Gemm::new(d_logits.transposed(), inputs.hidden(nodes), out, extent);
         device.gemm(&product.adding(true))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_chunk_is_whole_tiles_of_a_gemm() {
-        // Qwen3's vocabulary: 1,177 nodes would fit.
-        assert_eq!(chunk(32_768, 151_936), 1_152);
-        assert_eq!(chunk(32_768, 32_000), 2_048);
-        assert_eq!(chunk(700, 151_936), 700, "no more than there are");
-        assert_eq!(chunk(32_768, 1 << 21), 85, "less than a tile fits");
     }
 }

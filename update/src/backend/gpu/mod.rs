@@ -21,11 +21,12 @@ use policy::config::Config;
 use record::failure::{Failure, Result};
 
 use super::{
-    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Experts, Linear,
-    LmHead, MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient,
+    Activation, Attention, AttentionGradients, AttentionOutput, Backend, Dense, Embedding, Linear, LmHead,
+    MicroBatch, QkNormRope, RmsNorm, RowScores, Rows, ScoreGradient,
 };
 use crate::kernels;
 use device_batch::{DeviceBatch, Table};
+use qk_norm_rope::ProjectionGradient;
 
 pub use values::Values;
 pub(crate) use values::reserve;
@@ -117,11 +118,6 @@ impl<D: Device> Gpu<D> {
         self.attempt(|gpu| from.read(&mut gpu.device, to));
     }
 
-    /// Fails: [`unsupported`] refuses decoders that need this.
-    fn refuse(&mut self, what: &str) {
-        self.attempt(|_| Err(Failure::work(format!("device: {what} is not implemented"))));
-    }
-
     /// Does `work` unless something failed before.
     fn attempt(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) {
         if self.failure.is_none()
@@ -159,7 +155,7 @@ pub(crate) fn unsupported(config: &Config) -> Option<String> {
         ("intermediate size", config.intermediate_size),
         ("head size", head),
     ];
-    if let Some(what) = config.unsupported_on_devices() {
+    if let Some(what) = policy::graph::unsupported_on_devices(config) {
         return Some(format!("{} has {what}", config.family));
     }
     match widths.iter().find(|(_, width)| !width.is_multiple_of(8)) {
@@ -264,7 +260,7 @@ impl<D: Device> Backend for Gpu<D> {
             let RmsNorm { rows, width, offset, .. } = *norm;
             let parts = rms_norm::backward_blocks(rows, width);
             let partials = reserve(&mut gpu.device, &mut gpu.partials, parts * width)?;
-            rms_norm::backward(&mut gpu.device, norm, [d_out, d_x], partials)?;
+            rms_norm::backward(&mut gpu.device, norm, d_out, d_x, partials)?;
             match gradients {
                 Some(gradients) => {
                     gpu.add_partials(parts, width, gradients.single()?.slice(offset..offset + width))
@@ -272,18 +268,6 @@ impl<D: Device> Backend for Gpu<D> {
                 None => Ok(()),
             }
         });
-    }
-
-    fn add_bias(&mut self, _: usize, _: usize, _: &Values, _: usize, _: &mut Values) {
-        self.refuse("a bias after a projection");
-    }
-
-    fn bias_backward(&mut self, _: usize, _: usize, _: &Values, _: &mut Values, _: usize) {
-        self.refuse("a bias after a projection");
-    }
-
-    fn add(&mut self, _: usize, _: &Values, _: &Values, _: &mut Values) {
-        self.refuse("a norm before the residual sum");
     }
 
     fn linear(&mut self, op: &Linear<Values>, x: &Values, residual: Option<&Values>, out: &mut Values) {
@@ -306,7 +290,7 @@ impl<D: Device> Backend for Gpu<D> {
         gradients: &mut Values,
         weight: Dense,
     ) {
-        self.attempt(|gpu| linear::backward_weight(&mut gpu.device, rows, [d_out, x], gradients, weight));
+        self.attempt(|gpu| linear::backward_weight(&mut gpu.device, rows, d_out, x, gradients, weight));
     }
 
     fn qk_norm_rope(
@@ -332,7 +316,8 @@ impl<D: Device> Backend for Gpu<D> {
             let rows = batch.count(op.rows);
             let parts = qk_norm_rope::backward_blocks(rows, op.heads);
             let partials = reserve(&mut gpu.device, &mut gpu.partials, parts * op.width)?;
-            gpu.rope.backward(&mut gpu.device, batch, op, [projection, d_out, d_projection], partials)?;
+            let values = ProjectionGradient { projection, d_out, d_projection };
+            gpu.rope.backward(&mut gpu.device, batch, op, values, partials)?;
             let Some(gradients) = gradients else { return Ok(()) };
             let gradients = gradients.single()?;
             if let Some(offset) = op.norm {
@@ -387,21 +372,6 @@ impl<D: Device> Backend for Gpu<D> {
             let shape = Shape::rows(rows as u32, threads(width / 4));
             launch(&mut gpu.device, &kernels::SWIGLU_BACKWARD, shape, &arguments)
         });
-    }
-
-    fn experts(&mut self, _: &Experts<Values>, _: &Values, _: &Values, _: &mut Values) {
-        self.refuse("a layer of experts");
-    }
-
-    fn experts_backward(
-        &mut self,
-        _: &Experts<Values>,
-        _: &Values,
-        _: &Values,
-        _: &mut Values,
-        _: Option<&mut Values>,
-    ) {
-        self.refuse("a layer of experts");
     }
 
     fn gather(&mut self, batch: &DeviceBatch, width: usize, x: &Values, out: &mut Values) {

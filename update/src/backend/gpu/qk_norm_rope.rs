@@ -40,6 +40,15 @@ pub(super) fn backward_blocks(rows: usize, heads: usize) -> usize {
     (rows * heads).div_ceil(WARPS).min(MAX_BLOCKS)
 }
 
+/// A projection, the gradient of its heads after norm and rotation, and the gradient of the projection.
+#[derive(Clone, Copy)]
+pub(super) struct ProjectionGradient<'a> {
+    pub projection: &'a Values,
+    pub d_out: &'a Values,
+    /// Written.
+    pub d_projection: &'a Values,
+}
+
 impl DeviceRopeCache {
     pub(super) fn new(inverse_frequencies: &[f32]) -> DeviceRopeCache {
         let host = RopeCache::new(inverse_frequencies);
@@ -111,9 +120,10 @@ impl DeviceRopeCache {
         device: &mut D,
         batch: &DeviceBatch,
         op: &QkNormRope<Values>,
-        [projection, d_out, d_projection]: [&Values; 3],
+        values: ProjectionGradient,
         partials: &Buffer<f32>,
     ) -> Result<()> {
+        let ProjectionGradient { projection, d_out, d_projection } = values;
         let mut arguments: Vec<Argument> = vec![
             d_projection.half()?.into(),
             partials.into(),

@@ -45,7 +45,8 @@ pub(super) fn forward<D: Device>(device: &mut D, norm: &RmsNorm<Values>, out: &V
 pub(super) fn backward<D: Device>(
     device: &mut D,
     norm: &RmsNorm<Values>,
-    [d_out, d_x]: [&Values; 2],
+    d_out: &Values,
+    d_x: &Values,
     partials: &Buffer<f32>,
 ) -> Result<()> {
     let RmsNorm { rows, width, .. } = *norm;

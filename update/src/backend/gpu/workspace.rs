@@ -1,9 +1,28 @@
 //! Sizes of the GPU backend's workspace for the largest micro-batch it will see, so that memory can be planned before
 //! anything is allocated.
 
+use half::bf16;
 use policy::config::Config;
 
-use super::{COLUMN_PARTIALS, device_batch, lm_head, qk_norm_rope, rms_norm};
+use super::{COLUMN_PARTIALS, device_batch, qk_norm_rope, rms_norm};
+
+/// Target size of a chunk's logits and their gradient, bytes.
+const CHUNK_BYTES: usize = 1 << 30;
+/// Nodes of a chunk, at least and at most: enough for the GEMMs to run at full speed.
+const CHUNK_NODES: (usize, usize) = (64, 2048);
+/// Rows of a GEMM's tile: a chunk is whole tiles if it has one at all.
+const GEMM_TILE: usize = 128;
+/// Values from one row of logits to the next: rows begin at multiples of 16 bytes for both types.
+pub(super) fn logits_stride(vocabulary: usize) -> usize {
+    vocabulary.next_multiple_of(8)
+}
+
+/// Nodes of a chunk of logits.
+pub(super) fn logits_chunk(nodes: usize, vocabulary: usize) -> usize {
+    let fitting = CHUNK_BYTES / (logits_stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
+    let whole = if fitting < GEMM_TILE { fitting } else { fitting / GEMM_TILE * GEMM_TILE };
+    whole.clamp(CHUNK_NODES.0, CHUNK_NODES.1).min(nodes).max(1)
+}
 
 /// The largest micro-batch of a decoder.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +69,7 @@ impl WorkspaceSizes {
         let head_norms = qk_norm_rope::backward_blocks(tokens, queries.max(keys)) * width;
         let widest = queries.max(2 * keys) * width;
         let columns = if config.attention_bias { tokens.min(COLUMN_PARTIALS) * widest } else { 0 };
-        let logits = lm_head::chunk(tokens, config.vocab_size) * lm_head::stride(config.vocab_size);
+        let logits = logits_chunk(tokens, config.vocab_size) * logits_stride(config.vocab_size);
         let backward = |length: usize| if max.backward { length } else { 0 };
         WorkspaceSizes {
             integers: device_batch::integers(tokens, max.rows.max(1)),
@@ -71,5 +90,19 @@ impl WorkspaceSizes {
         let logits = [single(self.logits), single(self.d_logits) / 2];
         let some = |bytes: &u64| *bytes > 0;
         (logits.into_iter().filter(some).collect(), others.map(single).into_iter().filter(some).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_whole_tiles_of_a_gemm() {
+        // Qwen3's vocabulary: 1,177 nodes would fit.
+        assert_eq!(logits_chunk(32_768, 151_936), 1_152);
+        assert_eq!(logits_chunk(32_768, 32_000), 2_048);
+        assert_eq!(logits_chunk(700, 151_936), 700, "no more than there are");
+        assert_eq!(logits_chunk(32_768, 1 << 21), 85, "less than a tile fits");
     }
 }

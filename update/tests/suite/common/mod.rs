@@ -2,23 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use policy::directory::Policy;
 use policy::weights::{ElementType, Weights};
 use serde_json::Value;
 use tempfile::TempDir;
+pub use troupe_tests::golden;
+use troupe_tests::program::{lines, run_on, start, texts};
 
 /// The golden checkpoint that most tests train.
 pub const GOLDEN: &str = "qwen3-2-1-tied";
-
-/// The folder of a golden checkpoint; `TROUPE_GOLDEN` names another place for all, on a machine without the sources.
-pub fn golden(name: &str) -> PathBuf {
-    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
-    std::env::var_os("TROUPE_GOLDEN").map_or_else(here, PathBuf::from).join(name)
-}
 
 /// The program; `TROUPE_TEST_PROGRAMS` names another folder of programs.
 pub fn program() -> PathBuf {
@@ -37,7 +32,7 @@ pub struct Outcome {
 impl Outcome {
     /// The lines of stdout.
     pub fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        lines(&self.stdout)
     }
 
     /// The lines of one type.
@@ -108,29 +103,20 @@ impl Place {
 
     /// `update` with these arguments alone.
     pub fn run(&self, arguments: &str, input: &str) -> Outcome {
-        let mut child = self.spawn(arguments);
-        let mut stdin = child.stdin.take().unwrap();
-        // A refused call may not read its input.
-        let _ = stdin.write_all(input.as_bytes());
-        drop(stdin);
-        let output = child.wait_with_output().unwrap();
-        Outcome {
-            code: output.status.code().unwrap_or(-1),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+        let output = run_on(&mut self.command(arguments), input);
+        let (code, stdout, stderr) = texts(&output);
+        Outcome { code: code.unwrap_or(-1), stdout, stderr }
     }
 
     /// `update`, waiting for its input.
     pub fn spawn(&self, arguments: &str) -> std::process::Child {
-        Command::new(program())
-            .args(arguments.split_whitespace())
-            .current_dir(self.folder.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
+        start(&mut self.command(arguments))
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut update = Command::new(program());
+        update.args(arguments.split_whitespace()).current_dir(self.folder.path());
+        update
     }
 }
 

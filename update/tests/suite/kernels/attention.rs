@@ -145,7 +145,7 @@ fn attention_of_narrow_heads() {
 #[test]
 fn attention_of_wide_heads() {
     attention_of(64, 2, 2, batches(50));
-    attention_on(128, 2, 1, batches(50).split_off(1), Any::without_own_kernels);
+    attention_on(128, 2, 1, batches(50).split_off(1), Any::without_architecture_kernels);
     attention_of(80, 1, 1, batches(50).split_off(2));
     attention_of(256, 2, 1, batches(50).split_off(1));
 }

@@ -1,7 +1,7 @@
 //! A formula as a tree, with its value: an exact fraction if possible, otherwise an f64.
 //!
 //! Exact values are bounded in size, so that a tower of powers costs nothing. A value beyond the bound has no
-//! exact form, and a value that overflows f64 has no value at all.
+//! exact form, and a value that overflows f64 has no value.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
 
-/// Most bits of an exact value's numerator and denominator.
+/// Most bits of an exact value's numerator or denominator.
 const MOST_BITS: u64 = 16_384;
 /// The greatest number whose factorial is computed.
 const MOST_FACTORIAL: u32 = 1000;
 
-/// What an [`Expression::Apply`] does with its parts. Angles are in radians, logarithms natural.
+/// The operator of an [`Expression::Apply`]. Angles are in radians, logarithms are natural.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// Sum of any number of parts.
@@ -36,7 +36,7 @@ pub enum Operator {
 /// A formula.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expression {
-    /// A number; whether it was written as a decimal, which a person may have rounded.
+    /// A number, and true if it was written as a decimal, which may be rounded.
     Number(BigRational, bool),
     /// π, e or infinity.
     Constant(f64),
@@ -49,8 +49,8 @@ pub enum Expression {
 /// Values of variables.
 pub type Assignment = [(String, BigRational)];
 
-/// Test point number `point` for the variables `names`: fractions that no textbook formula was made for, positive in
-/// the first points and partly negative in later ones.
+/// Test point number `point` for the variables `names`: fractions unlikely in any textbook formula, positive
+/// in the first points and partly negative in later ones.
 pub fn test_point(names: &BTreeSet<String>, point: u32) -> Vec<(String, BigRational)> {
     let value = |index: i64| {
         let (top, bottom) =
@@ -105,8 +105,8 @@ impl Expression {
         matches!(self, Expression::Number(_, true)) || self.parts().iter().any(Expression::is_rounded)
     }
 
-    /// Returns true if it comes to a number and is not written as one: as digits, a reduced fraction or a mixed number, perhaps with
-    /// a minus sign. `2√3` and `x + 1` come to none.
+    /// Returns true if its value is a number, but it is not written as one: as digits, a reduced fraction or
+    /// a mixed number, optionally with a minus sign. `2√3` and `x + 1` have no such value.
     pub fn is_unfinished(&self) -> bool {
         let Expression::Apply(operator, parts) = self else { return false };
         let one = BigRational::one();
@@ -123,7 +123,7 @@ impl Expression {
             {
                 other.is_unfinished()
             }
-            // By way of an irrational number, too: `e^0`.
+            // The value may be rational although parts are not: `e^0`.
             _ => {
                 let whole = |value: f64| (value - value.round()).abs() <= 1e-9;
                 self.exact(&[]).is_some() || self.value(&[]).is_some_and(whole)
@@ -192,14 +192,14 @@ fn bounded(value: BigRational) -> Option<BigRational> {
     Some(value).filter(|value| value.numer().bits() <= MOST_BITS && value.denom().bits() <= MOST_BITS)
 }
 
-/// A power, with the real root where the base is negative and the degree odd.
+/// A power; for a negative base and an odd degree, the real root.
 fn real_power(base: f64, exponent: f64) -> f64 {
     let degree = 1.0 / exponent;
     let odd = (degree - degree.round()).abs() <= 1e-12 && degree.round() % 2.0 != 0.0;
     if odd { base.abs().powf(exponent).copysign(base) } else { base.powf(exponent) }
 }
 
-/// A power that is a fraction.
+/// A power with a rational value.
 fn power(base: &BigRational, exponent: &BigRational) -> Option<BigRational> {
     let degree = exponent.denom().to_u32().filter(|degree| *degree <= 64)?;
     let times = exponent.numer().to_i32().filter(|times| times.unsigned_abs() <= 10_000)?;
@@ -211,7 +211,7 @@ fn power(base: &BigRational, exponent: &BigRational) -> Option<BigRational> {
     Some(Pow::pow(base, times))
 }
 
-/// The whole number whose power is `value`, if there is one.
+/// The integer whose power is `value`, if there is one.
 fn root(value: &BigInt, degree: u32) -> Option<BigInt> {
     if value.is_negative() && degree.is_multiple_of(2) {
         return None;
@@ -283,7 +283,7 @@ mod tests {
             "2^{8000} 2^{8000} 2^{8000}",
             "2^{-8000} 2^{-8000} 2^{-8000}",
         ] {
-            // A product of numbers needs its sign.
+            // Juxtaposed numbers must not be read as a product.
             assert_eq!(exact(&text.replace(' ', "*")), None, "{text}");
         }
     }

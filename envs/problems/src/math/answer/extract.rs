@@ -1,21 +1,20 @@
-//! Finds the answer in a solution, where a reader would.
+//! Finds the answer in a solution, as a reader would.
 //!
-//! The last `\boxed{…}` with balanced braces decides; without one, the last `####` that something follows, on
-//! its line or the next; then the last "answer is" or "answer:". A single short line that is mathematics from
-//! beginning to end is an answer as well. The last number in prose is not, because the text does not call it
-//! the answer.
+//! The last `\boxed{…}` with balanced braces decides. Without one, the last `####` followed by text on its
+//! line or the next; then the last "answer is" or "answer:". A single short line of pure mathematics is an
+//! answer as well. The last number in prose is not, because the text does not call it the answer.
 
 use super::parse::Answer;
 use super::spelling;
 use super::spelling::undecorated as plain;
 
-/// The answer in `text`, as written; `None` also if it is nothing but decoration.
+/// The answer in `text`, as written; `None` if it is missing or only decoration.
 pub fn answer(text: &str) -> Option<String> {
     let found = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).or_else(|| bare(text));
     found.filter(|answer| Answer::read(answer).is_some())
 }
 
-/// The answer to a request for a calculation. Like [`answer`], but a line with equations means the result of
+/// The answer to a request for a calculation. Like [`answer`], but a line of equations means the result of
 /// the last one, and an unfinished calculation is no answer, because it may just repeat the question.
 pub fn calculation(text: &str) -> Option<String> {
     let done = |answer: &String| {
@@ -25,9 +24,9 @@ pub fn calculation(text: &str) -> Option<String> {
     stated.or_else(|| result(text).filter(done)).or_else(|| bare(text).filter(done))
 }
 
-/// Returns true if an operator stands behind a number: also in what says its result after an `=`, or has none.
+/// Returns true if an operator follows a number, also in an answer that gives its result after an `=`.
 fn has_operator(answer: &str) -> bool {
-    // A degree sign is no exponent.
+    // A degree sign is not an exponent.
     let signs: Vec<char> = spelling::plain(answer).chars().filter(|sign| !sign.is_whitespace()).collect();
     let operator = |pair: &[char]| {
         (pair[0].is_ascii_digit() || pair[0] == ')')
@@ -36,7 +35,7 @@ fn has_operator(answer: &str) -> bool {
     signs.windows(2).any(operator) || ["\\times", "\\cdot", "\\div"].iter().any(|name| answer.contains(name))
 }
 
-/// What the last line with an equation comes to: the number after its last `=`.
+/// The result of the last line with an equation: the number after its last `=`.
 fn result(text: &str) -> Option<String> {
     let line = text.lines().rev().find(|line| line.contains('='))?;
     let after = plain(line.rsplit('=').next()?).trim_start_matches(['$', ' ']);
@@ -46,7 +45,7 @@ fn result(text: &str) -> Option<String> {
     is_mathematics(number).then(|| number.to_owned())
 }
 
-/// The content of the last box that is not empty.
+/// The content of the last non-empty box.
 fn boxed(text: &str) -> Option<String> {
     ends(text, &["\\boxed", "\\fbox"]).into_iter().rev().find_map(|at| {
         let rest = text[at..].trim_start();
@@ -58,7 +57,7 @@ fn boxed(text: &str) -> Option<String> {
     })
 }
 
-/// Where `phrases` end in `text`, in order.
+/// The positions in `text` where `phrases` end, in order.
 fn ends(text: &str, phrases: &[&str]) -> Vec<usize> {
     let ends =
         |phrase: &&str| text.match_indices(*phrase).map(|(at, found)| at + found.len()).collect::<Vec<_>>();
@@ -67,7 +66,7 @@ fn ends(text: &str, phrases: &[&str]) -> Vec<usize> {
     ends
 }
 
-/// The first line after the last `####`, if it is an answer and not prose.
+/// The first line after the last `####`, if it is an answer rather than prose.
 fn marked(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.split("####").collect();
     parts[1..].iter().rev().find_map(|part| {
@@ -80,7 +79,7 @@ fn marked(text: &str) -> Option<String> {
 /// "Answer".
 fn announced(text: &str) -> Option<String> {
     let lower = text.to_lowercase();
-    // Outside of ASCII lower case may have another length, and then other offsets.
+    // Outside ASCII, lower case may have a different length and so shift offsets.
     if lower.len() != text.len() {
         return None;
     }
@@ -96,7 +95,7 @@ fn announced(text: &str) -> Option<String> {
     })
 }
 
-/// Returns true if the line that says "answer" up to `end` says no more.
+/// Returns true if the line with "answer" up to `end` contains nothing else.
 fn is_heading(lower: &str, end: usize) -> bool {
     let begin = lower[..end].rfind('\n').map_or(0, |at| at + 1);
     let line = lower[begin..].lines().next().unwrap_or_default();
@@ -105,14 +104,14 @@ fn is_heading(lower: &str, end: usize) -> bool {
     matches!(words, "answer" | "final answer" | "the answer" | "the final answer")
 }
 
-/// A text that is an answer and nothing else.
+/// The text, if it is nothing but an answer.
 fn bare(text: &str) -> Option<String> {
     let mut lines = text.lines().map(plain).filter(|line| !line.is_empty() && !is_fence(line));
     let line = lines.next()?;
     (lines.next().is_none() && line.len() <= 64 && is_mathematics(line)).then(|| line.to_owned())
 }
 
-/// Returns true if `line`, which is [`plain`], only says in which language a block is.
+/// Returns true if `line`, in [`plain`] spelling, only names a block's language.
 fn is_fence(line: &str) -> bool {
     matches!(line, "json" | "text" | "latex")
 }
@@ -163,7 +162,7 @@ mod tests {
             "6 × 7",
             "$6 \\times 7$",
             "(40) + 2",
-            // 42 in each, by signs that a list of operators between digits does not know.
+            // All mean 42; some operators are in notations that a naive search misses.
             "$27$ + $15$",
             "{27}+{15}",
             "[27]+[15]",
@@ -256,7 +255,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is found is an answer, and a text without any digit never answers with a number.
+        /// Every extracted answer can be extracted again, and a text without digits never gives a number.
         #[test]
         fn what_is_found_is_an_answer(text in "(\\\\boxed|\\{|\\}|####|answer is|Answer:|\n| |x|=|\\.|\\$|é|İ|word){0,24}") {
             if let Some(found) = answer(&text) {

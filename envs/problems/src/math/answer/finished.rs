@@ -1,18 +1,18 @@
-//! Decides if an answer is worked out as far as its reference, so that repeating the problem does not answer
-//! it.
+//! Decides whether an answer is worked out as far as its reference, so that repeating the
+//! problem is not an answer.
 //!
-//! An answer may leave to do what the reference leaves to do, and nothing else:
-//! - A number is written as digits, as a fraction of whole numbers that does not come out even, as a mixed
+//! An answer may leave undone only what the reference leaves undone:
+//! - A number must be written as digits, as a fraction of integers that does not divide evenly, as a mixed
 //!   number, in percent or in powers of ten (`1.5 \times 10^3`).
-//! - A radical is simplified: whole numbers without a power under the root, no like terms, no product of
-//!   roots.
-//! - A formula is multiplied out if the reference is. It has no like terms, and no variable or division by a
-//!   variable that the reference lacks. If the problem says "factor", it has the same number of factors as
-//!   the reference.
+//! - A radical must be simplified: integers without a power under the root, no like
+//!   terms, no product of roots.
+//! - A formula must be expanded if the reference is. It has no like terms, and no variable or
+//!   division by a variable that the reference lacks. If the problem says "factor", it has as many
+//!   factors as the reference.
 //! - A part of the problem is an answer only if the reference is written in that form.
 //!
 //! Left out: partial reductions (`42/72` for `7/12`, unless the problem says "simplify" or "lowest terms"),
-//! and rewriting that leaves no trace in the form, as of logarithms or of trigonometric identities.
+//! and rewriting that leaves no trace in the form, as of logarithms or trigonometric identities.
 
 use std::collections::BTreeSet;
 
@@ -25,10 +25,10 @@ use super::expression::{Expression, Operator, test_point};
 use super::formula::MATHEMATICS;
 use super::token::{Spaced, Token, tokens};
 
-/// A step that is left to do.
+/// A remaining step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Work {
-    /// Numbers to calculate with, or a value to look up: `17*23`, `\sin 30^\circ`, `8!`.
+    /// Numbers to calculate, or a value to look up: `17*23`, `\sin 30^\circ`, `8!`.
     Arithmetic,
     /// Terms to add up: `2x + 3x`, `\sqrt{50} + \sqrt{18}`.
     LikeTerms,
@@ -49,7 +49,8 @@ pub struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// Returns true if `said`, which means the same as the reference and was read as the first answer, is worked out as far.
+    /// Returns true if `said` is worked out as far as the reference. It must have the same meaning;
+    /// `answers` are both, parsed.
     pub fn is_finished(&self, said: &str, answers: (&Answer, &Answer)) -> bool {
         answers.0 == answers.1 || self.is_worked_out(answers) && !self.is_given_back(said, answers.0)
     }
@@ -102,7 +103,8 @@ impl Question<'_> {
         words.iter().any(|word| problem.contains(word))
     }
 
-    /// Returns true if the answer's numbers and signs stand in the problem, one after the other, and are not the reference's.
+    /// Returns true if the answer's numbers and signs occur in the problem consecutively, and
+    /// are not the reference's.
     fn is_given_back(&self, said: &str, answer: &Answer) -> bool {
         // An inequality for an interval.
         if let Answer::Named(_, set) = answer
@@ -112,7 +114,7 @@ impl Question<'_> {
             return bare(said) != bare(self.reference) && bare(self.problem).contains(&bare(said));
         }
         let Some(formula) = answer.formula() else { return false };
-        // A whole number is no question, however the reference is written.
+        // An integer is an answer in any case, even if the reference is written differently.
         let is_whole = matches!(formula, Expression::Number(value, false) if value.is_integer());
         if is_whole && !matches!(answer, Answer::Equation(..) | Answer::Percent(_)) {
             return false;
@@ -123,7 +125,7 @@ impl Question<'_> {
             false => skeleton(text.rsplit(['=', '∈', '≈']).next().unwrap_or(text)),
         };
         let said = core(said);
-        // What cannot be a token separates.
+        // Characters that cannot be part of a token separate tokens.
         let problem: Vec<Token> = self
             .problem
             .split(['$', '?', '\n', '"', '\'', '#', '&', '<', '>'])
@@ -136,7 +138,8 @@ impl Question<'_> {
     }
 }
 
-/// The numbers, letters, functions and signs of a text, without brackets, units, and what tells `\frac{1}{2}` from `1/2`.
+/// The numbers, letters, functions and signs of a text, without brackets, units, and the difference between
+/// `\frac{1}{2}` and `1/2`.
 fn skeleton(text: &str) -> Vec<Token> {
     let mut skeleton = Vec::new();
     let mut is_fraction = false;
@@ -166,7 +169,7 @@ fn whole(value: u8) -> Token {
     Token::Number(BigRational::from_integer(value.into()), false)
 }
 
-/// Returns true if it is a number as a person writes the result of a calculation.
+/// Returns true if it is a number written as a result.
 fn is_literal(formula: &Expression) -> bool {
     let whole = |part: &Expression| match part {
         Expression::Number(value, false) if value.is_integer() => Some(value.clone()),
@@ -203,7 +206,7 @@ fn is_minus_one(formula: &Expression) -> bool {
     *formula == Expression::whole(-1)
 }
 
-/// Returns true if every fraction in it is in lowest terms.
+/// Returns true if all its fractions are in lowest terms.
 fn is_reduced(formula: &Expression) -> bool {
     match formula {
         Expression::Apply(Operator::Quotient, parts) if is_literal(formula) => {
@@ -215,7 +218,7 @@ fn is_reduced(formula: &Expression) -> bool {
     }
 }
 
-/// The steps that are left to do in a formula.
+/// Collects the remaining steps in a formula.
 fn work_left(formula: &Expression, work: &mut BTreeSet<Work>) {
     let Expression::Apply(operator, parts) = formula else { return };
     if is_literal(formula) {
@@ -281,7 +284,7 @@ fn power_left(parts: &[Expression], work: &mut BTreeSet<Work>) {
     }
 }
 
-/// The factors of a product above and below its fraction bars.
+/// The factors of a product, above and below its fraction bars.
 fn flatten<'a>(formula: &'a Expression, above: &mut Vec<&'a Expression>, below: &mut Vec<&'a Expression>) {
     match formula {
         _ if is_literal(formula) => above.push(formula),
@@ -298,7 +301,7 @@ fn flatten<'a>(formula: &'a Expression, above: &mut Vec<&'a Expression>, below: 
     }
 }
 
-/// Factors with variables, as often as they are multiplied.
+/// The number of factors with variables, with multiplicity.
 fn factors(formula: &Expression) -> u32 {
     let (mut above, mut below) = (Vec::new(), Vec::new());
     flatten(formula, &mut above, &mut below);
@@ -325,14 +328,14 @@ fn is_root(formula: &Expression) -> bool {
     base.exact(&[]).is_some() && exponent.exact(&[]).is_some_and(|exponent| !exponent.is_integer())
 }
 
-/// Returns true if a formula without variables comes to a fraction, also by way of irrational numbers.
+/// Returns true if a formula without variables has a rational value, even by way of irrational numbers.
 fn is_rational(formula: &Expression) -> bool {
     formula.exact(&[]).is_some() || formula.value(&[]).is_some_and(|value| is_fraction(value, 60, 1e-9))
 }
 
-/// Returns true if some fraction with a denominator up to `largest` is as near as `near`.
+/// Returns true if a fraction with a denominator up to `largest` is within `near` of `value`.
 fn is_fraction(value: f64, largest: u32, near: f64) -> bool {
-    // The denominators of continued fractions.
+    // Denominators of the continued fraction.
     let (mut rest, mut before, mut below) = (value.abs(), 0.0, 1.0);
     while below <= f64::from(largest) {
         let scaled = value * below;
@@ -345,7 +348,7 @@ fn is_fraction(value: f64, largest: u32, near: f64) -> bool {
     false
 }
 
-/// Returns true if no power is left under a root: `2\sqrt2`, not `\sqrt8`, `\sqrt{1/2}` or `2^{3/2}`.
+/// Returns true if no power is left under the root: `2\sqrt2`, not `\sqrt8`, `\sqrt{1/2}` or `2^{3/2}`.
 fn is_simple_root(under: &BigRational, exponent: &BigRational) -> bool {
     let degree = exponent.denom().to_u32().unwrap_or(u32::MAX);
     let simple = exponent.numer().is_one() && under.is_integer() && (under.is_positive() || degree % 2 == 1);
@@ -357,7 +360,7 @@ fn is_simple_root(under: &BigRational, exponent: &BigRational) -> bool {
     simple && degree <= 64 && !(2..1000).any(divides)
 }
 
-/// Returns true if two parts of a sum are multiples of each other by a fraction.
+/// Returns true if two parts of a sum are rational multiples of each other.
 fn has_like_terms(parts: &[Expression]) -> bool {
     let names = parts.iter().flat_map(Expression::variables).collect();
     let points: Vec<_> = (0..3).map(|point| test_point(&names, point)).collect();

@@ -11,9 +11,9 @@ use super::expression::{Expression, Operator};
 use super::token::{Spaced, Token, sign};
 use super::unit::Unit;
 
-/// Brackets inside brackets.
+/// Limit of nested brackets.
 const DEEPEST: u32 = 60;
-/// Divisions in a row: each is a formula inside a formula.
+/// Limit of divisions in a row, since each nests a formula.
 const MOST_DIVISIONS: u32 = 200;
 /// Words that are functions or constants.
 pub(super) const MATHEMATICS: [&str; 14] = [
@@ -33,12 +33,12 @@ pub(super) const MATHEMATICS: [&str; 14] = [
     "abs",
 ];
 
-/// The formula that `tokens` spell, perhaps with a unit after it.
+/// The formula that `tokens` form, optionally followed by a unit.
 pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
     measured(tokens).map(|(formula, _)| formula)
 }
 
-/// Parses a formula and its unit, if that is a known one.
+/// Parses a formula and its unit, if the unit is known.
 pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
     let mut parser = Parser { tokens, at: 0, depth: 0, degrees: false };
     let formula = parser.sum()?;
@@ -47,7 +47,7 @@ pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
     complete.then(|| (formula, Unit::of(rest)))
 }
 
-/// Returns true if `tokens` begin with a word and contain no number but exponents.
+/// Returns true if `tokens` begin with a word and contain no number except exponents.
 fn is_unit(tokens: &[Spaced]) -> bool {
     let Some((Spaced { token: Token::Word(_), .. }, rest)) = tokens.split_first() else { return false };
     let mut before = ' ';
@@ -80,7 +80,7 @@ struct Parser<'a> {
     tokens: &'a [Spaced],
     at: usize,
     depth: u32,
-    /// A degree sign was passed.
+    /// True once a degree sign was read.
     degrees: bool,
 }
 
@@ -141,7 +141,7 @@ impl Parser<'_> {
                     self.at += 1;
                     self.signed()?
                 }
-                // Side by side: a product, unless they are two numbers.
+                // Juxtaposition is a product, except between two numbers.
                 _ if self.begins_factor() => self.power()?,
                 _ => return Some(left),
             };
@@ -171,7 +171,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A factor, or a mixed number: a whole number followed by a fraction of two numbers.
+    /// A factor, or a mixed number: an integer followed by a fraction of two numbers.
     fn mixed(&mut self) -> Option<Expression> {
         let whole = |token: Option<&Token>| match token {
             Some(Token::Number(value, false)) => Some(value.clone()),
@@ -205,7 +205,7 @@ impl Parser<'_> {
         self.power()
     }
 
-    /// A power, perhaps after a minus sign.
+    /// A power, optionally after a minus sign.
     fn signed(&mut self) -> Option<Expression> {
         let negative = self.take('-').is_some();
         let power = self.power()?;
@@ -321,7 +321,7 @@ impl Parser<'_> {
         })
     }
 
-    /// What a function of an angle is applied to, in radians: `30°` as 30 π / 180.
+    /// The argument of a trigonometric function in radians: `30°` is 30 π / 180.
     fn angle(&mut self) -> Option<Expression> {
         let before = std::mem::take(&mut self.degrees);
         let angle = self.power()?;

@@ -1,22 +1,24 @@
-//! Answers to mathematical problems: what a text means, and whether two texts mean the same.
+//! Answers to mathematical problems: the meaning of a text, and whether two texts mean the same.
 //!
 //! - [`expression`]: a formula as a tree, its exact value and its value as f64;
-//! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals; [`mod@word`]: whatever is
-//!   none of these, normalized for comparison;
-//! - [`extract`]: finds the answer in a solution; [`finished`]: whether it is worked out as far as the reference.
+//! - [`token`], [`formula`], [`parse`]: LaTeX or plain text to formulas, sets, tuples and intervals;
+//!   [`mod@word`]: all other text, normalized for comparison;
+//! - [`extract`]: finds the answer in a solution; [`finished`]: whether it is worked out
+//!   as far as the reference.
 //!
-//! Formulas without variables are compared exactly if both are written exactly (whole numbers, fractions, roots that come
-//! out even). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062, appendix A.1):
-//! |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6; but a whole number is met exactly in any notation, apart
-//! from the noise of a computation: `1.0e9` is not 1000000007. Formulas with variables are equal if they agree at fixed
-//! points, exactly where that can be computed. Sets have no order; tuples and intervals do, and brackets count. Two equations are equal if one is a
-//! multiple of the other. Identical formulas are equal, however large their value.
+//! Formulas without variables are compared exactly if both are exact (integers, fractions, roots with
+//! rational values). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062,
+//! appendix A.1): |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. But an integer must be met
+//! exactly in any notation, apart from floating-point noise: `1.0e9` is not 1000000007. Formulas with
+//! variables are equal if they agree at fixed points, exactly if that can be computed. Sets are unordered;
+//! tuples and intervals are ordered, and brackets count. Two equations are equal if one is a multiple of the
+//! other. Identical formulas are equal, however large their value.
 //!
-//! Units are compared where both answers have a known one of the same kind, times of the day as times, and named members of a
-//! list by name.
+//! Units are compared if both answers have a known unit of the same kind. Times of day are compared as times,
+//! and named members of a list by name.
 //!
-//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter), inequalities of several variables
-//! and determinants (compared as text).
+//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter),
+//! inequalities of several variables and determinants (compared as text).
 
 pub mod expression;
 pub mod extract;
@@ -41,17 +43,17 @@ use expression::{Expression, Operator, test_point};
 
 /// The tolerance of NumEq.
 const DELTA: f64 = 1e-6;
-/// The relative error of a computation with f64 whose result is a whole number.
+/// Relative error of an f64 computation whose result is an integer.
 const NOISE: f64 = 1e-12;
-/// The tolerance at test points, for values that are not rounded.
+/// Tolerance at test points, for values that are not rounded.
 const POINT_DELTA: f64 = 1e-9;
-/// Test points for formulas with variables, and at how many both formulas must have a value.
+/// Number of test points for formulas with variables, and of those at which both must have a value.
 const POINTS: u32 = 12;
 const ENOUGH: usize = 3;
 
 impl Answer {
-    /// Returns true if this answer means the same as the reference `other`. The order matters: `a + b = 5` answers 5, but 25 does
-    /// not answer a circle.
+    /// Returns true if this answer means the same as the reference `other`. The order matters: `a + b = 5`
+    /// answers 5, but 25 does not answer a circle.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
             (Answer::Either(left, right), other) => left.same(other) || right.same(other),
@@ -83,7 +85,7 @@ impl Answer {
             (Answer::One(left), Answer::One(right)) | (Answer::Percent(left), Answer::Percent(right)) => {
                 equal(left, right)
             }
-            // 50 % is a half, or the number 50 where the question asked for percent; 0.5 % is no half.
+            // 50 % is a half, or the number 50 if the question asks for percent; 0.5 % is not a half.
             (Answer::Percent(share), Answer::One(plain)) => {
                 let asked = plain.value(&[]).is_none_or(|plain| plain.abs() >= 1.0);
                 equal(&hundredth(share), plain) || asked && equal(share, plain)
@@ -113,7 +115,7 @@ impl Answer {
                     })
             }
             (Answer::Word(left), Answer::Word(right)) => left == right,
-            // A set of one member is that member.
+            // A set of one member equals that member.
             (Answer::Set(items), one) if items.len() == 1 => items[0].same(one),
             (one, Answer::Set(items)) if items.len() == 1 => one.same(&items[0]),
             _ => false,
@@ -121,7 +123,7 @@ impl Answer {
     }
 }
 
-/// Returns true if every member of each has an equal in the other: by name, where both name the same.
+/// Returns true if every member of each has an equal in the other, compared by name if both name the same.
 fn same_members(said: &[Answer], right: &[Answer]) -> bool {
     if let (Some(said), Some(right)) = (by_name(said), by_name(right))
         && said.keys().eq(right.keys())
@@ -132,7 +134,7 @@ fn same_members(said: &[Answer], right: &[Answer]) -> bool {
         && right.iter().all(|other| said.iter().any(|one| one.same(other)))
 }
 
-/// The members by name, if each has a different name.
+/// The members by name, if all have different names.
 fn by_name(items: &[Answer]) -> Option<BTreeMap<&str, &Answer>> {
     let named = items.iter().map(|item| match item {
         Answer::Named(name, answer) => Some((name.as_str(), &**answer)),
@@ -150,7 +152,7 @@ fn names(left: &Expression, right: &Expression) -> BTreeSet<String> {
     &left.variables() | &right.variables()
 }
 
-/// The formula that is zero where `name` is `formula`.
+/// The formula that is zero if `name` equals `formula`.
 fn line(name: &str, formula: &Expression) -> Expression {
     difference(&Expression::Variable(name.to_owned()), formula)
 }
@@ -159,7 +161,7 @@ fn difference(left: &Expression, right: &Expression) -> Expression {
     Expression::Apply(Operator::Sum, vec![left.clone(), right.clone().negated()])
 }
 
-/// Returns true if one formula, which an equation sets to zero, is a multiple of the other.
+/// Returns true if one formula, set to zero, is a multiple of the other.
 fn same_equation(left: &Expression, right: &Expression) -> bool {
     let names = names(left, right);
     let ratios: Vec<f64> = (0..POINTS)
@@ -188,7 +190,7 @@ fn equal(said: &Expression, right: &Expression) -> bool {
             Some((said, right)) => said == right,
             None => match said.value(&point).zip(right.value(&point)) {
                 Some((said, right)) => near(said, right, POINT_DELTA),
-                // One of them is undefined here: ln(x^2) and 2 ln(x) count as equal.
+                // One is undefined here: ln(x^2) and 2 ln(x) count as equal.
                 None => continue,
             },
         };
@@ -210,7 +212,7 @@ fn equal_numbers(said: &Expression, right: &Expression) -> bool {
         }
     }
     let Some((said, right)) = said.value(&[]).zip(right.value(&[])) else { return false };
-    // The noise of a computation, of which f64 tells a whole number apart up to 53 bits.
+    // Floating-point noise, up to the 53 bits with which f64 distinguishes integers.
     let noise = (said - right).abs() <= (NOISE * right.abs().max(1.0)).min(DELTA) && right.abs() < 9e15;
     if whole { noise } else { near(said, right, DELTA) }
 }

@@ -11,25 +11,25 @@ use super::{matrix, relation};
 
 /// Longest answer that is parsed, in bytes.
 const LONGEST: usize = 4096;
-/// Members of a set or tuple: each is compared with each.
+/// Limit of members of a set or tuple, since all pairs are compared.
 const MOST_MEMBERS: usize = 100;
 
-/// What an answer can be.
+/// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// A formula.
     One(Expression),
-    /// A formula and its unit, where that is a known one.
+    /// A formula and its known unit.
     Measure(Expression, Unit),
-    /// A time of the day.
+    /// A time of day.
     Time(Time),
     /// A formula in percent.
     Percent(Expression),
     /// Members in any order.
     Set(Vec<Answer>),
-    /// Parts in order, or an interval, and the brackets around them; `::` for a ratio of more than two.
+    /// Ordered parts or an interval, with its brackets; `::` for a ratio of more than two.
     Tuple([char; 2], Vec<Answer>),
-    /// Two equal formulas. `x = 5` and `f(x) = 2x` only name their right side and are no equation.
+    /// Two equal formulas. `x = 5` and `f(x) = 2x` only name their right side, and are not equations.
     Equation(Expression, Expression),
     /// A union of sets or intervals.
     Union(Vec<Answer>),
@@ -38,17 +38,17 @@ pub enum Answer {
     /// A named value: a member of a list, `x = 2` with `y = 3`; a formula of another variable, `y = 2x`; or a
     /// range, `x > 2`.
     Named(String, Box<Answer>),
-    /// One of two readings: `100,200` is a number, or two.
+    /// Two possible readings: `100,200` is one number, or two.
     Either(Box<Answer>, Box<Answer>),
     /// Anything else, as [`word()`] normalizes it.
     Word(String),
 }
 
 impl Answer {
-    /// Parses `text`; `None` if it is empty or contradicts itself, as `8 = 9` and `nan` do. Text that is not
-    /// mathematics is a [`Answer::Word`].
+    /// Parses `text`; `None` if it is empty or contradicts itself, like `8 = 9` and `nan`. Text that is not
+    /// mathematics is an [`Answer::Word`].
     pub fn read(text: &str) -> Option<Answer> {
-        // A point after a letter ends a sentence; after a digit it does no harm.
+        // A point after a letter ends a sentence; after a digit it is harmless.
         let text = undecorated(text);
         if text.len() > LONGEST {
             return word(text).map(Answer::Word);
@@ -76,7 +76,7 @@ impl Answer {
         word(&text).filter(|word| word != "nan").map(Answer::Word)
     }
 
-    /// A number that `text` writes with a dollar sign, as such: not the signs around a formula.
+    /// Marks a number as dollars if `text` writes it with a dollar sign that is not a formula's delimiter.
     fn in_dollars(self, text: &str) -> Answer {
         let signs = text.matches('$').count();
         match (self, Unit::dollar()) {
@@ -91,7 +91,7 @@ impl Answer {
 }
 
 impl Answer {
-    /// The formula that it is, or says of something.
+    /// The formula that it is, or that it names.
     pub fn formula(&self) -> Option<&Expression> {
         match self {
             Answer::One(formula)
@@ -113,7 +113,7 @@ impl Answer {
         }
     }
 
-    /// Returns true if it contains no variable and no word.
+    /// Returns true if it contains no variable or word.
     fn is_constant(&self) -> bool {
         match self {
             Answer::Equation(..) | Answer::Word(_) | Answer::Matrix(_) => false,
@@ -125,7 +125,7 @@ impl Answer {
         }
     }
 
-    /// Returns true if something in it is left to calculate: see [`Expression::is_unfinished`].
+    /// Returns true if something in it still has to be calculated; see [`Expression::is_unfinished`].
     pub fn is_unfinished(&self) -> bool {
         self.formula().is_some_and(Expression::is_unfinished)
             || self.items().iter().any(Answer::is_unfinished)
@@ -140,7 +140,7 @@ fn is_comma(spaced: &Spaced) -> bool {
     }
 }
 
-/// How many brackets are open after `spaced`, of `depth` before it.
+/// The number of open brackets after `spaced`, given `depth` before it.
 fn nesting(spaced: &Spaced, depth: i32) -> i32 {
     match sign(spaced) {
         Some('(' | '[' | '{' | '<') => depth + 1,
@@ -149,7 +149,7 @@ fn nesting(spaced: &Spaced, depth: i32) -> i32 {
     }
 }
 
-/// The parts between the tokens outside of brackets that `cut` selects.
+/// Splits at the tokens outside brackets that `cut` selects.
 fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
     for (at, spaced) in tokens.iter().enumerate() {
@@ -186,7 +186,7 @@ fn items(tokens: &[Spaced]) -> Option<Vec<Answer>> {
     parts.into_iter().filter(|part| !part.is_empty()).map(member).collect()
 }
 
-/// A member of a list, with its name if it has one.
+/// A member of a list, with its optional name.
 fn member(tokens: &[Spaced]) -> Option<Answer> {
     let answer = structure(tokens)?;
     let sides = split(tokens, |spaced| sign(spaced) == Some('='));
@@ -198,7 +198,7 @@ fn member(tokens: &[Spaced]) -> Option<Answer> {
     })
 }
 
-/// What `tokens` say.
+/// Parses the structure of `tokens`.
 pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     if tokens.is_empty() {
         return None;
@@ -253,7 +253,7 @@ pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     })
 }
 
-/// Returns true if `tokens` say of different values that they are equal.
+/// Returns true if `tokens` equate different values.
 fn contradicts(tokens: &[Spaced]) -> bool {
     let parts = split(tokens, is_comma);
     if parts.len() > 1 {
@@ -268,8 +268,7 @@ fn contradicts(tokens: &[Spaced]) -> bool {
     values.windows(2).any(|pair| !pair[0].same(&pair[1]))
 }
 
-/// `x = 5` and `x ∈ S` mean their right side, `5 = x` its left side; `x^2 + y^2 = 25` means that both sides
-/// are equal.
+/// `x = 5` and `x ∈ S` mean their right side, `5 = x` its left side; `x^2 + y^2 = 25` means the equation.
 fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
     let last = structure(right)?;
     let [side] = before else { return Some(last) };
@@ -335,7 +334,7 @@ mod tests {
         matches!(Answer::read(text), Some(Answer::Word(_)))
     }
 
-    /// Brackets around something, as deep as they may be, mean what one pair of them means; one pair more does not.
+    /// Nested brackets mean the same as one pair, up to the limit of nesting.
     #[test]
     fn brackets_in_brackets_are_read_to_a_depth() {
         for (before, open, inside, close, after) in [
@@ -353,7 +352,7 @@ mod tests {
             assert_eq!(read(60), read(1), "{before}{open}{inside}{close}{after}");
             assert_ne!(read(61), read(1), "{before}{open}{inside}{close}{after}");
         }
-        // Beside each other there may be more.
+        // Side by side there may be more.
         assert_eq!(
             Answer::read(&"(1)".repeat(100)).map(|read| read.same(&Answer::read("1").unwrap())),
             Some(true)

@@ -1,17 +1,16 @@
-//! One spelling for notations that vary: LaTeX's text and colors, degrees, delimiters, Markdown, and "the
-//! answer is".
+//! Normalizes notations: LaTeX's text and colors, degrees, delimiters, Markdown, and "the answer is".
 //!
-//! The result is mathematics for [`super::token`] or prose for [`super::word`].
+//! The result is mathematics for [`super::token`], or prose for [`super::word`].
 
 use super::token::is_among;
 
-/// Commands whose braces hold text: numbers in it are numbers, words stay words.
+/// Commands with text in braces: numbers in it are numbers, words stay words.
 const TEXT: &str = "text textrm textbf textit textsf texttt textnormal textup emph mathrm mathsf mathit mathtt mbox hbox underline";
-/// Commands whose first braces name a color.
+/// Commands whose first braces contain a color.
 const COLORS: &str = "color textcolor";
-/// Words before "answer is" that say nothing else.
+/// Words before "answer is" that add nothing.
 const ANNOUNCING: &str = "the a so and thus hence therefore then our my final correct right is";
-/// What may stand around an answer, in pairs or not.
+/// Delimiters around an answer, in pairs or not.
 const WRAPPERS: [&str; 18] = [
     "*",
     "`",
@@ -33,14 +32,14 @@ const WRAPPERS: [&str; 18] = [
     "</em>",
 ];
 
-/// A line without the decoration around it.
+/// A line without surrounding decoration.
 pub fn undecorated(line: &str) -> &str {
     let mut rest = line.trim();
     loop {
         let before = rest.len();
         for wrapper in WRAPPERS {
             rest = rest.strip_prefix(wrapper).unwrap_or(rest).trim_start();
-            // `\\[` and `\\(` are no brackets.
+            // `\\[` and `\\(` are not brackets.
             rest = rest.strip_suffix(wrapper).unwrap_or(rest).trim_end();
         }
         rest = rest.trim_end_matches(['.', ':']).trim_end();
@@ -72,7 +71,7 @@ pub fn unannounced(text: &str) -> String {
     rest.trim_start_matches([':', ' ']).to_owned()
 }
 
-/// `text` with text, colors, delimiters and degrees in one spelling.
+/// `text` with text, colors, delimiters and degrees normalized.
 pub fn plain(text: &str) -> String {
     let mut found = String::new();
     let mut rest = text;
@@ -125,7 +124,7 @@ pub fn group(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// Text as mathematics, in which words stay in `\text{}`: `13 apples` as `13 \text{apples}`.
+/// Text as mathematics, with words in `\text{}`: `13 apples` becomes `13 \text{apples}`.
 fn words(text: &str) -> String {
     if text.trim().trim_start_matches('\\') == "," {
         return "{,}".to_owned();

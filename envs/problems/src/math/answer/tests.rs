@@ -1,4 +1,4 @@
-//! Equal and different answers, and a check that no text is too much for the parser.
+//! Equal and different answers, and a check that no text overwhelms the parser.
 
 use super::*;
 
@@ -78,7 +78,7 @@ fn the_same_in_other_words() {
         ("\\{3\\}", "3"),
         // The tolerance is relative.
         ("1000.0005", "1000.0001"),
-        // The noise of a computation.
+        // Floating-point noise.
         ("1000000(\\sqrt{2})^2", "2000000"),
         ("7999999999999999 + \\cos(0)", "8000000000000000"),
         ("x + 3 - x", "3"),
@@ -200,7 +200,7 @@ fn the_same_in_other_words() {
     }
 }
 
-/// An expected fraction accepts the nearest whole number; an expected whole number must be met exactly.
+/// An expected fraction accepts the nearest integer; an expected integer must be met exactly.
 #[test]
 fn what_is_expected_decides_what_is_near_enough() {
     assert!(same("3", "2.9999999") && !same("2.9999999", "3"));
@@ -209,7 +209,7 @@ fn what_is_expected_decides_what_is_near_enough() {
 #[test]
 fn what_differs_differs() {
     for (left, right) in [
-        // From here on f64 does not tell whole numbers apart.
+        // From here on, f64 cannot distinguish integers.
         ("8999999999999999 + \\cos(0)", "9000000000000000"),
         ("1000000007", "1000000006"),
         ("1/3", "0.3333"),
@@ -309,7 +309,7 @@ fn what_differs_differs() {
     }
 }
 
-/// `left` said where `right` is the reference.
+/// `left` as the answer to the reference `right`.
 #[test]
 fn an_equation_says_its_right_side_but_is_not_said_by_it() {
     assert!(same("a + b = 5", "5") && !same("25", "x^2+y^2=25"));
@@ -330,7 +330,7 @@ fn what_contradicts_itself_is_no_answer() {
 }
 
 proptest::proptest! {
-    /// A whole number is not met by another one, in any notation; and is met by itself.
+    /// An integer never equals a different one, in any notation, and always equals itself.
     #[test]
     fn a_wrong_number_is_never_the_same(right in -1_000_000_000_000_000_000_i64..1_000_000_000_000_000_000, near in -9_i64..=9, far: i32) {
         for wrong in [right + near, right.wrapping_add(far.into())] {
@@ -339,7 +339,7 @@ proptest::proptest! {
                 format!("\\{{{wrong}\\}}"), format!("({wrong}.00)"), format!("{wrong} \\text{{ apples}}"),
                 format!("{wrong} + 0.0"), format!("{wrong}e0"), format!("{wrong}0.0e-1"),
             ];
-            // f64 represents whole numbers exactly up to 53 bits.
+            // f64 represents integers exactly up to 53 bits.
             if wrong.unsigned_abs() < 1 << 53 {
                 texts.extend([format!("{}", wrong as f64), format!("{:e}", wrong as f64)]);
             }
@@ -357,13 +357,13 @@ proptest::proptest! {
     }
 }
 
-/// A sequence is no deeper than its members.
+/// A sequence is not deeper than its members.
 #[test]
 fn many_brackets_in_a_row_are_not_deep() {
     assert!(same(&vec!["(1)"; 99].join("+"), "99"));
 }
 
-/// Answers that are large on purpose: sets of a hundred large formulas, each compared with each.
+/// Deliberately large answers: sets of a hundred large formulas, with all pairs compared.
 #[test]
 fn no_answer_takes_long() {
     let begin = std::time::Instant::now();

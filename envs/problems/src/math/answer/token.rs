@@ -4,12 +4,12 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Pow, Zero};
 
-/// The smallest part that means something.
+/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {
-    /// A number; whether it was written as a decimal.
+    /// A number, and true if it was written as a decimal.
     Number(BigRational, bool),
-    /// One letter, or a Greek one by its name.
+    /// One letter, or a Greek letter by name.
     Letter(String),
     /// A LaTeX command without its backslash, or a word of several letters.
     Word(String),
@@ -18,7 +18,7 @@ pub enum Token {
     Sign(char),
 }
 
-/// A token and whether white space came before it.
+/// A token, and whether white space precedes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spaced {
     pub token: Token,
@@ -26,15 +26,15 @@ pub struct Spaced {
     pub space: bool,
 }
 
-/// Runs of two letters that are a word and no product: functions, constants and units.
+/// Two-letter words that are not products of letters: functions, constants and units.
 const SHORT_WORDS: &str = "ln pi cm mm km kg mg ml ft in hr lb oz or";
-/// Commands that choose a size, a space or a font. They mean nothing in formulas and in prose alike.
+/// Commands for size, spacing or font, which have no meaning in formulas or prose.
 pub(super) const LAYOUT: &str = "left right quad qquad displaystyle textstyle big Big bigl bigr Bigl Bigr bigg limits \
                                  mathbf bm boldsymbol operatorname boxed fbox bf rm it sf tt em bfseries small large Large \
                                  LARGE huge Huge normalsize";
 /// Greek letters that serve as variables.
 const GREEK: &str = "alpha beta gamma delta theta lambda mu phi omega";
-/// Commands that are a sign.
+/// Commands that stand for a sign.
 const SIGNS: [(char, &str); 10] = [
     ('*', "cdot times ast"),
     ('/', "div"),
@@ -48,7 +48,7 @@ const SIGNS: [(char, &str); 10] = [
     ('|', "lvert rvert vert mid"),
 ];
 
-/// Brackets inside brackets: what reads them calls itself.
+/// Limit of nested brackets, because the parser is recursive.
 const DEEPEST: usize = 60;
 
 /// Returns true if `word` is one of the `words`.
@@ -56,12 +56,12 @@ pub(super) fn is_among(words: &str, word: &str) -> bool {
     words.split(' ').any(|known| known == word)
 }
 
-/// Splits `text`; `None` if something in it is no mathematics, or brackets stand in too many others.
+/// Splits `text`; `None` if it contains something that is not mathematics, or brackets are nested too deeply.
 pub fn tokens(text: &str) -> Option<Vec<Spaced>> {
     split(text, true)
 }
 
-/// Tokens of a list, where a bare comma never belongs to a number: `1,234` are two numbers.
+/// Tokens of a list, in which a bare comma never belongs to a number: `1,234` is two numbers.
 pub fn tokens_of_list(text: &str) -> Option<Vec<Spaced>> {
     split(text, false)
 }
@@ -82,13 +82,13 @@ fn split(text: &str, grouped: bool) -> Option<Vec<Spaced>> {
 struct Lexer {
     letters: Vec<char>,
     at: usize,
-    /// White space came before `at`.
+    /// True if white space precedes `at`.
     space: bool,
     /// True if bare commas belong to numbers.
     grouped: bool,
     /// For each open bracket, true if it is the brace of a command's argument, which cannot be a list.
     open: Vec<bool>,
-    /// A command came just before that leaves no token.
+    /// True directly after a command that leaves no token.
     argument: bool,
     found: Vec<Spaced>,
 }
@@ -110,7 +110,7 @@ impl Lexer {
         self.push(Token::Sign(sign));
     }
 
-    /// The letters from `at` on that `belong`, which are passed.
+    /// Reads and returns the letters from `at` on that `belong`.
     fn run(&mut self, belong: impl Fn(&char) -> bool) -> String {
         let run: String = self.letters[self.at..].iter().take_while(|letter| belong(letter)).collect();
         self.at += run.chars().count();
@@ -174,7 +174,7 @@ impl Lexer {
         Some(())
     }
 
-    /// A command of LaTeX; `at` is behind its backslash.
+    /// A LaTeX command; `at` is after its backslash.
     fn command(&mut self) -> Option<()> {
         let name = self.run(char::is_ascii_alphabetic);
         if name.is_empty() {
@@ -212,7 +212,7 @@ impl Lexer {
                     inside.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
                 {
                     self.space = true;
-                    // After a value a letter in words is a unit: `5 \text{ m}`.
+                    // After a value, a letter in text is a unit: `5 \text{ m}`.
                     self.push(match word.chars().count() {
                         1 if !ends_value => Token::Letter(word.to_owned()),
                         _ => Token::Word(word.to_lowercase()),
@@ -223,7 +223,7 @@ impl Lexer {
             "sec" => self.push(Token::Word("secant".to_owned())),
             "csc" => self.push(Token::Word("cosecant".to_owned())),
             "cot" => self.push(Token::Word("cotangent".to_owned())),
-            // Inequalities are read before, or compared as words.
+            // Inequalities are parsed earlier, or compared as words.
             "le" | "leq" | "leqslant" | "ge" | "geq" | "geqslant" | "lt" | "gt" | "ne" | "neq" => {
                 return None;
             }
@@ -236,13 +236,13 @@ impl Lexer {
     }
 }
 
-/// The digit that a superscript is.
+/// The digit of a superscript.
 fn superscript(letter: char) -> Option<char> {
     let digit = "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().position(|raised| raised == letter)?;
     char::from_digit(digit as u32, 10)
 }
 
-/// The sign that a token is.
+/// The sign of a token.
 pub fn sign(spaced: &Spaced) -> Option<char> {
     match spaced.token {
         Token::Sign(sign) => Some(sign),
@@ -250,7 +250,7 @@ pub fn sign(spaced: &Spaced) -> Option<char> {
     }
 }
 
-/// The text between the braces that begin at `at`, and where the braces end.
+/// The text in the braces that begin at `at`, and the position after them.
 fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
     let begin = at + letters.get(at..)?.iter().take_while(|letter| letter.is_whitespace()).count();
     if letters.get(begin) != Some(&'{') {
@@ -261,8 +261,8 @@ fn braces(letters: &[char], at: usize) -> Option<(String, usize)> {
     (next < letters.len()).then_some((inside, next + 1))
 }
 
-/// Marks between groups of three digits: those that also separate the members of a list, those that may stand before a fraction, and
-/// those that mean nothing else.
+/// Separators of groups of three digits: the ones that may also separate the members of a list, the ones that
+/// may precede a fraction, and the unambiguous ones.
 const COMMAS: [&str; 4] = [",\\,", ",~", ", \\,", ","];
 const SPACES: [&str; 9] = ["\u{202f}", "\u{2009}", "\u{a0}", "\\ ", "\\;", "~", " ", "\\:", "\u{2008}"];
 const MARKS: [&str; 8] = [",\\! ", ",\\!", "{,}", "\\,", "\\!", "_", "'", "\u{2019}"];
@@ -272,7 +272,7 @@ fn begin_with(letters: &[char], text: &str) -> bool {
     text.chars().enumerate().all(|(at, letter)| letters.get(at) == Some(&letter))
 }
 
-/// The groups of three digits from `at` on, and where they end: all after the same mark, or none.
+/// The groups of three digits from `at` on, and where they end: all after the same separator, or none.
 fn groups(letters: &[char], at: usize, bare: bool) -> (String, usize) {
     let is_digit = |at: usize| letters.get(at).is_some_and(char::is_ascii_digit);
     let three = |from: usize| (from..from + 3).all(is_digit) && !is_digit(from + 3);
@@ -292,8 +292,8 @@ fn groups(letters: &[char], at: usize, bare: bool) -> (String, usize) {
     (String::new(), at)
 }
 
-/// The number at `at`, whether it is a decimal, and where it ends. Marks between groups of three digits belong to it, a `bare`
-/// comma where it does not separate the members of a list.
+/// The number at `at`, whether it is a decimal, and where it ends. It includes separators between groups of
+/// three digits; a `bare` comma only if it does not separate members of a list.
 fn number(letters: &[char], at: usize, bare: bool) -> Option<(BigRational, bool, usize)> {
     let digits_at = |from: usize| letters[from..].iter().take_while(|letter| letter.is_ascii_digit()).count();
     let mut next = at + digits_at(at);
@@ -343,7 +343,7 @@ fn number(letters: &[char], at: usize, bare: bool) -> Option<(BigRational, bool,
     Some((value, rounded, next))
 }
 
-/// The digits of an `\overline{…}` at `at`, and where it ends.
+/// The digits of an `\overline{…}` at `at`, and the position after it.
 fn overlined(letters: &[char], at: usize) -> Option<(String, usize)> {
     let command: Vec<char> = "\\overline".chars().collect();
     let (digits, end) =
@@ -373,7 +373,7 @@ mod tests {
             assert_eq!(tokens(text), Some(vec![Spaced { token: expected, space: false }]), "{text}");
         }
         assert_eq!(tokens("."), None);
-        // No exponent follows: Euler's number does.
+        // Without an exponent, e is Euler's number.
         assert_eq!(tokens("2e").map(|found| found.len()), Some(2));
     }
 

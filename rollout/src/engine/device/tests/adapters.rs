@@ -1,5 +1,5 @@
-//! Adapters on the simulator: log-probabilities against PEFT's (tests/golden/adapters) and the engine for the processor,
-//! several in one run, and a cache that keeps them apart.
+//! Adapters on the simulator: log-probabilities against PEFT (tests/golden/adapters) and the CPU engine,
+//! several adapters in one run, and a prefix cache that separates them.
 
 use super::simulator::scheduler;
 use crate::engine::device::adapters::Adapters;
@@ -22,7 +22,7 @@ use std::path::Path;
 
 type Paged = Scheduler<DeviceRunner<Sim, f32>>;
 
-/// Adapters whose ranks, scales and targets differ, over one base.
+/// Adapters with different ranks, scales and targets over one base.
 const SEVERAL: [&str; 2] = ["all", "some"];
 
 fn policies(folder: &Path, names: &[&str]) -> Vec<Policy> {
@@ -33,7 +33,7 @@ fn paged(policies: &[Policy]) -> Paged {
     scheduler(policies, 96, 16, 24)
 }
 
-/// A group whose tokens the goldens' vocabulary has.
+/// A group with tokens in the goldens' vocabulary.
 fn small(id: u64) -> Request {
     let mut request = request(id, 9 + id as usize, 3, 12);
     request.prompt.iter_mut().for_each(|id| *id %= 64);
@@ -53,7 +53,7 @@ fn logprobs_are_those_of_peft_with_one_base_for_all() {
         let adapted = names.iter().map(|name| golden().join("adapters").join(name));
         let places = std::iter::once(golden().join(plain)).chain(adapted);
         let expected: Vec<Value> = places.map(|place| read(&place.join("logprobs.json"))).collect();
-        // All at once: rows of the base and of every adapter are in the same runs.
+        // All at once, so that runs mix rows of the base and of every adapter.
         let mut wanted = Vec::new();
         for (index, expected) in expected.iter().enumerate() {
             for case in expected["cases"].as_array().expect("cases") {
@@ -96,7 +96,7 @@ fn several_adapters_in_one_run_complete_as_on_the_processor() {
     }
     for ((id, ours), (_, theirs)) in drain(&mut paged).iter().zip(&drain(&mut decoder)) {
         for (ours, theirs) in ours.iter().zip(theirs) {
-            // The stop token differs: the engine for the processor has none here.
+            // The stop token differs, because the CPU engine has none here.
             assert_eq!(ours.ids, theirs.ids[..ours.ids.len()], "group {id}");
             assert!(ours.stopped || ours.ids.len() == 12);
             for (ours, theirs) in ours.logprobs.iter().zip(&theirs.logprobs) {
@@ -131,7 +131,8 @@ fn a_group_gives_the_same_bits_in_any_company_and_order() {
 fn what_one_adapter_has_computed_is_not_taken_for_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let policies = policies(folder.path(), &SEVERAL);
-    // The prompt is longer than a block, so the second group finds the first one's if it looks in the wrong place.
+    // The prompt is longer than a block, so the second group would find the first one's blocks if
+    // adapters were not separated.
     let long = || Request { prompt: (0..40).map(|at| at * 7 % 64).collect(), ..small(3) };
     let mut one_after_another = paged(&policies);
     for owner in [Some(0), None, Some(1), Some(0)] {
@@ -171,8 +172,8 @@ fn numbers_that_would_reach_the_rows_of_other_adapters_are_refused() {
     assert!(failure.message.contains("some") && failure.message.ends_with("is not finite"), "{failure}");
 }
 
-/// The most that a machine without a GPU can check: ONNX Runtime reads the graph for CUDA, resolves its types
-/// and shapes, and misses only kernels for this processor.
+/// As much as a machine without a GPU can check: ONNX Runtime reads the graph for CUDA, resolves its types
+/// and shapes, and lacks only CPU kernels for it.
 #[test]
 fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
     runtime();

@@ -42,7 +42,12 @@ fn settings() -> Vec<SamplingParams> {
             (1.0, 1),
             (0.3, 100_000),
         ] {
-            all.push(SamplingParams { temperature, top_p, top_k, greedy: false });
+            all.push(SamplingParams { temperature, top_p, top_k, ..SamplingParams::PLAIN });
+        }
+        for (top_p, top_k, min_p) in
+            [(1.0, 0, 0.3), (1.0, 0, 1.0), (0.9, 0, 0.05), (0.99, 40, 0.2), (1.0, 5, 1e-6)]
+        {
+            all.push(SamplingParams { temperature, top_p, top_k, min_p, greedy: false });
         }
     }
     all

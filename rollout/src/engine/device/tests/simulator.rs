@@ -1,5 +1,5 @@
-//! The real model on the simulator, beside the engine for the processor: the same tokens, log-probabilities as near as
-//! two orders of summation allow.
+//! A real model on the simulator, compared with the CPU engine: the same tokens, and log-probabilities as
+//! close as two orders of summation allow.
 
 use crate::engine::SamplingParams;
 use crate::engine::device::adapters::Adapters;
@@ -18,7 +18,7 @@ use policy::directory::Policy;
 use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
 
-/// The engine for devices on the simulator, for policies of one model.
+/// The device engine on the simulator, for policies of one model.
 pub fn scheduler(
     policies: &[Policy],
     blocks: usize,
@@ -28,7 +28,7 @@ pub fn scheduler(
     on(Sim::new(1, 0).expect("a simulator"), policies, blocks, block_size, rows)
 }
 
-/// The same on any device whose memory is the processor's.
+/// The same on any device with memory in the host's address space.
 pub fn on<D: Device + 'static>(
     device: D,
     policies: &[Policy],
@@ -87,7 +87,7 @@ fn blocks_change_nothing() {
         let mut paged = scheduler(std::slice::from_ref(&made.policy), 96, 16, 20);
         let plain = engine(&made.policy, None, 512);
         let mut decoder = plain.decoder();
-        // Prompts that begin alike, longer than a run takes at once, and ending inside and at the end of a block.
+        // Prompts with a common prefix, longer than one run, and ending inside and at the end of a block.
         for (id, prompt) in [(1, 37), (2, 80), (3, 16), (4, 100), (5, 1)] {
             let mut request = request(id, prompt, 1 + id as usize % 4, 20);
             request.prompt = tokens("prompt", id % 2, prompt);
@@ -104,7 +104,7 @@ fn blocks_change_nothing() {
         for ((id, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             for (ours, theirs) in ours.iter().zip(theirs) {
                 let family = geometry.family;
-                // The stop token differs: the engine for the processor has none here.
+                // The stop token differs, because the CPU engine has none here.
                 let length = ours.ids.len();
                 assert_eq!(ours.ids, theirs.ids[..length], "{family}, group {id}");
                 assert!(ours.stopped || length == 20);
@@ -133,8 +133,8 @@ fn given_tokens_have_the_log_probabilities_of_the_other_engine() {
     }
 }
 
-/// As far as a machine without a GPU goes: ONNX Runtime reads the graph that CUDA gets, resolves its types and shapes,
-/// and then misses nothing but kernels for this processor.
+/// As much as a machine without a GPU can check: ONNX Runtime reads the graph for CUDA, resolves its types
+/// and shapes, and lacks only CPU kernels for it.
 #[test]
 fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
     runtime();
@@ -152,7 +152,7 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
     }
 }
 
-/// A runner that stays and reads another version computes what one that is opened for it does.
+/// A runner that reloads another version computes the same as a runner opened for it.
 #[test]
 fn a_runner_that_stays_computes_what_a_new_one_does() {
     let versions = [TINY.policy(), TINY.seeded(8)];
@@ -166,7 +166,7 @@ fn a_runner_that_stays_computes_what_a_new_one_does() {
     let mut staying = scheduler(std::slice::from_ref(&versions[0].policy), 48, 16, 16);
     let mut found = Vec::new();
     for version in [&versions[0], &versions[1], &versions[0]] {
-        // What is in the cache of prompts is another version's.
+        // The prefix cache holds another version's blocks.
         staying.release().expect("released");
         assert!(staying.reload(std::slice::from_ref(&version.policy), &[3]).expect("reloaded"));
         found.push(complete(&mut staying));

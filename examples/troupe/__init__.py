@@ -1,0 +1,340 @@
+"""Environments in Python for Troupe: a subclass of `Environment`, and `main` makes a program of it.
+
+    class Guess(troupe.Environment):
+        name = "guess"
+        def tasks(self, split, seed): ...       # (name, spec) for ever
+        def reset(self, spec): ...              # -> Start
+        def step(self, state, agent, text): ... # -> Step
+
+    if __name__ == "__main__":
+        Guess().main()
+
+    python3 guess.py                 answers requests, for `rollout --env-command 'python3 guess.py'`
+    python3 guess.py tasks|demo      prints task lines, and demonstrations for a warm-up
+    python3 guess.py check           tests the contract here, with tracebacks; `python3 -m troupe.check guess.py` is the same
+
+A state is JSON and comes with every request, so `rollout` can try K candidates from one state and play many episodes with one
+process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. RECORD.md specifies the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import traceback
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
+
+__all__ = ["Environment", "Probe", "Start", "Step", "clamp", "digest", "is_test", "tool_calls"]
+
+Sight = Union[str, Sequence[Mapping[str, Any]], Mapping[str, Any], None]
+"""What an agent sees: a text (one message of a user), messages, or None, with which it skips its turn. An agent that may call tools sees
+{"messages": messages, "tools": tools}, the tools as chat templates take them; `step` then has an argument `calls`, a list of
+{"name", "arguments"} (in `joint` by agent)."""
+
+
+class Start(NamedTuple):
+    """The beginning of an episode."""
+
+    state: Any
+    observations: Mapping[str, Sight]
+    """By agent. Agents that `turn` leaves out need none."""
+    agents: Sequence[str]
+    order: Union[str, Sequence[Sequence[str]]] = "sequential"
+    """"sequential", "parallel", or stages as lists of agents."""
+    turns: int = 4
+    """Turns of an episode at most; in a turn each agent acts at most once."""
+    turn: Union[str, Sequence[str], None] = None
+    """Who acts next; default: whoever has an observation."""
+    reward_range: Tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest reward."""
+
+
+class Step(NamedTuple):
+    """What an action came to."""
+
+    state: Any
+    observations: Mapping[str, Sight]
+    team: float = 0.0
+    """The team's reward, in [0, 1]. A meaningless text earns 0; it is no error."""
+    local: Union[float, Mapping[str, float]] = 0.0
+    """The agent's local reward; in `joint`, by agent."""
+    components: Mapping[str, float] = {}
+    """What the rewards are made of."""
+    terminated: bool = False
+    success: bool = False
+    """The task is solved, which ends the episode."""
+    turn: Union[str, Sequence[str], None] = None
+
+
+class Probe(NamedTuple):
+    """For checks and demonstrations."""
+
+    actions: Sequence[str]
+    """Actions worth trying in this state; empty at the end of the episode."""
+    best: Optional[str] = None
+    """An action that no other outscores."""
+    solved: bool = False
+
+
+class Environment:
+    """An environment of one or several agents. `tasks`, `reset` and `step` are needed; `joint`, `probe` and `demonstrate` are optional."""
+
+    name = "environment"
+    parser: Optional[argparse.ArgumentParser] = None
+    """Options of the program, which come before `tasks`, `demo` and `check`; their values are in `self.options`."""
+    share = 0.5
+    """How often a demonstration takes the best action."""
+    handles = False
+    """True: a state stays in this process and may be any object, which `step` may change in place; `fork` copies it."""
+
+    def __init__(self) -> None:
+        self.options = argparse.Namespace()
+        self._states: Dict[int, Any] = {}
+        self._numbers = itertools.count(1)
+        self._told: set[Tuple[Tuple[str, Optional[int]], ...]] = set()
+
+    def tasks(self, split: str, seed: int) -> Iterator[Tuple[str, Any]]:
+        """(name, spec) for ever, of the split "train" or "test"; the name says what the spec is, and no seed mixes the splits."""
+        raise NotImplementedError
+
+    def reset(self, spec: Any) -> Start:
+        """The beginning of the episode that `spec` describes."""
+        raise NotImplementedError
+
+    def step(self, state: Any, agent: str, text: str) -> Step:
+        """What a text of an agent does. Agents who act in parallel are asked one after another, unless there is `joint`."""
+        raise NotImplementedError
+
+    def joint(self, state: Any, actions: Mapping[str, str]) -> Step:
+        """What the texts of all who act in parallel do, by agent; `local` and the components' names (AGENT.NAME) are by agent, too."""
+        raise NotImplementedError
+
+    def beside(self, state: Any, agent: str, text: str, others: Optional[Mapping[str, str]]) -> Step:
+        """With `joint`: what an agent's text does together with what the others of its stage chose; None: they have not chosen yet."""
+        return self.step(state, agent, text)
+
+    def probe(self, state: Any, agent: str) -> Probe:
+        """Actions worth trying, and the best one."""
+        raise NotImplementedError
+
+    def demonstrate(self, state: Any, agent: str) -> Probe:
+        """What demonstrations choose from; default: `probe`."""
+        return self.probe(state, agent)
+
+    def fork(self, state: Any) -> Any:
+        """With `handles`: an independent copy of a state."""
+        return copy.deepcopy(state)
+
+    def setup(self) -> None:
+        """Called once the options are read."""
+
+    def has(self, method: str) -> bool:
+        """True if this environment defines a method."""
+        return getattr(type(self), method) is not getattr(Environment, method)
+
+    def respond(self, request: Mapping[str, Any]) -> Dict[str, Any]:
+        """The answer to a request of the step protocol, without its number."""
+        for handle in request.get("drop", ()):
+            self._states.pop(handle, None)
+        if "task" in request:
+            return self._started(self._call("reset", request["task"]["spec"]))
+        state = self._states[request["state"]] if self.handles else request["state"]
+        if request.get("probe") and self.has("probe"):
+            probe = Probe(*self._call("probe", state, request["agent"]))
+            return {"probes": list(probe.actions), "oracle": probe.best, "solved": probe.solved}
+        if self.handles and request.get("fork"):
+            state = self._call("fork", state)
+        calls = {"calls": request["tool_calls"]} if "tool_calls" in request else {}
+        if self.has("joint") and "actions" in request:
+            step = self._call("joint", state, request["actions"], **calls)
+        elif self.has("joint"):
+            step = self._call("beside", state, request["agent"], request["action"], request.get("beside"), **calls)
+        else:
+            step = self._call("step", state, request["agent"], request["action"], **calls)
+        kept = step.state
+        if self.handles:
+            kept = next(self._numbers) if request.get("fork") else request["state"]
+            self._states[kept] = step.state
+        answer = {
+            "state": kept,
+            "rewards": {"team": step.team, "local": step.local},
+            "reward_components": step.components,
+            "terminated": step.terminated,
+            "success": step.success,
+            "observations": {} if step.terminated else messages(step.observations),
+        }
+        return _with_turn(answer, None if step.terminated else step.turn)
+
+    def _started(self, start: Start) -> Dict[str, Any]:
+        state = next(self._numbers) if self.handles else start.state
+        if self.handles:
+            self._states[state] = start.state
+        answer: Dict[str, Any] = {"state": state, "observations": messages(start.observations), "agents": start.agents}
+        answer |= {"order": start.order, "turns": start.turns}
+        answer |= {"together": True} if self.has("joint") else {}
+        answer |= {"handles": True} if self.handles else {}
+        answer |= {"reward_range": start.reward_range} if start.reward_range != (0.0, 1.0) else {}
+        return _with_turn(answer, start.turn)
+
+    def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a method; the traceback of a fault in it goes to stderr, the first time."""
+        try:
+            return getattr(self, method)(*arguments, **named)
+        except Exception as error:
+            place = tuple((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+            if place not in self._told:
+                self._told.add(place)
+                traceback.print_exc()
+            raise
+
+    def serve(self, answers: TextIO) -> None:
+        """Answers requests until stdin ends."""
+        for line in sys.stdin:
+            answer: Dict[str, Any] = {}
+            try:
+                request = json.loads(line)
+                answer["request"] = request.get("request")
+                answer.update(self.respond(request))
+            except Exception as error:  # an error answers this line, and the next one is read
+                answer["error"] = f"{type(error).__name__}: {error}"
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
+
+    def demonstrations(self, count: int, seed: int, share: float) -> Iterator[Dict[str, Any]]:
+        """Sample lines of episodes on `count` train tasks in which the best action is taken with probability `share`, otherwise any."""
+        draws = random.Random(seed)
+        for episode, (instance, spec) in enumerate(itertools.islice(self.tasks("train", seed), count)):
+            for turn, agent, sight, text in self._episode(spec, draws, share):
+                line = {"type": "sample", "v": 1, "env": self.name, "task": f"{self.name}/train/{instance}"}
+                line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
+                line |= {"id": f"{episode}/{turn}/{agent}/0"}
+                prompt = messages({agent: sight})[agent]
+                line |= {"prompt": prompt["messages"], "tools": prompt["tools"]} if isinstance(prompt, Mapping) else {"prompt": prompt}
+                yield line | {"completion": text, "finish_reason": "stop"}
+
+    def _episode(self, spec: Any, draws: random.Random, share: float) -> Iterator[Tuple[int, str, Sight, str]]:
+        start = self.reset(spec)
+        state, seen, acts = start.state, start.observations, start.turn
+        for turn, stage in itertools.product(range(start.turns), stages(start)):
+            before, named = seen, acts  # agents that act in parallel see the state before the stage
+            for agent in (agent for agent in stage if acting(agent, before, named)):
+                choice = Probe(*self.demonstrate(state, agent))
+                if choice.solved or not choice.actions:
+                    return
+                takes_best = choice.best is not None and draws.random() < share
+                text = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
+                yield turn, agent, before[agent], text
+                calls = {"calls": tool_calls(text)} if isinstance(before[agent], Mapping) else {}
+                others = [None] if self.has("joint") else []
+                step = self._call("beside" if others else "step", state, agent, text, *others, **calls)
+                state, seen, acts = step.state, step.observations, step.turn
+                if step.terminated:
+                    return
+
+    def task_lines(self, split: str, count: int, seed: int) -> Iterator[Dict[str, Any]]:
+        """Task lines, as `rollout` reads them."""
+        for instance, spec in itertools.islice(self.tasks(split, seed), count):
+            named = f"{self.name}/{split}/{instance}"
+            yield {"type": "task", "v": 1, "env": self.name, "task": named, "split": split, "spec": spec}
+
+    def main(self, arguments: Optional[Sequence[str]] = None) -> None:
+        """The program: answers requests, or prints what `tasks`, `demo` and `check` ask for."""
+        parser = self.parser or argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+        commands = parser.add_subparsers(dest="command")
+        printing = commands.add_parser("tasks", help="print task lines for the stdin of rollout")
+        printing.add_argument("--split", choices=["train", "test"], default="train")
+        printing.add_argument("--count", type=int, default=1)
+        printing.add_argument("--seed", type=int, default=0, help="which train tasks; the test split is the same for all")
+        showing = commands.add_parser("demo", help="print demonstrations on train tasks, for policy encode and update")
+        showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
+        showing.add_argument("--seed", type=int, default=0)
+        showing.add_argument("--share", type=float, help="probability of the best action")
+        checking = commands.add_parser("check", help="test the contract, with tracebacks")
+        checking.add_argument("--tasks", type=int, default=8, help="tasks of each split")
+        checking.add_argument("--seed", type=int, default=0)
+        self.options = options = parser.parse_args(arguments)
+        answers = protect_stdout()
+        self.setup()
+        if options.command is None:
+            self.serve(answers)
+        elif options.command == "check":
+            from .check import report
+
+            sys.exit(report(self, options.tasks, options.seed, answers))
+        else:
+            if options.command == "demo" and not (self.has("probe") or self.has("demonstrate")):
+                parser.error("this environment has no probe, so it has no best action to demonstrate")
+            share = self.share if getattr(options, "share", None) is None else options.share
+            lines = self.task_lines(options.split, options.count, options.seed) if options.command == "tasks" else (
+                self.demonstrations(options.count, options.seed, share))
+            for line in lines:
+                print(json.dumps(line), file=answers)
+            end = {"type": "end", "v": 1, "stage": self.name, "ok": True, "counts": {"tasks": options.count}, "after": [], "timing": {}}
+            print(json.dumps(end), file=answers)
+        answers.close()
+
+
+def protect_stdout() -> TextIO:
+    """Stdout is for answers: from now on all that is printed goes to stderr, also by a library in C. Returns where answers go."""
+    sys.stdout.flush()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def messages(seen: Mapping[str, Sight]) -> Dict[str, Any]:
+    """Observations as lists of messages."""
+    return {agent: [{"role": "user", "content": sight}] if isinstance(sight, str) else sight for agent, sight in seen.items()}
+
+
+def tool_calls(text: str) -> List[Dict[str, Any]]:
+    """The calls in a text that was written for a demonstration, as Hermes and Qwen write them; `rollout` reads the calls of policies."""
+    found = []
+    for written in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
+        try:
+            call = json.loads(written)
+            found.append({"name": call["name"], "arguments": dict(call["arguments"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            pass
+    return found
+
+
+def stages(start: Start) -> Sequence[Sequence[str]]:
+    """The agents of a turn: at once within a stage, one stage after another."""
+    if isinstance(start.order, str):
+        return [[agent] for agent in start.agents] if start.order == "sequential" else [start.agents]
+    return start.order
+
+
+def acting(agent: str, seen: Mapping[str, Sight], turn: Union[str, Sequence[str], None]) -> bool:
+    """True if it is an agent's turn."""
+    named = turn is None or agent == turn or (not isinstance(turn, str) and agent in turn)
+    return named and seen.get(agent) is not None
+
+
+def _with_turn(answer: Dict[str, Any], turn: Union[str, Sequence[str], None]) -> Dict[str, Any]:
+    names: List[str] = [] if turn is None else [turn] if isinstance(turn, str) else list(turn)
+    return answer if turn is None else {**answer, "turn": names}
+
+
+def digest(text: str) -> str:
+    """SHA-256 of a text, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_test(text: str) -> bool:
+    """True if the name is of a test task, as one in eight is: the same for every seed, so that train and test never share one."""
+    return int(digest(text)[:8], 16) % 8 == 0
+
+
+def clamp(value: Any, low: float = 0.0, high: float = 1.0) -> float:
+    """`value` from low..high as 0..1; anything but a number is 0."""
+    number = float(value) if isinstance(value, (bool, int, float)) else low
+    return min(1.0, max(0.0, (number - low) / (high - low))) if number == number else 0.0

@@ -1,0 +1,21 @@
+//! `policy fetch`: a model's directory on this machine.
+
+use policy::decoder::Tensor;
+use policy::directory::Policy;
+use policy::models;
+use record::failure::Result;
+use serde_json::json;
+
+use super::sources;
+use crate::arguments::{Fetch, FetchFormat};
+
+pub fn run(arguments: &Fetch, quiet: bool) -> Result<()> {
+    let directory = models::directory(&arguments.model, arguments.dtype.into(), quiet)?;
+    sources::check(&directory)?;
+    let policy = Policy::open(&directory)?;
+    let parameters: usize = policy.config.tensors().iter().map(Tensor::count).sum();
+    super::print(&[match arguments.format {
+        FetchFormat::Text => directory.display().to_string(),
+        FetchFormat::Json => json!({ "directory": directory, "parameters": parameters }).to_string(),
+    }])
+}

@@ -1,0 +1,235 @@
+//! The checked settings that a command line comes to.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use device::DeviceKind;
+use policy::ownership::{Owner, Ownership};
+use record::failure::{Failure, Result};
+
+use crate::arguments::{Arguments, SamplingMode};
+use crate::by_role::{ByRole, Widths};
+use crate::engine::Precision;
+use crate::episode::joint::{Expand, JointConfig, Mode};
+use crate::episode::{EpisodeConfig, ServedAgents};
+use crate::fill::{FillBy, FillConfig};
+use crate::lines::RunMetadata;
+use crate::sampling::{self, AgentSampling};
+use crate::server::RetryPolicy;
+
+/// One of several shards of the tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Its number, from 0.
+    pub number: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl FromStr for Shard {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Shard> {
+        let parsed = text.split_once('/').and_then(|(i, n)| Some((i.parse().ok()?, n.parse().ok()?)));
+        let (number, count) = parsed.filter(|(number, count)| number < count).ok_or_else(|| {
+            Failure::usage(format!("--shard {text}: not I/N with I below N"))
+                .hint("the two halves are 0/2 and 1/2")
+        })?;
+        Ok(Shard { number, count })
+    }
+}
+
+/// A command line that makes sense.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The flags as they were given.
+    pub flags: Arguments,
+    /// The policy of each agent.
+    pub team: Ownership,
+    /// How long and how often servers are asked.
+    pub retry_policy: RetryPolicy,
+    /// How episodes are played.
+    pub episodes: Arc<EpisodeConfig>,
+    /// What all lines share.
+    pub metadata: RunMetadata,
+    /// How completions are sampled and ended, by agent.
+    pub sampling: ByRole<Arc<AgentSampling>>,
+    /// The tasks to play.
+    pub shard: Shard,
+    /// How many of them must teach.
+    pub fill: Option<FillConfig>,
+    /// Worker threads.
+    pub threads: usize,
+    /// Where the model runs.
+    pub device: DeviceKind,
+    /// Precision of the operands of matrix products.
+    pub dtype: Precision,
+    /// The external environment program, and its time limit for an answer.
+    pub env_command: Option<(String, Duration)>,
+}
+
+impl Arguments {
+    /// Checks the values and fills in the defaults.
+    ///
+    /// # Errors
+    /// Usage, with the flag and its valid values. A missing device: unavailable.
+    pub fn resolve(self) -> Result<Settings> {
+        self.check_greedy()?;
+        if !(0.0..=1.0).contains(&self.max_error_rate) {
+            return Err(Failure::usage(format!(
+                "--max-error-rate {}: must be from 0 to 1",
+                self.max_error_rate
+            ))
+            .hint("0 allows no failed episode, 1 any number of them"));
+        }
+        if !self.team_weight.is_finite() {
+            return Err(Failure::usage(format!("--team-weight {}: must be finite", self.team_weight)));
+        }
+        let timeout = self.timeout.unwrap_or(30.0);
+        let timeout = Duration::try_from_secs_f64(timeout)
+            .ok()
+            .filter(|timeout| !timeout.is_zero())
+            .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
+        let shard: Shard = self.shard.parse()?;
+        let device = DeviceKind::parse("--device", &self.device)?;
+        if let Some(isa) = self.isa {
+            if device != DeviceKind::Cpu {
+                return Err(Failure::usage(format!("--isa has no effect with --device {device}"))
+                    .hint("leave out --isa, or use --device cpu"));
+            }
+            isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
+        }
+        let sampling = sampling::by_role(&self)?;
+        let team = Ownership::parse("--policy", &self.policy)?;
+        let widths = self.widths(&team)?;
+        let served = team.owners().iter().any(Owner::is_server);
+        if served && self.joint.is_some() {
+            return Err(Failure::usage(
+                "--joint: a server's agent has one candidate, so that its actions have no joint ones",
+            )
+            .hint("leave out --joint, or let a policy directory play every agent"));
+        }
+        let branches = widths.common;
+        Ok(Settings {
+            retry_policy: self.retry_policy()?,
+            episodes: Arc::new(EpisodeConfig {
+                turns: self.turns,
+                select: self.select,
+                team_weight: self.team_weight,
+                joint: self.joint_config()?,
+                widths,
+                served_agents: ServedAgents(served.then(|| Arc::new(team.clone()))),
+            }),
+            team,
+            metadata: RunMetadata {
+                step: self.step,
+                shard: format!("{}/{}", shard.number, shard.count),
+                branches,
+                parallel: self.sampling == SamplingMode::Parallel,
+            },
+            sampling,
+            fill: self.fill_config(shard)?,
+            shard,
+            threads: self
+                .threads
+                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            device,
+            dtype: self.precision(device)?,
+            env_command: self.env_command.clone().map(|command| (command, timeout)),
+            flags: self,
+        })
+    }
+
+    /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
+    fn widths(&self, team: &Ownership) -> Result<Widths> {
+        let widths = Widths::of_flag(&self.branches, if self.greedy { 1 } else { 4 })?;
+        let Some(role) = widths.own.keys().next().filter(|_| self.sampling == SamplingMode::Parallel) else {
+            return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
+                None => Ok(widths),
+                Some((role, width)) => Err(Failure::usage(format!(
+                    "--branches {role}={width}: a server plays {role}, which has one candidate a turn"
+                ))
+                .hint(format!("leave out --branches {role}={width}"))),
+            };
+        };
+        Err(Failure::usage(format!(
+            "--branches {role}=… has no effect with --sampling parallel, where a task has as many episodes as branches"
+        ))
+        .hint("--branches K is the number of episodes; --sampling tree has candidates by agent"))
+    }
+
+    /// How long and how often servers are asked.
+    fn retry_policy(&self) -> Result<RetryPolicy> {
+        let seconds = self.server_timeout;
+        let timeout = Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero());
+        let timeout = timeout
+            .ok_or_else(|| Failure::usage(format!("--server-timeout {seconds}: must be above 0 seconds")))?;
+        Ok(RetryPolicy { timeout, retries: self.server_retries, quiet: self.quiet })
+    }
+
+    /// When to stop playing. Shards would have to wait for each other.
+    fn fill_config(&self, shard: Shard) -> Result<Option<FillConfig>> {
+        let Some(wanted) = self.fill else { return Ok(None) };
+        if shard.count > 1 {
+            return Err(Failure::usage(
+                "--fill counts the tasks of all shards, which cannot wait for each other",
+            )
+            .hint("leave out --shard, or --fill"));
+        }
+        let flat_below = self.flat_below.unwrap_or(0.0);
+        if !(flat_below.is_finite() && flat_below >= 0.0) {
+            return Err(Failure::usage(format!("--flat-below {flat_below}: must be a number from 0")));
+        }
+        Ok(Some(FillConfig {
+            wanted,
+            by: self.fill_by.unwrap_or(FillBy::Reward),
+            wave: self.fill_wave.unwrap_or(wanted),
+            flat_below,
+            strict: self.fill_strict,
+        }))
+    }
+
+    /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.
+    fn joint_config(&self) -> Result<Option<JointConfig>> {
+        let Some(mode) = self.joint else { return Ok(None) };
+        let parallel = self.sampling == SamplingMode::Parallel;
+        let expand = self.expand.unwrap_or(Expand::One);
+        for (flag, conflicts) in
+            [("--joint cross", mode == Mode::Cross), ("--expand all", expand == Expand::All)]
+        {
+            if parallel && conflicts {
+                return Err(Failure::usage(format!("{flag} has no effect with --sampling parallel"))
+                    .hint("each parallel episode has one candidate an agent: use --joint aligned, or --sampling tree"));
+            }
+        }
+        match self.stop_above.filter(|threshold| !threshold.is_finite()) {
+            Some(threshold) => Err(Failure::usage(format!("--stop-above {threshold}: must be finite"))),
+            None => Ok(Some(JointConfig { mode, expand, stop_above: self.stop_above, parallel })),
+        }
+    }
+
+    /// Refuses several candidates, which would all be the same.
+    fn check_greedy(&self) -> Result<()> {
+        match self.greedy && Widths::of_flag(&self.branches, 1)?.most() != 1 {
+            true => Err(sampling::has_no_effect("--branches", "1")),
+            false => Ok(()),
+        }
+    }
+
+    /// The precision that was asked for, or the device's default. Only the CPU has a choice.
+    fn precision(&self, device: DeviceKind) -> Result<Precision> {
+        let default = match device {
+            DeviceKind::Cpu | DeviceKind::Sim => Precision::Float32,
+            DeviceKind::Cuda(_) => Precision::BFloat16,
+        };
+        match self.dtype {
+            Some(asked) if device != DeviceKind::Cpu && asked != default => {
+                let (asked, default) = (asked.name(), default.name());
+                Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {default}"))
+                    .hint("leave out --dtype, or use --device cpu"))
+            }
+            asked => Ok(asked.unwrap_or(default)),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The model that a run begins with: where it is on this machine, and the defaults that follow from its size.
+
+use std::path::Path;
+
+use record::failure::{Failure, Result};
+use serde_json::Value;
+
+use crate::kind::PolicyKind;
+use crate::programs::Programs;
+use crate::settings::{PolicyChoice, Settings, is_server};
+
+/// Adapters of models with fewer parameters take larger steps.
+const SMALL: u64 = 300_000_000;
+
+/// A model on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// Its Hugging Face or policy directory.
+    pub directory: String,
+    /// How many parameters it has, without adapters.
+    pub parameters: u64,
+}
+
+impl Model {
+    /// Fetches a model and converts it, where that is necessary.
+    ///
+    /// # Errors
+    /// Those of `policy fetch`, which has said why.
+    pub fn fetch(programs: &Programs, model: &str) -> Result<Model> {
+        let told = programs.printed("policy", &["fetch", model, "--format", "json"])?;
+        let told: Value = serde_json::from_str(&told)
+            .map_err(|error| Failure::work(format!("policy fetch {model}: {error}")))?;
+        let directory = told["directory"].as_str().unwrap_or_default().to_owned();
+        Ok(Model { directory, parameters: told["parameters"].as_u64().unwrap_or_default() })
+    }
+}
+
+/// Fetches the model of a run, and chooses the learning rate by its size. A run that has begun needs the model no more, and
+/// goes on with its rate.
+///
+/// # Errors
+/// As [`Model::fetch`].
+pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Result<()> {
+    let source = match &settings.policies {
+        PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what).find(|what| !is_server(what)),
+        _ => None,
+    };
+    let is_handed_in = source.is_some();
+    let source = source.map_or_else(|| settings.text("model").to_owned(), Clone::clone);
+    if settings.kind == PolicyKind::Tiny || source == "bench" {
+        return Ok(());
+    }
+    if run.join("policies/done").is_file() {
+        settings.rate = begun_with(run);
+    } else {
+        let model = Model::fetch(programs, &source)?;
+        settings.rate = Some(learning_rate(settings.kind, model.parameters).to_owned());
+        settings.model = Some(model).filter(|_| !is_handed_in);
+    }
+    if let Some(rate) = settings.rate.clone().filter(|_| !settings.is_given("lr")) {
+        settings.set_text("lr", rate);
+    }
+    Ok(())
+}
+
+/// The peak learning rate for so many parameters. docs/real-models.md has the runs behind it.
+fn learning_rate(kind: PolicyKind, parameters: u64) -> &'static str {
+    let is_small = parameters < SMALL;
+    match kind {
+        PolicyKind::Tiny => "1e-3",
+        PolicyKind::Pretrained => "1e-5",
+        PolicyKind::Adapters if is_small => "5e-4",
+        PolicyKind::Adapters => "1e-4",
+    }
+}
+
+/// The learning rate of a run that has begun.
+fn begun_with(run: &Path) -> Option<String> {
+    let values: Value = serde_json::from_slice(&std::fs::read(run.join("run.json")).ok()?).ok()?;
+    values["lr"].as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_models_have_smaller_rates() {
+        let rate = |kind, millions: u64| learning_rate(kind, millions * 1_000_000);
+        assert_eq!(rate(PolicyKind::Adapters, 135), "5e-4");
+        assert_eq!(rate(PolicyKind::Adapters, 494), "1e-4");
+        assert_eq!(rate(PolicyKind::Pretrained, 135), "1e-5");
+    }
+
+    #[test]
+    fn a_run_that_has_begun_keeps_its_rate() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run.json"), "{\"lr\": \"3e-4\"}").unwrap();
+        assert_eq!(begun_with(folder.path()).as_deref(), Some("3e-4"));
+        assert_eq!(begun_with(&folder.path().join("nowhere")), None);
+    }
+}

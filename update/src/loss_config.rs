@@ -1,0 +1,64 @@
+//! The objective and its coefficients, as the flags under "Objective" set them.
+
+use clap::ValueEnum;
+
+use crate::objective::WeightBounds;
+
+/// The loss of `--objective`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Objective {
+    /// Clipped surrogate on token ratios (PPO, GRPO, AT-GRPO)
+    Clip,
+    /// Policy gradient with a ratio that is held from above and not differentiated (CISPO)
+    Cispo,
+    /// Weighted negative log-likelihood (supervised)
+    Nll,
+}
+
+/// The level at which the ratio of `--objective clip` is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RatioLevel {
+    /// Each token has its own
+    #[default]
+    Token,
+    /// The geometric mean over the completion, the same for all of its tokens (GSPO, arXiv 2507.18071)
+    Sequence,
+}
+
+/// The level at which importance weights are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum WeightLevel {
+    /// Each token has its own
+    #[default]
+    Token,
+    /// The product over the completion, the same for all of its tokens
+    Sequence,
+}
+
+/// Trainer-to-sampler importance weights.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Importance {
+    /// Token or sequence.
+    pub level: WeightLevel,
+    /// Bounds of a weight.
+    pub outside: WeightBounds,
+}
+
+/// The objective and its coefficients.
+#[derive(Clone, Copy, Debug)]
+pub struct LossConfig {
+    /// Which objective.
+    pub objective: Objective,
+    /// Clip range: how far a ratio may go below and above 1.
+    pub clip_range: (f64, f64),
+    /// Level of the ratio of `clip`.
+    pub ratio: RatioLevel,
+    /// Weight of the KL term.
+    pub kl: f64,
+    /// Importance weights; without them ratios are taken to the recorded log-probabilities.
+    pub importance: Option<Importance>,
+    /// Weight of the mean entropy of the tokens' distributions, which is subtracted from the loss.
+    pub entropy: f64,
+    /// Sequences with a negative advantage that have become less likely by more than this, nats a token, count as 0.
+    pub mask_negative_above: Option<f64>,
+}

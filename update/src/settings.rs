@@ -1,0 +1,165 @@
+//! What a call does, in parts that each go only to the code that needs them.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+use record::failure::{Failure, Result};
+use record::stage;
+
+use crate::aggregate::Aggregate;
+use crate::hardware::Hardware;
+use crate::loss::{LossInputs, ReferenceLogprobs};
+use crate::loss_config::LossConfig;
+use crate::minibatch::Batching;
+use crate::optimizer;
+use crate::optimizer::schedule::Schedule;
+use crate::parts;
+use crate::samples::{Needs, Samples};
+
+/// The checked settings of a call.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Values of `--policy`, `[AGENT=]DIR`.
+    pub policies: Vec<String>,
+    /// Values of `--reference`, `[AGENT=]DIR`.
+    pub references: Vec<String>,
+    pub work: Work,
+    pub reading: Reading,
+    pub training: TrainingConfig,
+    pub hardware: Hardware,
+    pub publishing: Publishing,
+    /// True if the policies train at the same time, each on an equal share of the processes.
+    pub side_by_side: bool,
+    pub messages: Messages,
+}
+
+/// The work on the samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Train and publish.
+    Train,
+    /// Recompute the recorded log-probabilities, and write each token to a file if one is named.
+    Check { per_token: Option<PathBuf> },
+    /// Say what training would do, on each of `ranks` processes.
+    Plan { ranks: Option<usize> },
+}
+
+/// The streams and samples that are accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Accepts a stream without a complete set of `end` lines.
+    pub allow_incomplete: bool,
+    /// Copies the input to stdout.
+    pub pass_through: bool,
+    /// True if the input comes in parts, each up to its `end` line (`--resident`).
+    pub in_parts: bool,
+    /// The fields that every sample must have.
+    pub needs: Needs,
+}
+
+/// Everything that determines the new weights, but for the precision.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingConfig {
+    pub loss: LossConfig,
+    /// How the terms of tokens are averaged.
+    pub aggregate: Aggregate,
+    /// L of [`Aggregate::Constant`]; the longest completion without it.
+    pub max_tokens: Option<u64>,
+    pub batching: Batching,
+    pub optimizer: optimizer::Settings,
+    /// The learning rate after warm-up.
+    pub schedule: Schedule,
+    /// Optimizer steps of linear warm-up, over all calls.
+    pub warmup: u64,
+    /// `--max-logprob-gap`, nats; 0 for no limit.
+    pub max_logprob_gap: Option<f64>,
+}
+
+/// How versions are published.
+#[derive(Clone, Copy, Debug)]
+pub struct Publishing {
+    /// Versions that stay in the policy's directory.
+    pub keep: usize,
+    /// True if weights and moments stay in memory from one part of the input to the next.
+    pub resident: bool,
+    /// Training steps from one saved optimizer state of a resident call to the next.
+    pub save_every: u64,
+}
+
+/// Messages on stderr.
+#[derive(Clone, Copy, Debug)]
+pub struct Messages {
+    /// True for no progress and no messages.
+    pub quiet: bool,
+}
+
+impl Messages {
+    /// Prints a message on stderr, unless `--quiet`.
+    pub fn print(self, text: impl Display) {
+        if !self.quiet {
+            stage::note("update", text);
+        }
+    }
+}
+
+impl Settings {
+    /// Fails if `count` processes cannot share the work on the policies.
+    ///
+    /// # Errors
+    /// Usage (exit 2).
+    pub fn check_ranks(&self, count: usize, policies: usize) -> Result<()> {
+        let single = match self.work {
+            Work::Train => None,
+            Work::Check { .. } => Some("--check"),
+            Work::Plan { .. } => Some("--dry-run"),
+        };
+        if let Some(flag) = single.filter(|_| count > 1) {
+            return Err(Failure::usage(format!("{flag} is for one process, and these are {count}"))
+                .hint("run it without mpirun or srun"));
+        }
+        if count > 1 && self.publishing.save_every > 1 && self.hardware.is_device() {
+            return Err(Failure::usage(format!(
+                "--save-every has no effect with ranks on --device {}",
+                self.hardware.device
+            ))
+            .hint("leave it out: there every step saves its state"));
+        }
+        let parts = self.training.batching.parts;
+        if !self.side_by_side {
+            return parts::check_ranks(parts, count);
+        }
+        if policies == 1 {
+            return Err(Failure::usage("--side-by-side has no effect with one policy").hint("leave it out"));
+        }
+        if !count.is_multiple_of(policies) {
+            return Err(Failure::usage(format!(
+                "--side-by-side: {policies} policies cannot have as many of {count} ranks each"
+            ))
+            .hint(format!(
+                "start a multiple of {policies}, such as mpirun -n {policies} update-mpi, or leave it out"
+            )));
+        }
+        parts::check_ranks(parts, count / policies)
+    }
+}
+
+impl TrainingConfig {
+    /// Optimizer steps of the call, if there are enough samples.
+    pub fn steps(&self) -> u64 {
+        self.batching.minibatches.saturating_mul(self.batching.epochs)
+    }
+
+    /// The inputs of the loss of these samples.
+    pub fn loss_inputs<'a>(&self, samples: &'a Samples, logprobs: ReferenceLogprobs<'a>) -> LossInputs<'a> {
+        LossInputs { config: self.loss, aggregate: self.aggregate, samples, logprobs }
+    }
+
+    /// The limit on differences of log-probabilities, nats: `--max-logprob-gap`, or `default` without it.
+    pub fn gap_limit(&self, default: f64) -> f64 {
+        match self.max_logprob_gap {
+            Some(0.0) => f64::INFINITY,
+            Some(gap) => gap,
+            None => default,
+        }
+    }
+}
