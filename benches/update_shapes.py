@@ -5,7 +5,7 @@
     update_shapes.py cost POLICY --shape 4096,512,8 --tokens 32768
 
 A shape is P,R,K: groups of K completions of R tokens to one prompt of P, with random tokens. Every group is a tree of P + K (R - 1)
-nodes, since nothing follows the last token of a completion. A micro-batch holds as many groups as fit.
+nodes, since nothing follows the last token of a completion. A micro-batch is filled with groups.
 
 Operations are the minimum that an update needs: six per weight and node (two forward, four backward). In the last layer only
 the nodes that predict a completion's token have queries and a feed-forward part, and only they reach the head. Attention counts

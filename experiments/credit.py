@@ -106,7 +106,7 @@ def cell(place, rule):
     own = dict(per_role=True) | own
     if rule == "c3":
         flags = dict(flags, branches=4)
-        # Four candidates and four below each are 20 samples a task: as many a step as the others have.
+        # Four candidates with four below each make 20 samples per task, so fewer tasks give an equal number per step.
         flags |= dict(more=("--tasks", WORLDS[place].samples // 10)) if own.get("workflow") else {}
     return Cell(f"credit-{rule}", title, place=place, **own, **flags)
 

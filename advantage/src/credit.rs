@@ -73,7 +73,7 @@ impl Credits {
                 );
                 return Err(sample
                     .failure(line, cause)
-                    .hint("rollout --sampling parallel plays whole episodes; group --by episode puts those of a task together"));
+                    .hint("rollout --sampling parallel plays whole episodes; group --by episode groups the episodes of a task"));
             }
             Credit::Return if !parallel => {
                 sample.require(line, &[Field::Selected])?;

@@ -291,7 +291,7 @@ mod tests {
         assert_close(&advantages(Estimator::Opo, Std::Sample, &[1.0, 0.25]), &[0.5, -0.25], 0.0);
     }
 
-    /// The same by enumerating all subsets of k members.
+    /// As above, by enumeration of all subsets of k members.
     fn best_of_all_subsets(values: &[f64], k: usize) -> Vec<f64> {
         let max = |set: u32| {
             let of = |(index, value): (usize, &f64)| (set >> index & 1 == 1).then_some(*value);

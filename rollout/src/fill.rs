@@ -101,7 +101,7 @@ impl Lessons {
         }
     }
 
-    /// The same of joint actions.
+    /// The rule for joint actions.
     pub fn ends_of_actions(&mut self, actions: &[JointAction]) {
         for action in actions.iter().filter(|action| action.outcome.terminated || action.truncated) {
             self.end(action.outcome.success);

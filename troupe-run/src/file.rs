@@ -56,7 +56,7 @@ pub fn merge(given: Vec<Given>) -> Result<RunRequest> {
         let others = asked.axes.iter().filter(|other| (other.flag, &other.name) == (axis.flag, &axis.name));
         if asked.flags.iter().any(|given| is_same(&given)) || others.count() > 1 {
             return Err(Failure::usage(format!("{} has one value and several", axis.name))
-                .hint("give a value for all runs, or those of each: seeds and [sweep]"));
+                .hint("give one value for all runs, or a list of values for the sweep"));
         }
     }
     match asked.resumed_with {

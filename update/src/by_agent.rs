@@ -61,8 +61,9 @@ impl Trainer<'_> {
             }
             let limit = self.training.batching.tokens;
             let batches = minibatch::pack_trees(self.samples, &own, limit);
-            let (spans, _) = self.differentiate(&batches, None, learner)?;
+            let (spans, gradient) = self.differentiate(&batches, None, learner)?;
             let norm = learner.grad_norm()? * mean.scale();
+            self.compare(&gradient, norm, learner)?;
             let entropy: f64 = spans.iter().flat_map(|span| &span.entropies).sum();
             let scored: usize = spans.iter().map(|span| span.tokens.tokens).sum();
             let clipped: usize =

@@ -118,7 +118,7 @@ impl Planner<'_> {
         let absent = matches!(kind, DeviceKind::Cuda(_)) && open_library(Library::Driver).is_err();
         let (name, available) = if absent {
             let free = self.free(H200 - CONTEXT);
-            ("no GPU here: that of an H200".to_owned(), DeviceMemory { free, workspace: GEMM_WORKSPACE })
+            ("no GPU here: memory of an H200".to_owned(), DeviceMemory { free, workspace: GEMM_WORKSPACE })
         } else {
             let device = Any::open(kind, 1)?;
             let free = self.free(device.memory()?.free);

@@ -149,6 +149,7 @@ pub struct Problems<P> {
 }
 
 impl<P: Problem> Problems<P> {
+    #[allow(clippy::new_without_default, reason = "it is made in constants")]
     pub const fn new() -> Self {
         Problems { workflows: LazyLock::new(P::workflows), problem: PhantomData }
     }

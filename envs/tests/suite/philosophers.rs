@@ -74,7 +74,7 @@ fn waiting_earns_three_quarters_of_the_four_term_reward() {
     assert_eq!((team, success), (0.715, false));
     let term = |name: &str| (components[name].as_f64().unwrap() * 1e4).round() / 1e4;
     assert_eq!((term("alive"), term("throughput")), (1.0, 0.9091));
-    // The same by meals, and all have two of six at a table of four.
+    // By meals, too: all have two of six at a table of four.
     let even = |seat: usize, sees: &str| grab(if seat.is_multiple_of(2) { " L" } else { " R" }, sees);
     assert_eq!(played(&["philosophers=5"], even).0, 0.909);
     assert_eq!(played(&["philosophers=5"], |_, _| " none").0, 0.0);

@@ -302,9 +302,10 @@ fn a_rank_with_one_flipped_bit_is_refused_by_name() {
     };
     let (code, _, stderr) = update(0);
     assert_eq!(code, 0, "{stderr}");
-    assert!(stderr.contains("exchanges: 4\n"), "a gradient and weights, in two optimizer steps: {stderr}");
+    // A gradient and weights in two optimizer steps, and each agent's gradient in the last.
+    assert!(stderr.contains("exchanges: 6\n"), "{stderr}");
     let before = contents(&folder.path().join("full"));
-    for exchange in 1..=4 {
+    for exchange in 1..=6 {
         let (code, stdout, stderr) = update(exchange);
         assert_eq!(code, 1, "{exchange}: {stderr}");
         let named = stderr.contains("update: rank 1 on ") && stderr.contains(" than rank 0 on ");

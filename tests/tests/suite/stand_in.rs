@@ -182,7 +182,8 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(blocks > 2 * copied.len() as u64, "{blocks} blocks in {} launches", copied.len());
     assert_eq!(beginning("copy "), Vec::<&String>::new(), "copies of their own");
 
-    let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --quiet >metrics";
+    // The stand-in computes nothing: a log-probability is what its memory holds.
+    let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --max-logprob-gap 0 --quiet >metrics";
     let (code, printed) = fixture.run(&format!("{REWARD} rollout | {learn}"), &[]);
     assert_eq!(code, 0, "{printed}");
     let log = fixture.log();
@@ -250,7 +251,7 @@ fn stages_that_stay_leave_the_card_between_steps() {
     assert!(later > 2 * 10, "{later} replays");
 
     let learn = "group --quiet --resident | advantage --quiet --resident | \
-                 update --policy p --device cuda --quiet --resident >metrics";
+                 update --policy p --device cuda --max-logprob-gap 0 --quiet --resident >metrics";
     let (code, printed) = fixture.run(&format!("{REWARD} rollout | {learn}"), &[]);
     assert_eq!(code, 0, "{printed}");
     let log = fixture.log();
@@ -289,7 +290,7 @@ fn algorithms_of_products_are_measured_once() {
     let variable = ("TROUPE_PRODUCT_CHOICES", choices.to_str().expect("a name"));
     let rollout = format!("envs tasks plan-path --count 4 --seed 7 | {ROLLOUT} --max-tokens 6 >rollout");
     // From the same version each time, so that the shapes are the same.
-    let update = "rm -rf q && cp -r p q && update --policy q --device cuda --quiet <samples >metrics";
+    let update = "rm -rf q && cp -r p q && update --policy q --device cuda --max-logprob-gap 0 --quiet <samples >metrics";
     let learn = format!("{REWARD} rollout | group --quiet | advantage --quiet >samples && {update}");
     let run = |command: &str| {
         let (code, printed) = fixture.run(command, &[variable]);

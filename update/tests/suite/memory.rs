@@ -164,7 +164,7 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     // A GPU that is not there is planned for all the same.
     if device::cuda::open_library(device::cuda::Library::Driver).is_err() {
         let plan = ask("--device cuda").ok().of_type("plan").remove(0);
-        assert_eq!(plan["memory"], "no GPU here: that of an H200");
+        assert_eq!(plan["memory"], "no GPU here: memory of an H200");
         assert!(bytes(&plan, "other") > device::GEMM_WORKSPACE, "{plan}");
     }
 }

@@ -158,6 +158,7 @@ pub struct Grid<W> {
 }
 
 impl<W: GridWorld> Grid<W> {
+    #[allow(clippy::new_without_default, reason = "it is made in constants")]
     pub const fn new() -> Self {
         Grid { workflows: LazyLock::new(workflows::<W>), world: PhantomData }
     }

@@ -404,7 +404,8 @@ impl State for Dinner {
             )
         } else {
             let who = if self.spec.index { format!("{number} {count} ") } else { String::new() };
-            format!("at {who}moves {step} ok {meals} L {left} R {right} goal")
+            let step: Vec<String> = step.to_string().chars().map(String::from).collect();
+            format!("at {who}moves {} ok {meals} L {left} R {right} goal", step.join(" "))
         };
         vec![Message { role: "user".to_owned(), content }]
     }

@@ -208,12 +208,12 @@ impl FileState {
 /// The last `right` or `wrong` in a text: true for right.
 fn verdict(text: &str) -> Option<bool> {
     let words = text.split(|letter: char| !letter.is_alphanumeric());
-    let said = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
+    let mut said = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
         "right" => Some(true),
         "wrong" => Some(false),
         _ => None,
     });
-    said.last()
+    said.next_back()
 }
 
 /// A text as others are shown it: its beginning and its end.

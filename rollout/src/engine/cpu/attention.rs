@@ -7,7 +7,7 @@
 
 #![allow(
     unsafe_op_in_unsafe_fn,
-    reason = "rows, slots and blocks are those of a batch that fits, which `forward` asks for"
+    reason = "rows, slots and blocks belong to a batch that fits, which `forward` requires"
 )]
 
 use super::context::ForwardContext;

@@ -28,7 +28,7 @@ pub fn scheduler(
     on(Sim::new(1, 0).expect("a simulator"), policies, blocks, block_size, rows)
 }
 
-/// The same on any device with memory in the host's address space.
+/// Equal results on any device with memory in the host's address space.
 pub fn on<D: Device + 'static>(
     device: D,
     policies: &[Policy],
