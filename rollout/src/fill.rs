@@ -36,7 +36,7 @@ pub struct FillConfig {
     pub wave: u64,
     /// The greatest difference of rewards that is none.
     pub flat_below: f64,
-    /// Whether too few are a failure.
+    /// True if too few are a failure.
     pub strict: bool,
 }
 
@@ -114,7 +114,7 @@ impl Lessons {
         self.failed |= !success;
     }
 
-    /// Whether the task teaches.
+    /// True if the task teaches.
     pub fn teaches(&self, config: &FillConfig) -> bool {
         match config.by {
             FillBy::Reward => {

@@ -62,7 +62,7 @@ impl TokenStats {
         self.masked += other.masked;
     }
 
-    /// As numbers, for another process.
+    /// The statistics as numbers, for another process.
     pub fn words(&self) -> [u64; 12] {
         [
             self.tokens as u64,
@@ -80,7 +80,7 @@ impl TokenStats {
         ]
     }
 
-    /// Those that another process has as these numbers.
+    /// The statistics that another process sent as these numbers.
     pub fn of_words(words: &[u64; 12]) -> TokenStats {
         let [
             tokens,

@@ -244,7 +244,7 @@ impl Trainer<'_> {
 
     /// Fails where a rank has other weights or another gradient than the rest. All-reduce has mixed its part into every
     /// gradient, and the step would overwrite its weights, so this is the last point at which we can notice.
-    fn compare(&self, gradient: &Checksum, norm: f64, learner: &mut dyn Learner) -> Result<()> {
+    pub(crate) fn compare(&self, gradient: &Checksum, norm: f64, learner: &mut dyn Learner) -> Result<()> {
         if self.ranks.count() == 1 {
             return Ok(());
         }

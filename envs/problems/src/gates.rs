@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use environment::settings::{Setting, Settings, choice};
 
-/// Which rules a reward has.
+/// The rules of a reward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Gates {
-    /// Those that pay for work.
+    /// Rules that pay for work.
     #[default]
     Earned,
     /// The published ones.
@@ -38,7 +38,7 @@ impl Gates {
         }
     }
 
-    /// Whether points take the work.
+    /// True if points take the work.
     pub fn earned(self) -> bool {
         self == Gates::Earned
     }

@@ -19,7 +19,7 @@ const LIMITS: [(&str, [f64; 4]); 9] = [
     ("own", [3.1, 12.5, 6.4, 17.2]),
     ("The same (a sentence's beginning)", [0.8, 0.5, 0.5, 2.2]),
     ("where there is", [0.4, 1.1, 0.5, 1.1]),
-    ("; none", [1.8, 6.5, 1.5, 4.8]),
+    ("; none", [1.8, 6.5, 1.5, 5.0]),
     ("Of, Those, That, As, Which, Whether, Whose (a sentence's beginning)", [3.9, 1.6, 1.7, 1.6]),
 ];
 

@@ -5,7 +5,7 @@ use super::{Backend, Experts};
 /// The operations that [`Backend`] does not have. A decoder that needs them is refused before it is loaded onto hardware
 /// without them.
 pub trait Variants {
-    /// As in [`Backend`].
+    /// See [`Backend`].
     type Buffer;
 
     /// Adds the bias at `offset` to rows of `width` values.

@@ -9,7 +9,7 @@ use super::Ranks;
 
 /// How often rank 0 says that it is still waiting for input, so that its silence means something else.
 const STILL_WAITING_EVERY: Duration = Duration::from_secs(20);
-/// What it says then, in place of a length.
+/// The report, sent in place of a length.
 const STILL_WAITING: usize = usize::MAX;
 
 /// Rank 0's input, for all.

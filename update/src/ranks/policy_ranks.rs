@@ -18,7 +18,7 @@ impl PolicyRanks<'_> {
         PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
     }
 
-    /// Whether each policy has processes of its own.
+    /// True if each policy has separate processes.
     pub fn is_split(&self) -> bool {
         self.own.is_some()
     }
@@ -28,7 +28,7 @@ impl PolicyRanks<'_> {
         self.own.as_deref().unwrap_or(self.all)
     }
 
-    /// Whether this process trains a policy.
+    /// True if this process trains a policy.
     pub fn trains(&self, policy: usize) -> bool {
         !self.is_split() || self.all.rank() / self.own().count() == policy
     }

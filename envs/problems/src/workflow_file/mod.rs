@@ -24,7 +24,7 @@ pub trait Checker: Send + Sync {
     fn problem(&self) -> String;
     /// The request that says how an answer is written.
     fn form(&self) -> &'static str;
-    /// Whether prompts are short, for small models.
+    /// True for short prompts, for small models.
     fn is_brief(&self) -> bool;
     /// The answer in `text`, if one can be found.
     fn answer(&self, text: &str) -> Option<String>;
@@ -90,7 +90,7 @@ enum Gives {
     /// An answer to the problem.
     #[default]
     Answer,
-    /// Whether the answer that it sees is right.
+    /// True if the answer that it sees is right.
     Verdict,
     /// Nothing: it is shown to others.
     Note,

@@ -1,4 +1,4 @@
-//! Reads a workflow file, and says in one line what is wrong with it.
+//! Reads a workflow file; a mistake in it is named in one line.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -32,7 +32,7 @@ pub fn load(file: &str) -> Result<Arc<Definition>> {
         Ok(facts) if facts.is_file() && facts.len() > LARGEST => Err(failed("more than 1 MiB".to_owned())),
         _ => std::fs::read_to_string(file).map_err(|error| {
             failed(error.to_string())
-                .hint("examples/workflows/ has such files; `envs list` names what is built in")
+                .hint("examples/workflows/ has such files; `envs list` names the built-in workflows")
         }),
     }?;
     let definition = Arc::new(parse(&text).map_err(|failure| failure.at(format!("--workflow {file}")))?);
