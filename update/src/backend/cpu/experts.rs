@@ -80,7 +80,7 @@ fn run(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], expert: usize, taken:
     Run { inputs, gate_up, gated, outputs }
 }
 
-/// See [`crate::backend::Backend::experts`].
+/// See [`crate::backend::Variants::experts`].
 pub(super) fn forward(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], residual: &[f32], out: &mut [f32]) {
     let hidden = op.router.inputs;
     out[..op.rows * hidden].copy_from_slice(&residual[..op.rows * hidden]);
@@ -94,7 +94,7 @@ pub(super) fn forward(gemm: &mut Gemm, op: &Experts<Vec<f32>>, x: &[f32], residu
     }
 }
 
-/// See [`crate::backend::Backend::experts_backward`].
+/// See [`crate::backend::Variants::experts_backward`].
 pub(super) fn backward(
     gemm: &mut Gemm,
     op: &Experts<Vec<f32>>,
