@@ -31,7 +31,7 @@ const CONVERSION: u32 = 1;
 /// The directory of a model, fetched and converted where necessary. `dtype` is the type of the weights of a GGUF file.
 ///
 /// # Errors
-/// As [`HubModel::fetch`] and [`gguf::policy`]; 69 if there is no cache directory for a conversion.
+/// See [`HubModel::fetch`] and [`gguf::policy`]; 69 if there is no cache directory for a conversion.
 pub fn directory(model: &Path, dtype: ElementType, quiet: bool) -> Result<PathBuf> {
     let found = match HubModel::parse(model)? {
         Some(hub) => hub.fetch(quiet)?,
@@ -41,11 +41,11 @@ pub fn directory(model: &Path, dtype: ElementType, quiet: bool) -> Result<PathBu
     if gguf::is_gguf(&found) { converted(&found, dtype, quiet) } else { Ok(found) }
 }
 
-/// A policy of a GGUF file: of a large one, a copy of the kept conversion, whose weights are linked. `template` holds
-/// further variables of the chat template, as for [`initial::from_directory`].
+/// Makes a policy from a GGUF file. A large file is converted in the cache, and the policy links those weights. `template`
+/// holds further variables of the chat template, see [`initial::from_directory`].
 ///
 /// # Errors
-/// As [`gguf::policy`].
+/// See [`gguf::policy`].
 pub fn from_gguf(
     root: &Path,
     file: &Path,
@@ -64,7 +64,7 @@ pub fn from_gguf(
 /// The policy directory of a GGUF file in the user's cache, made if it is not there yet.
 ///
 /// # Errors
-/// As [`gguf::policy`]; 69 if the user has no cache directory.
+/// See [`gguf::policy`]; 69 if the user has no cache directory.
 pub fn converted(file: &Path, dtype: ElementType, quiet: bool) -> Result<PathBuf> {
     let cache = digest::cache().ok_or_else(|| {
         Failure::unavailable("no cache directory: neither XDG_CACHE_HOME nor HOME is set")

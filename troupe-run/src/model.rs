@@ -25,7 +25,7 @@ impl Model {
     /// Fetches a model and converts it, where that is necessary.
     ///
     /// # Errors
-    /// Those of `policy fetch`, which has said why.
+    /// `policy fetch` failed, and has printed the reason.
     pub fn fetch(programs: &Programs, model: &str) -> Result<Model> {
         let told = programs.printed("policy", &["fetch", model, "--format", "json"])?;
         let told: Value = serde_json::from_str(&told)
@@ -35,11 +35,11 @@ impl Model {
     }
 }
 
-/// Fetches the model of a run, and chooses the learning rate by its size. A run that has begun needs the model no more, and
-/// goes on with its rate.
+/// Fetches the model of a new run and chooses the learning rate by its size. A run that has begun keeps its rate and does not
+/// need the model again.
 ///
 /// # Errors
-/// As [`Model::fetch`].
+/// See [`Model::fetch`].
 pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Result<()> {
     let source = match &settings.policies {
         PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what).find(|what| !is_server(what)),
