@@ -104,7 +104,12 @@ fn an_episode_goes_on_from_its_json() {
     state.apply_together(&[("philosopher-4", " R"), ("philosopher-2", " L")]).unwrap();
     let json = state.to_json();
     assert_eq!(environment().restore(&json).unwrap().to_json(), json);
-    for (path, value) in [("forks", json!([0, 1])), ("forks", json!([2, 1, 2, 3])), ("step", json!(13))] {
+    for (path, value) in [
+        ("forks", json!([0, 1])),
+        ("forks", json!([2, 1, 2, 3])),
+        ("forks", json!([u64::MAX, 1, 2, 3])),
+        ("step", json!(13)),
+    ] {
         let mut broken = json.clone();
         broken["played"][path] = value;
         assert!(environment().restore(&broken).is_err(), "{broken}");

@@ -170,7 +170,7 @@ impl Environment for Philosophers {
         let count = dinner.played.meals.len();
         let whole = played.forks.len() == count && played.meals.len() == count && played.step <= TURNS;
         let in_reach = played.forks.iter().enumerate().all(|(fork, holder)| {
-            holder.is_none_or(|holder| holder == fork || (holder + 1) % count == fork && holder < count)
+            holder.is_none_or(|holder| holder == fork || holder < count && (holder + 1) % count == fork)
         });
         if !whole || !in_reach {
             return Err(Failure::data("state: played: not of this table"));
