@@ -68,6 +68,9 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
         }
         PolicyChoice::Shared | PolicyChoice::PerRole => {}
     }
+    if let Some(rate) = &settings.rate {
+        add(DEFAULT_RATE, rate);
+    }
     add("build", build);
     Ok(values)
 }
@@ -252,6 +255,9 @@ pub struct ValueChange {
 /// The key in `run.json` that lists earlier changes.
 const HISTORY: &str = "history";
 
+/// The key in `run.json` of the learning rate that the model's size suggests, whether or not the run has it.
+pub const DEFAULT_RATE: &str = "default_lr";
+
 /// Compares values with those recorded in `run.json`. `None` if the run has no policies yet.
 ///
 /// # Errors
@@ -268,7 +274,8 @@ pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Compari
     })?;
     let names = before.keys().chain(values.keys().filter(|name| !before.contains_key(*name)));
     let differing = names
-        .filter(|name| *name != HISTORY && !is_same(before.get(*name), values.get(*name)))
+        .filter(|name| ![HISTORY, DEFAULT_RATE].contains(&name.as_str()))
+        .filter(|name| !is_same(before.get(*name), values.get(*name)))
         .cloned()
         .collect();
     Ok(Some(Comparison { before, differing }))

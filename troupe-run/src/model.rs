@@ -5,6 +5,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::held;
 use crate::kind::PolicyKind;
 use crate::programs::Programs;
 use crate::settings::{PolicyChoice, Settings, is_server};
@@ -35,8 +36,8 @@ impl Model {
     }
 }
 
-/// Fetches the model of a new run and chooses the learning rate by its size. A run that has begun keeps its rate and does not
-/// need the model again.
+/// Fetches the model of a new run and chooses the default learning rate by its size. A run that has begun keeps that default
+/// and does not need the model again.
 ///
 /// # Errors
 /// See [`Model::fetch`].
@@ -74,10 +75,11 @@ fn learning_rate(kind: PolicyKind, parameters: u64) -> &'static str {
     }
 }
 
-/// The learning rate of a run that has begun.
+/// The default learning rate of a run that has begun; in an older run, which does not record it, the rate it has.
 fn begun_with(run: &Path) -> Option<String> {
     let values: Value = serde_json::from_slice(&std::fs::read(run.join("run.json")).ok()?).ok()?;
-    values["lr"].as_str().map(str::to_owned)
+    let rate = values.get(held::DEFAULT_RATE).unwrap_or(&values["lr"]);
+    rate.as_str().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -93,10 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_has_begun_keeps_its_rate() {
+    fn a_run_that_has_begun_keeps_its_default_rate() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("run.json"), "{\"lr\": \"3e-4\"}").unwrap();
-        assert_eq!(begun_with(folder.path()).as_deref(), Some("3e-4"));
+        for (values, rate) in
+            [(r#"{"lr": "3e-4"}"#, "3e-4"), (r#"{"lr": "3e-4", "default_lr": "1e-4"}"#, "1e-4")]
+        {
+            std::fs::write(folder.path().join("run.json"), values).unwrap();
+            assert_eq!(begun_with(folder.path()).as_deref(), Some(rate));
+        }
         assert_eq!(begun_with(&folder.path().join("nowhere")), None);
     }
 }

@@ -341,17 +341,24 @@ fn numbers_follow_the_kind_of_policy() {
             "encoding=compact",
         ),
     ];
+    let of_none = ["--env", "math", "--workflow", "single", "--steps", "0", "--eval-every", "0"];
     for (number, (arguments, lr, temperature, settings)) in cases.into_iter().enumerate() {
         let run = folder.path().join(format!("run-{number}"));
-        let all =
-            [&arguments[..], &["--env", "math", "--workflow", "single", "--steps", "0", "--eval-every", "0"]]
-                .concat();
+        let all = [&arguments[..], &of_none].concat();
         let output = pipeline(&run, &all).output().expect("pipeline.sh runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = std::fs::read_to_string(run.join("run.json")).expect("run.json");
         let values: Value = serde_json::from_str(&text).expect("JSON");
         let shown = ["lr", "temperature", "settings"].map(|name| values[name].as_str().expect("a text"));
         assert_eq!(shown, [lr, temperature, settings], "{arguments:?}");
+        if arguments.contains(&"--lr") {
+            // The default stays what it was, so leaving the rate out is another rate.
+            let less = ["--model", &model, "--set", "encoding=compact"];
+            let other = pipeline(&run, &[&less[..], &of_none].concat()).output().expect("pipeline.sh runs");
+            let printed = String::from_utf8_lossy(&other.stderr).into_owned();
+            assert_eq!(other.status.code(), Some(2), "{printed}");
+            assert!(printed.contains("was started with --lr 2e-5, not with --lr 1e-5\nhint: "), "{printed}");
+        }
     }
 }
 
