@@ -343,7 +343,11 @@ impl ExternalState {
                 if let Some(agent) = agents.iter().find(|agent| !locals.contains_key(**agent)) {
                     return Err(Failure::data(format!("`rewards.local` has nothing for the agent {agent}")));
                 }
-                (locals.values().sum::<f64>() / locals.len().max(1) as f64, locals)
+                let local = match agents {
+                    [agent] => locals[*agent],
+                    _ => locals.values().sum::<f64>() / locals.len().max(1) as f64,
+                };
+                (local, locals)
             }
         };
         let within = |reward: &f64| (least..=most).contains(reward);

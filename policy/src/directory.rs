@@ -143,6 +143,37 @@ impl Policy {
         }
     }
 
+    /// The last `count` published versions up to this one, newest first; version 0 has no earlier ones.
+    ///
+    /// # Errors
+    /// It is no version of a policy directory (exit 2), or earlier versions were removed (exit 65).
+    pub fn history(&self, count: u64) -> Result<Vec<Policy>> {
+        if !is_policy_directory(&self.root)? {
+            let message =
+                format!("{}: not a policy directory, so it has no published versions", show(&self.root));
+            let hint =
+                format!("policy init DIR --from {} makes one, which begins at version 0", show(&self.root));
+            return Err(Failure::usage(message).hint(hint));
+        }
+        let newest = self.version.step;
+        let mut versions = vec![self.clone()];
+        for step in (0..newest).rev().take(count.saturating_sub(1) as usize) {
+            if !self.root.join(step_name(step)).is_dir() {
+                return Err(Failure::data(format!(
+                    "{}: version {step} is not there, and the last {count} versions are asked for",
+                    show(&self.root)
+                ))
+                .hint(format!(
+                    "{} of them are there; update --keep {} keeps enough from now on",
+                    versions.len(),
+                    count + 1
+                )));
+            }
+            versions.push(Policy::open_step(&self.root, step)?);
+        }
+        Ok(versions)
+    }
+
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
         let is_adapter = exists(&files.join(adapter::CONFIG))?;

@@ -48,6 +48,8 @@ pub enum Kind {
     Metrics,
     /// What the episodes of a stream came to.
     Evaluation,
+    /// What a program measured of a stream.
+    Measure,
     /// What a stage would do and need.
     Plan,
     /// The end of a stream.

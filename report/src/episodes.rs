@@ -348,11 +348,15 @@ impl Candidate {
     }
 }
 
-/// What a server's agent said, as a sample of the fields that it has.
+/// What a server's agent or an opponent said, as a sample of the fields that it has.
 fn served(line: &Line) -> Result<String> {
     let mut value: Value = line::parse(line)?;
     value["type"] = "sample".into();
-    value["policy"] = value["model"].take();
+    value["policy"] = match (value["model"].take(), &value["policy"], &value["policy_version"]) {
+        // An opponent of self-play.
+        (Value::Null, Value::String(policy), Value::String(version)) => format!("{policy} {version}").into(),
+        (model, ..) => model,
+    };
     Ok(value.to_string())
 }
 

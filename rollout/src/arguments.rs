@@ -11,6 +11,7 @@ use crate::engine::Precision;
 use crate::episode::Select;
 use crate::episode::joint::{Expand, Mode};
 use crate::fill::FillBy;
+use crate::opponents::Pool;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -98,6 +99,12 @@ pub struct Arguments {
         help_heading = "Joint actions"
     )]
     pub stop_above: Option<f64>,
+
+    /// Self-play: in each episode one agent learns, all in turn, and an earlier version of its policy plays each
+    /// other agent, drawn by the seed from the last K published ones, the newest included. What those say has
+    /// `served` lines, which nothing is trained on. past:0: the newest version plays all agents.
+    #[arg(long, value_name = "past:K", default_value = "past:0", hide_default_value = true)]
+    pub opponents: Pool,
 
     /// Play tasks in waves until N of them teach, or all are played: those whose groups are not all flat. All that is played is
     /// written; advantage --drop-flat leaves out what does not teach.

@@ -20,6 +20,7 @@ pub mod group;
 pub mod joint;
 mod stop;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -79,6 +80,8 @@ pub struct Transition {
     pub forks: Vec<(Episode, Vec<PromptRequest>)>,
     /// The next requests; empty while others of the stage are open, and at the end.
     pub requests: Vec<PromptRequest>,
+    /// What agents, by their index, earned by what others did, if they have one candidate a turn.
+    pub late: Vec<(usize, f64)>,
 }
 
 /// Identifies an episode and its random numbers.
@@ -90,6 +93,8 @@ pub struct EpisodeId {
     pub streams: Arc<Streams>,
     /// The branches that it samples: all in a tree, one in parallel sampling.
     pub branches: Range<u32>,
+    /// In self-play the agent that learns, by its index: each other one has one candidate a turn.
+    pub learner: Option<usize>,
 }
 
 impl EpisodeId {
@@ -122,6 +127,11 @@ pub struct Episode {
     /// The last action of each agent that may call tools.
     spoken: Vec<Option<Arc<Spoken>>>,
     reward: f64,
+    returns: BTreeMap<String, f64>,
+    /// The agents that have acted, by their index.
+    acted: Vec<bool>,
+    /// True once an agent was paid for what another one did.
+    pays_others: bool,
     stop: Option<Stop>,
 }
 
@@ -149,8 +159,12 @@ impl Episode {
             waiting,
             spoken,
             reward: 0.0,
+            returns: BTreeMap::new(),
+            acted: Vec::new(),
+            pays_others: false,
             stop: None,
         };
+        episode.acted = vec![false; episode.agents().len()];
         episode.stage = episode.acting_stage(&*episode.state, 0..episode.workflow.stages()).unwrap_or(0);
         let requests = episode.stage_requests();
         if requests.is_empty() {
@@ -180,6 +194,11 @@ impl Episode {
     /// Sum of the rewards of the selected samples.
     pub fn reward(&self) -> f64 {
         self.reward
+    }
+
+    /// What each agent earned on the executed path, where agents are paid for what others do.
+    pub fn returns(&self) -> Option<&BTreeMap<String, f64>> {
+        self.pays_others.then_some(&self.returns)
     }
 
     /// Returns true for the executed path, which alone has an `episode` line.
@@ -233,7 +252,7 @@ impl Episode {
         let (group, state) = self.score(request, candidates)?;
         let chosen = group.selected().ok_or_else(|| EpisodeError::at("policy", "no candidate was chosen"))?;
         let (terminated, success) = (chosen.outcome.terminated, chosen.outcome.success);
-        self.reward += chosen.reward;
+        let late = self.collect(std::slice::from_ref(&group), &chosen.outcome)?;
         let agent = &self.agents()[group.agent];
         self.parent = Some(self.id.sample(&group.node, group.turn, agent, chosen.branch).into());
         self.state = state;
@@ -241,8 +260,44 @@ impl Episode {
         Ok(Transition {
             groups: vec![group],
             requests: self.advance(terminated, success),
+            late,
             ..Transition::default()
         })
+    }
+
+    /// Adds up what executed actions earned. Returns what agents earned by actions of others, if each has one candidate a
+    /// turn, whose reward that is.
+    fn collect(&mut self, groups: &[Group], outcome: &Outcome) -> Result<Vec<(usize, f64)>, EpisodeError> {
+        let workflow = Arc::clone(&self.workflow);
+        let counts = |agent: usize| self.id.learner.is_none_or(|learner| learner == agent);
+        let mut late = Vec::new();
+        let mut reward = 0.0;
+        for (index, agent) in workflow.agents().iter().enumerate() {
+            let acted = groups.iter().find(|group| group.agent == index);
+            let earned = match acted {
+                Some(group) => group.selected().map_or(0.0, |member| member.reward),
+                None => {
+                    let Some(&local) = outcome.locals.get(agent) else { continue };
+                    if !local.is_finite() {
+                        let message = format!("the reward of {agent} is not finite: {local}");
+                        return Err(EpisodeError::at("env", message));
+                    }
+                    self.pays_others = true;
+                    local
+                }
+            };
+            *self.returns.entry(agent.clone()).or_default() += earned;
+            let is_paid = acted.is_some() || self.id.branches.len() == 1 && self.acted[index];
+            if acted.is_none() && is_paid {
+                late.push((index, earned));
+            }
+            if counts(index) && is_paid {
+                reward += earned;
+            }
+        }
+        groups.iter().for_each(|group| self.acted[group.agent] = true);
+        self.reward += reward;
+        Ok(late)
     }
 
     /// The candidates of all acting agents of the stage, once they are complete.
@@ -279,8 +334,8 @@ impl Episode {
             }
         }
         let joint = self.state.apply_together(&actions)?;
+        let late = self.collect(&groups, &joint)?;
         let mut selected = groups.iter().filter_map(Group::selected);
-        self.reward += selected.clone().map(|member| member.reward).sum::<f64>();
         if let (Some(agent), Some(member)) = (agents.last(), selected.next_back()) {
             self.parent = Some(self.id.sample(&self.node(), self.turn, agent, member.branch).into());
         }
@@ -293,7 +348,7 @@ impl Episode {
             group.selected().into_iter().for_each(|member| self.remember(group, member));
         }
         let requests = self.advance(joint.terminated, joint.success);
-        Ok(Transition { groups, requests, ..Transition::default() })
+        Ok(Transition { groups, requests, late, ..Transition::default() })
     }
 
     /// Scores each candidate on a copy of the state and selects one. Returns the group
@@ -370,7 +425,8 @@ impl Episode {
         let name = &self.agents()[agent];
         let messages = self.state.observe(name);
         let (node, mut branches) = (self.node(), self.id.branches.clone());
-        if self.config.served_agents.has(name) {
+        let is_opponent = self.id.learner.is_some_and(|learner| learner != agent);
+        if self.config.served_agents.has(name) || is_opponent {
             branches.end = branches.start + 1;
         } else if let Some(width) = self.config.widths.own.get(name) {
             branches.end = branches.start + width;

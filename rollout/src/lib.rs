@@ -15,6 +15,7 @@ pub mod fill;
 pub mod generator;
 pub mod kernels;
 pub mod lines;
+pub mod opponents;
 pub mod policies;
 pub mod prompts;
 pub mod queue;

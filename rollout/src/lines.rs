@@ -65,6 +65,8 @@ pub struct EpisodeEnd<'a> {
     pub turns: u32,
     /// Sum of the rewards of the selected samples.
     pub reward: Option<f64>,
+    /// What each agent earned, if some were paid for what others did.
+    pub returns: Option<&'a BTreeMap<String, f64>>,
     /// The reason for the end.
     pub stop: &'a Stop,
 }
@@ -127,7 +129,10 @@ struct ServedLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     sampling_mode: Option<&'static str>,
     policy: &'a str,
-    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_version: Option<&'a str>,
     prompt: &'a RawValue,
     #[serde(skip_serializing_if = "Option::is_none")]
     tools: Option<&'a RawValue>,
@@ -143,7 +148,7 @@ struct ServedLine<'a> {
 }
 
 impl TaskRef<'_> {
-    /// Appends the `served` lines of `group`, which a server generated, in branch order.
+    /// Appends the `served` lines of `group`, which a server or an opponent generated, in branch order.
     ///
     /// # Errors
     /// None if rewards are finite.
@@ -174,7 +179,8 @@ impl TaskRef<'_> {
                 selected: member.selected,
                 sampling_mode: self.metadata.parallel.then_some("parallel"),
                 policy: &policy.name,
-                model: &policy.version,
+                model: policy.served.then_some(&*policy.version),
+                policy_version: (!policy.served).then_some(&*policy.version),
                 prompt: &prompt.messages_json,
                 tools: prompt.tools_json.as_deref(),
                 completion: &candidate.text,
@@ -313,6 +319,9 @@ impl TaskRef<'_> {
                 ..ErrorLine::default()
             };
             push(bytes, &line)?;
+        }
+        if let Some(returns) = end.returns.filter(|_| !matches!(end.stop, Stop::Error(_))) {
+            extra.insert("returns".to_owned(), serde_json::to_value(returns).map_err(Failure::work)?);
         }
         let line = line::Episode {
             step,

@@ -20,6 +20,7 @@ use crate::engine::service::{Inbox, Service};
 use crate::engine::{self, Engine, Options};
 use crate::generator::{EngineGenerator, Generator};
 use crate::lines::PolicyLabel;
+use crate::opponents::{Opponents, Pool};
 use crate::runtime::spawn_failure;
 use crate::server::{RetryPolicy, Server};
 
@@ -70,8 +71,10 @@ enum Inference {
 /// The policies of a run and their engines.
 pub struct Policies {
     inference: Inference,
-    /// In the order of the command line.
+    /// In the order of the command line; then earlier versions.
     policies: Vec<PolicyBackend>,
+    /// Where each stands in the command line.
+    owners: Vec<usize>,
     /// The copies that they read, which stay as long.
     _copies: Vec<LocalCopy>,
 }
@@ -85,12 +88,13 @@ enum PolicyBackend {
 impl Policies {
     /// Opens policies. CPU engines share `options.cache_bytes`, device engines the free device memory. `kept`
     /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
-    /// the current ones and drops the others. With `local`, weights are read from copies in that folder.
+    /// the current ones and drops the others. With `local`, weights are read from copies in that folder. With a `pool`
+    /// also earlier versions of each policy.
     ///
     /// # Errors
-    /// See [`local::copy`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
+    /// See [`local::copy`], [`Policy::history`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
-        owners: &[Owner],
+        (owners, pool): (&[Owner], Pool),
         device: DeviceKind,
         options: &Options,
         retry_policy: RetryPolicy,
@@ -101,12 +105,14 @@ impl Policies {
         for (place, owner) in owners.iter().enumerate() {
             if owner.is_server() {
                 servers.push((
-                    place,
+                    (0, place),
                     PolicyBackend::Server(Server::open(&owner.directory.to_string_lossy(), retry_policy)?),
                 ));
-            } else {
-                places.push(place);
-                let mut policy = Policy::open(&owner.directory)?;
+                continue;
+            }
+            let newest = Policy::open(&owner.directory)?;
+            let versions = if pool.0 == 0 { vec![newest] } else { newest.history(pool.0)? };
+            for (age, mut policy) in versions.into_iter().enumerate() {
                 if let Some(folder) = local {
                     let copy = local::copy(&policy, folder)?;
                     if copy.copied && !retry_policy.quiet {
@@ -116,6 +122,7 @@ impl Policies {
                     policy = copy.policy.clone();
                     copies.push(copy);
                 }
+                places.push((age, place));
                 opened.push(policy);
             }
         }
@@ -166,20 +173,30 @@ impl Policies {
             }
         }
         policies.sort_by_key(|&(place, _)| place);
+        let owners = policies.iter().map(|&((_, place), _)| place).collect();
         let policies = policies.into_iter().map(|(_, backend)| backend).collect();
-        Ok(Policies { inference: loaded?, policies, _copies: copies })
+        Ok(Policies { inference: loaded?, policies, owners, _copies: copies })
     }
 
     /// Labels, in the order of the policies.
     pub fn labels(&self, owners: &[Owner]) -> Vec<PolicyLabel> {
-        let label = |(owner, backend): (&Owner, &PolicyBackend)| {
+        let label = |(&owner, backend): (&usize, &PolicyBackend)| {
             let (version, served) = match backend {
                 PolicyBackend::Model(loaded) => (loaded.version.as_str(), false),
                 PolicyBackend::Server(server) => (server.model(), true),
             };
-            PolicyLabel { name: owner.name.as_str().into(), version: version.into(), served }
+            PolicyLabel { name: owners[owner].name.as_str().into(), version: version.into(), served }
         };
-        owners.iter().zip(&self.policies).map(label).collect()
+        self.owners.iter().zip(&self.policies).map(label).collect()
+    }
+
+    /// The versions of each policy that opponents are drawn from.
+    pub fn opponents(&self, owners: &[Owner]) -> Opponents {
+        let is_version = |player: &usize, owner: usize| {
+            self.owners[*player] == owner && matches!(self.policies[*player], PolicyBackend::Model(_))
+        };
+        let versions = |owner| (0..self.policies.len()).filter(|player| is_version(player, owner)).collect();
+        Opponents { versions: (0..owners.len()).map(versions).collect() }
     }
 
     /// Checks that stop strings can be found among the tokens of every policy.

@@ -110,6 +110,12 @@ impl Arguments {
             )
             .hint("leave out --joint, or let a policy directory play every agent"));
         }
+        if self.opponents.0 > 0 && self.joint.is_some() {
+            return Err(Failure::usage(
+                "--joint: an opponent has one candidate, so that its actions have no joint ones",
+            )
+            .hint("leave out --joint, or --opponents"));
+        }
         let branches = widths.common;
         Ok(Settings {
             retry_policy: self.retry_policy()?,

@@ -25,6 +25,7 @@ use crate::arguments::CommandLine;
 use crate::engine::device::SEQUENCES;
 use crate::engine::{Options, PhaseTimings};
 use crate::generator::Generator;
+use crate::opponents::Opponents;
 use crate::policies::{Policies, ResidentState, policy_of};
 use crate::queue::Queue;
 use crate::reader::TaskReader;
@@ -185,12 +186,15 @@ fn open(
     };
     let owners = settings.team.owners();
     let local = settings.flags.local.as_deref();
-    let policies = Policies::open(owners, settings.device, &options, settings.retry_policy, (kept, local))?;
+    let pool = settings.flags.opponents;
+    let policies =
+        Policies::open((owners, pool), settings.device, &options, settings.retry_policy, (kept, local))?;
     if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
         policies.check_stop_strings()?;
     }
     let labels = policies.labels(owners);
-    let context = Arc::new(RunContext { settings: settings.clone(), external, labels });
+    let opponents = if pool.0 == 0 { Opponents::default() } else { policies.opponents(owners) };
+    let context = Arc::new(RunContext { settings: settings.clone(), external, labels, opponents });
     let (reader, resident) = (reader.clone(), settings.flags.resident);
     let mut at_end = false;
     let rest = std::iter::from_fn(move || {

@@ -44,7 +44,7 @@ impl EnvironmentStats {
 /// Statistics of an agent over one or more groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// True if a server played it and counted its prompt tokens.
+    /// True if a server or an opponent played it, whose prompt tokens are counted here.
     served: bool,
     served_prompt_tokens: u64,
     groups: u64,
@@ -135,7 +135,8 @@ pub struct Stats {
     pub first_error: Option<String>,
     dropped: BTreeMap<&'static str, u64>,
     environments: BTreeMap<String, EnvironmentStats>,
-    agents: BTreeMap<String, AgentStats>,
+    /// By whether they are frozen, and by agent: in self-play an agent is both.
+    agents: BTreeMap<(bool, String), AgentStats>,
 }
 
 impl Stats {
@@ -159,7 +160,7 @@ impl Stats {
 
     /// Adds an agent's statistics. Call it in the order of the output.
     pub fn add_agent(&mut self, name: &str, agent: &AgentStats) {
-        self.agents.entry(name.to_owned()).or_default().add(agent);
+        self.agents.entry((agent.served, name.to_owned())).or_default().add(agent);
     }
 
     /// Adds `other`. Call it in the order of the output.
@@ -180,7 +181,7 @@ impl Stats {
         for (name, theirs) in &other.environments {
             self.environments.entry(name.clone()).or_default().add(theirs);
         }
-        for (name, theirs) in &other.agents {
+        for ((_, name), theirs) in &other.agents {
             self.add_agent(name, theirs);
         }
     }
@@ -215,14 +216,14 @@ impl Stats {
 
     /// `counts` of the `end` line.
     pub fn counts(&self) -> Map<String, Value> {
-        let played = |served: bool| self.agents.iter().filter(move |(_, agent)| agent.served == served);
+        let played = |served: bool| self.agents.iter().filter(move |((frozen, _), _)| *frozen == served);
         let of_agents =
             |count: fn(&AgentStats) -> u64| played(false).map(|(_, agent)| count(agent)).sum::<u64>();
-        // Later stages never see the groups of agents played by servers.
+        // Later stages never see the groups of agents played by servers and opponents.
         let served: u64 = played(true).map(|(_, agent)| agent.groups).sum();
         let dropped =
             BOUNDARIES.map(|name| (name.to_owned(), self.dropped.get(name).copied().unwrap_or(0).into()));
-        let agents = played(false).map(|(name, agent)| (name.clone(), agent.to_json()));
+        let agents = played(false).map(|((_, name), agent)| (name.clone(), agent.to_json()));
         let counts: [(&str, Value); 12] = [
             ("tasks", self.tasks.into()),
             ("episodes", self.episodes().into()),
@@ -237,7 +238,7 @@ impl Stats {
             ("environments", json!(self.environments)),
             ("agents", Map::from_iter(agents).into()),
         ];
-        let of_servers = |(name, agent): (&String, &AgentStats)| {
+        let of_servers = |((_, name), agent): (&(bool, String), &AgentStats)| {
             let mut json = agent.to_json();
             json["prompt_tokens"] = agent.served_prompt_tokens.into();
             (name.clone(), json)

@@ -38,6 +38,11 @@ impl Streams {
         Draws::new(self.named("joint", node, turn, "", 0))
     }
 
+    /// The random numbers that pick the version of an opponent.
+    pub fn opponent(&self, agent: &str) -> Draws {
+        Draws::new(self.named("opponent", &Node::default(), 0, agent, 0))
+    }
+
     fn named(&self, purpose: &str, node: &Node, turn: u32, agent: &str, branch: u64) -> Stream {
         let mut parts = vec![
             Part::Text(purpose),

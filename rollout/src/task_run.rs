@@ -14,11 +14,13 @@ use envs::{Environment, State};
 use record::failure::{Failure, Result};
 use record::line::Task;
 
-use crate::episode::group::{Candidate, Group, PromptRequest};
+use crate::episode::group::{Candidate, Group, PromptRequest, ServerTokens};
 use crate::episode::joint::{Expand, JointAction, Node};
 use crate::episode::{Episode, EpisodeError, EpisodeId, Stop};
 use crate::fill::Lessons;
 use crate::lines::{EpisodeEnd, PolicyLabel, TaskRef};
+use crate::opponents::{Opponents, Seats};
+use crate::policies::policy_of;
 use crate::prompts::Prompt;
 use crate::settings::Settings;
 use crate::stats::{AgentStats, Stats};
@@ -32,6 +34,8 @@ pub struct RunContext {
     pub external: Option<Box<dyn Environment>>,
     /// How samples identify each policy.
     pub labels: Vec<PolicyLabel>,
+    /// With `--opponents`, whom they are drawn from.
+    pub opponents: Opponents,
 }
 
 /// A task and its position in the stream.
@@ -87,6 +91,15 @@ struct PendingLines {
     stats: Option<AgentStats>,
 }
 
+/// The last group of an agent with one candidate, which may still be paid for what others do.
+struct HeldGroup {
+    /// Index of its episode.
+    episode: usize,
+    group: Group,
+    prompt: Arc<Prompt>,
+    policy: usize,
+}
+
 /// A task in progress.
 pub struct TaskRun {
     context: Arc<RunContext>,
@@ -94,6 +107,8 @@ pub struct TaskRun {
     streams: Arc<Streams>,
     name: Arc<str>,
     episodes: Vec<Episode>,
+    seats: Seats,
+    held: Vec<HeldGroup>,
     written: Vec<PendingLines>,
     /// The prompt and the policy of each open group, by episode and agent.
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
@@ -119,6 +134,8 @@ impl TaskRun {
             context,
             task,
             episodes: Vec::new(),
+            seats: Seats::default(),
+            held: Vec::new(),
             written: Vec::new(),
             prompts: HashMap::new(),
             open_requests: 0,
@@ -142,10 +159,13 @@ impl TaskRun {
         let settings = self.context.settings.clone();
         let (branches, count) = (settings.metadata.branches, self.episode_count());
         let width = branches / count;
+        let (agents, number) = (state.workflow().agents(), settings.metadata.step + self.task.index);
+        self.seats = self.context.opponents.seats(&settings.team, agents, &self.streams, number);
         let mut shared: Vec<SharedRequest> = Vec::new();
         for (index, first) in (0..branches).step_by(width as usize).enumerate() {
             let (name, streams) = (self.name.clone(), self.streams.clone());
-            let id = EpisodeId { name, streams, branches: first..first + width };
+            let (branches, learner) = (first..first + width, self.seats.learner);
+            let id = EpisodeId { name, streams, branches, learner };
             let (episode, requests) = Episode::begin(settings.episodes.clone(), id, state.clone_state());
             self.episodes.push(episode);
             self.stats.groups_expected += requests.len() as u64;
@@ -170,6 +190,21 @@ impl TaskRun {
     /// The agents of its workflow; empty if it could not begin.
     pub fn agents(&self) -> &[String] {
         self.episodes.first().map_or(&[], Episode::agents)
+    }
+
+    /// The player of an agent, by its index: a policy of the command line, or an earlier version.
+    ///
+    /// # Errors
+    /// Usage: no policy plays it.
+    pub fn player_of(&self, agent: usize) -> Result<usize> {
+        match self.seats.players.get(agent) {
+            Some(&Some(player)) => Ok(player),
+            _ => policy_of(&self.context.settings.team, &self.agents()[agent]),
+        }
+    }
+
+    fn is_opponent(&self, agent: usize) -> bool {
+        self.seats.learner.is_some_and(|learner| learner != agent)
     }
 
     /// The random streams of its task.
@@ -202,7 +237,9 @@ impl TaskRun {
         }
         let mut candidates = candidates.into_iter();
         let mut next = Vec::new();
-        self.stats.prompt_tokens += prompt.ids.len() as u64;
+        if !self.is_opponent(request.first().agent) {
+            self.stats.prompt_tokens += prompt.ids.len() as u64;
+        }
         for (index, request) in request.parts {
             let own: Vec<Candidate> = candidates.by_ref().take(request.branches.len()).collect();
             let episode = &mut self.episodes[index];
@@ -219,7 +256,10 @@ impl TaskRun {
                 self.end_tree(&error);
             }
             for group in &transition.groups {
-                self.write(index, group)?;
+                self.take(index, group)?;
+            }
+            for (agent, late) in transition.late {
+                self.pay_late(index, agent, late);
             }
             if !transition.joint.is_empty() {
                 self.write_joint(index, &transition.groups, &transition.joint)?;
@@ -240,26 +280,58 @@ impl TaskRun {
         Ok(next)
     }
 
-    fn write(&mut self, index: usize, group: &Group) -> Result<()> {
+    /// Adds to the last reward of an agent, if it has acted.
+    fn pay_late(&mut self, index: usize, agent: usize, late: f64) {
+        let last = self.held.iter_mut().find(|held| held.episode == index && held.group.agent == agent);
+        for member in last.into_iter().flat_map(|held| &mut held.group.members) {
+            member.reward += late;
+            member.outcome.rewards.local += late;
+        }
+    }
+
+    /// Writes a completed group, or holds it while it may still be paid.
+    fn take(&mut self, index: usize, group: &Group) -> Result<()> {
         let Some((prompt, policy)) = self.prompts.remove(&(index, group.agent)) else { return Ok(()) };
+        let mut group = group.clone();
+        if self.is_opponent(group.agent) && !self.context.labels[policy].served {
+            for Candidate { usage, ids, .. } in group.members.iter_mut().map(|member| &mut member.candidate) {
+                let tokens = [prompt.ids.len(), ids.len()].map(|count| Some(count as u64));
+                *usage = ServerTokens { prompt: tokens[0], completion: tokens[1] };
+            }
+        }
+        let is_single = self.episodes[index].id().branches.len() == 1;
+        if !is_single || self.context.settings.episodes.joint.is_some() {
+            return self.write(index, &group, &prompt, policy);
+        }
+        let is_own = |held: &HeldGroup| held.episode == index && held.group.agent == group.agent;
+        let before = self.held.iter().position(is_own).map(|place| self.held.swap_remove(place));
+        self.held.push(HeldGroup { episode: index, group, prompt, policy });
+        match before {
+            Some(HeldGroup { group, prompt, policy, .. }) => self.write(index, &group, &prompt, policy),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, index: usize, group: &Group, prompt: &Prompt, policy: usize) -> Result<()> {
         let (episode, label) = (&self.episodes[index], &self.context.labels[policy]);
         let mut lines = Vec::new();
-        if self.context.settings.fill.is_some() && !label.served {
+        let is_frozen = label.served || self.is_opponent(group.agent);
+        if self.context.settings.fill.is_some() && !is_frozen {
             self.lessons.group(group);
             if self.context.settings.episodes.joint.is_none() && !self.context.settings.metadata.parallel {
                 self.lessons.ends_of_candidates(group);
             }
         }
         let sampling = self.context.settings.sampling.of(&episode.agents()[group.agent]);
-        match label.served {
+        match is_frozen {
             false => {
-                self.reference().write_group(&mut lines, episode, group, label, (&prompt, &sampling.json))?;
+                self.reference().write_group(&mut lines, episode, group, label, (prompt, &sampling.json))?;
             }
-            true => self.reference().write_served(&mut lines, episode, group, label, &prompt)?,
+            true => self.reference().write_served(&mut lines, episode, group, label, prompt)?,
         }
         let first = group.members.first().map_or(0, |member| member.branch);
         let order = (group.node.clone(), group.turn, group.agent, first);
-        self.written.push(PendingLines { order, lines, stats: Some(AgentStats::of(group, label.served)) });
+        self.written.push(PendingLines { order, lines, stats: Some(AgentStats::of(group, is_frozen)) });
         Ok(())
     }
 
@@ -329,6 +401,9 @@ impl TaskRun {
     /// # Errors
     /// None if rewards are finite.
     pub fn finish(mut self) -> Result<Output> {
+        for HeldGroup { episode, group, prompt, policy } in std::mem::take(&mut self.held) {
+            self.write(episode, &group, &prompt, policy)?;
+        }
         self.written.sort_by(|a, b| a.order.cmp(&b.order));
         let mut bytes = Vec::new();
         let mut stats = std::mem::take(&mut self.stats);
@@ -348,11 +423,18 @@ impl TaskRun {
             }
         }
         let refused = self.refused.iter().flat_map(|stop| {
-            (0..self.episode_count()).map(move |branch| EpisodeEnd { branch, turns: 0, reward: None, stop })
+            (0..self.episode_count()).map(move |branch| EpisodeEnd {
+                branch,
+                turns: 0,
+                reward: None,
+                returns: None,
+                stop,
+            })
         });
         let played = self.episodes.iter().filter(|episode| episode.is_executed()).filter_map(|episode| {
             let (branch, reward) = (episode.id().branches.start, Some(episode.reward()));
-            Some(EpisodeEnd { branch, turns: episode.turns(), reward, stop: episode.stop()? })
+            let (turns, returns) = (episode.turns(), episode.returns());
+            Some(EpisodeEnd { branch, turns, reward, returns, stop: episode.stop()? })
         });
         for end in refused.chain(played) {
             stats.add_episode(&self.task.task.env, end.turns, end.stop);

@@ -162,7 +162,7 @@ impl<'a> Worker<'a> {
             }
             let first = request.first();
             let agent = run.agents()[first.agent].clone();
-            let policy = policy_of(&settings.team, &agent)?;
+            let policy = run.player_of(first.agent)?;
             self.last_id += 1;
             let streams = run.streams();
             let submitted = self.generators[policy].submit(GroupRequest {

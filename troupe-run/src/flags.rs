@@ -174,6 +174,7 @@ pub const CHOICES: &[Flag] = &[
     choice("policies", Policies, "shared"),
     choice("adapter", Text, "rank=16,alpha=32"),
     choice("train", List, ""),
+    choice("opponents", Text, ""),
     choice("select", Choice(&["random", "best"]), "random"),
     choice("turns", Whole(1), ""),
     choice("max_tokens", WholeByRole(1), ""),

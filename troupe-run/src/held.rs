@@ -31,6 +31,9 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     for name in ["top_p", "top_k", "min_p"].into_iter().filter(|name| !settings.text(name).is_empty()) {
         add(name, settings.text(name));
     }
+    if settings.pool() > 0 {
+        add("opponents", settings.text("opponents"));
+    }
     if !settings.stop.is_empty() {
         let texts: Vec<String> = settings.stop.iter().map(|text| format!("{text:?}")).collect();
         add("stop", &texts.join(" "));

@@ -35,6 +35,7 @@ impl PreparedRun {
     pub fn new(programs: Programs, mut settings: Settings, launcher: Launcher) -> Result<PreparedRun> {
         let acting = environment::ask(&programs, &mut settings)?;
         method::settle(&mut settings)?;
+        settings.keep_opponents()?;
         settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
         let run = match settings.text("run") {
             "" => format!("runs/{}", acting.env),

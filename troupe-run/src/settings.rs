@@ -196,6 +196,29 @@ impl Settings {
         })
     }
 
+    /// From how many versions opponents are drawn; 0 without self-play.
+    pub fn pool(&self) -> u64 {
+        let count = self.text("opponents").strip_prefix("past:").and_then(|count| count.parse().ok());
+        count.unwrap_or(0)
+    }
+
+    /// Keeps as many versions as opponents are drawn from after a kill, which takes a run back to the last saved version.
+    ///
+    /// # Errors
+    /// Usage: not all agents are trained, so that not all can learn in turn.
+    pub fn keep_opponents(&mut self) -> Result<()> {
+        if self.pool() == 0 {
+            return Ok(());
+        }
+        if !self.train.is_empty() {
+            return Err(Failure::usage("--opponents: all agents learn in turn, which --train forbids")
+                .hint("leave out one of them"));
+        }
+        let keep = self.number("keep").max(self.pool() + self.number("save_every"));
+        self.set_text("keep", keep.to_string());
+        Ok(())
+    }
+
     /// Returns true if more flags of a stage name this one.
     pub fn has_flag(&self, stage: &str, flag: &str) -> bool {
         self.flags.get(stage).is_some_and(|words| {
@@ -418,6 +441,24 @@ mod tests {
         for bad in ["perrole", "=x", "a="] {
             assert_eq!(settings(&format!("--policies {bad}")).unwrap_err().code, 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn versions_that_opponents_are_drawn_from_are_kept() {
+        for (words, keep) in [
+            ("", "2"),
+            ("--opponents past:0", "2"),
+            ("--opponents past:1", "2"),
+            ("--opponents past:4", "5"),
+            ("--opponents past:4 --keep 9", "9"),
+            ("--opponents past:4 --save-every 8", "12"),
+        ] {
+            let mut settings = settings(words).unwrap();
+            settings.keep_opponents().unwrap();
+            assert_eq!(settings.text("keep"), keep, "{words}");
+        }
+        let refused = settings("--opponents past:4 --train a").unwrap().keep_opponents().unwrap_err();
+        assert_eq!((refused.code, refused.hint.is_some()), (2, true));
     }
 
     #[test]

@@ -93,7 +93,8 @@ impl Plan<'_> {
         let line = self
             .player(line)
             .flag("--branches", self.settings.text("branches"))
-            .flag("--select", self.settings.text("select"));
+            .flag("--select", self.settings.text("select"))
+            .flag_if_any("--opponents", self.settings.text("opponents"));
         let all = ["temperature", "top_p", "top_k", "min_p"];
         let line = all.into_iter().fold(line, |line, name| self.by_role(line, name));
         let line = line.flag("--seed", self.settings.text("seed"));

@@ -228,7 +228,7 @@ impl Episode {
         } else {
             self.advance(terminated, success)
         };
-        Ok(Transition { groups, requests, joint, forks })
+        Ok(Transition { groups, requests, joint, forks, late: Vec::new() })
     }
 
     /// Applies every joint action to a copy of the state.
@@ -369,6 +369,9 @@ impl Episode {
             waiting: vec![None; self.waiting.len()],
             spoken: self.spoken.clone(),
             reward: 0.0,
+            returns: BTreeMap::new(),
+            acted: self.acted.clone(),
+            pays_others: false,
             stop: None,
         };
         fork.enter(state, action);

@@ -13,7 +13,7 @@ use rollout::streams::Streams;
 
 fn begin(workflow: Arc<Workflow>, config: EpisodeConfig, branches: u32) -> (Episode, Vec<PromptRequest>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..branches };
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..branches, learner: None };
     Episode::begin(Arc::new(config), id, Box::new(Talk::new(workflow)))
 }
 
@@ -92,7 +92,7 @@ fn of_equal_rewards_the_lowest_branch_is_taken() {
 fn a_random_choice_is_named_and_reaches_every_branch() {
     let choose = |seed: u64| {
         let streams = Arc::new(Streams::new(seed, 0, "t", 0));
-        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4 };
+        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4, learner: None };
         let config = EpisodeConfig { select: Select::Random, ..config() };
         let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(Talk::new(sequential())));
         let transition = step(&mut episode, only(requests), &["1", "2", "3", "4"]);
@@ -109,7 +109,7 @@ fn a_random_choice_is_named_and_reaches_every_branch() {
 fn a_random_choice_is_drawn_anew_for_each_turn_and_agent() {
     let play = |seed: u64| -> Vec<u32> {
         let streams = Arc::new(Streams::new(seed, 0, "t", 0));
-        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4 };
+        let id = EpisodeId { name: "0.0".into(), streams, branches: 0..4, learner: None };
         let config = EpisodeConfig { select: Select::Random, ..config() };
         let state = Box::new(Talk::new(sequential()));
         let (mut episode, mut requests) = Episode::begin(Arc::new(config), id, state);
@@ -196,7 +196,7 @@ fn an_environment_that_is_over_ends_the_episode_unsolved() {
 fn a_failing_environment_ends_the_episode_without_a_partial_group() {
     for workflow in [sequential(), parallel(), staged()] {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
-        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2, learner: None };
         let state = Talk { fails_on: Some("7".to_owned()), ..Talk::new(workflow) };
         let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
         let mut groups = 0;
@@ -238,7 +238,7 @@ fn begin_skipping(
     acts: fn(&[(String, String)], &str) -> bool,
 ) -> (Episode, Vec<PromptRequest>) {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2, learner: None };
     let state = Talk { acts, ..Talk::new(workflow) };
     Episode::begin(Arc::new(EpisodeConfig { turns: Some(2), ..config }), id, Box::new(state))
 }
@@ -375,7 +375,7 @@ impl State for Agree {
 #[test]
 fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2, learner: None };
     let state = Agree { workflow: parallel(), numbers: [None; 2] };
     let config = EpisodeConfig { turns: Some(2), ..config() };
     let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
@@ -421,7 +421,7 @@ fn a_parallel_episode_stops_on_agreement_of_the_choices_as_worked_out_by_hand() 
 #[test]
 fn a_joint_success_is_credited_when_it_happens_also_at_turn_0() {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2 };
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..2, learner: None };
     let state = Agree { workflow: parallel(), numbers: [None; 2] };
     let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
     let [asker, doer]: [PromptRequest; 2] = requests.try_into().expect("two requests");
@@ -438,7 +438,7 @@ fn a_joint_success_is_credited_when_it_happens_also_at_turn_0() {
 #[test]
 fn an_agreement_at_the_last_turn_is_no_truncation() {
     let streams = Arc::new(Streams::new(7, 12, "t", 0));
-    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+    let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1, learner: None };
     let state = Agree { workflow: parallel(), numbers: [None; 2] };
     let config = EpisodeConfig { turns: Some(1), ..config() };
     let (mut episode, requests) = Episode::begin(Arc::new(config), id, Box::new(state));
@@ -504,8 +504,12 @@ fn a_joint_step_is_not_one_agent_after_another() {
         ([["wait"], ["lift"]], Some(Stop::Terminated)),
         ([["wait"], ["wait"]], None),
     ] {
-        let id =
-            EpisodeId { name: "12.7".into(), streams: Arc::new(Streams::new(7, 12, "t", 0)), branches: 0..1 };
+        let id = EpisodeId {
+            name: "12.7".into(),
+            streams: Arc::new(Streams::new(7, 12, "t", 0)),
+            branches: 0..1,
+            learner: None,
+        };
         let state = Load { workflow: parallel(), dropped: false };
         let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(state));
         for (request, texts) in requests.into_iter().zip(&texts) {
@@ -555,7 +559,7 @@ impl State for Odd {
 fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
     let stop = |text: &str| {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
-        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1 };
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1, learner: None };
         let state = Box::new(Odd(sequential()));
         let (mut episode, requests) = Episode::begin(Arc::new(config()), id, state);
         step(&mut episode, only(requests), &[text]);

@@ -14,6 +14,7 @@ mod fill;
 mod fuzz;
 mod joint;
 mod libraries;
+mod opponents;
 mod program;
 #[path = "common/runtime.rs"]
 mod runtime;

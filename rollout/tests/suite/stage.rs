@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::common::{groups, of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
 use rollout::episode::EpisodeError;
+use rollout::opponents::Opponents;
 use rollout::task_run::{QueuedTask, RunContext, SharedRequest, TaskRun};
 use serde_json::{Value, json};
 
@@ -383,7 +384,7 @@ fn counts_are_those_of_the_lines() {
 /// A task that has begun, and its first requests.
 fn begin(flags: &[&str], workflow: Arc<Workflow>) -> (TaskRun, Vec<SharedRequest>) {
     let (settings, labels) = (Arc::new(settings(flags)), Vec::new());
-    let context = Arc::new(RunContext { settings, external: None, labels });
+    let context = Arc::new(RunContext { settings, external: None, labels, opponents: Opponents::default() });
     let task = QueuedTask { sequence: 0, index: 0, occurrence: 0, task: record::line::Task::default() };
     TaskRun::begin(context, task, Ok(Box::new(common::Talk::new(workflow))))
 }

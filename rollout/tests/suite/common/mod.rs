@@ -14,6 +14,7 @@ use rollout::arguments::CommandLine;
 use rollout::episode::group::Candidate;
 use rollout::generator::{Generated, Generator, GroupRequest};
 use rollout::lines::PolicyLabel;
+use rollout::opponents::Opponents;
 use rollout::prompts::{Prompt, PromptCache};
 use rollout::settings::Settings;
 use rollout::stage::{self, Run, Totals};
@@ -59,6 +60,8 @@ pub struct Talk {
     /// True if all agents are asked the same.
     pub anonymous: bool,
     pub joint: Joint,
+    /// True if the others lose what an agent earns.
+    pub zero_sum: bool,
     /// Whether an agent acts after what was said so far.
     pub acts: fn(&[(String, String)], &str) -> bool,
 }
@@ -71,6 +74,7 @@ impl Talk {
             fails_on: None,
             anonymous: false,
             joint: Joint::InOrder,
+            zero_sum: false,
             acts: |_, _| true,
         }
     }
@@ -107,9 +111,11 @@ impl State for Talk {
         self.actions.push((agent.to_owned(), text.to_owned()));
         let digit: f64 = text.parse().unwrap_or(0.0);
         let success = agent == "doer" && text == "9";
+        let part = |name: &String| if name == agent { digit / 10.0 } else { -digit / 10.0 };
+        let locals = self.workflow.agents().iter().map(|name| (name.clone(), part(name)));
         Ok(Outcome {
             rewards: Rewards { team: f64::from(u8::from(success)), local: digit / 10.0 },
-            locals: BTreeMap::new(),
+            locals: locals.filter(|_| self.zero_sum).collect(),
             components: BTreeMap::from([("digit".to_owned(), digit)]),
             terminated: success || text == "end",
             success,
@@ -167,7 +173,8 @@ impl Environment for Talks {
             Some("never") => Joint::Never,
             _ => Joint::InOrder,
         };
-        Ok(Box::new(Talk { fails_on, anonymous, joint, ..Talk::new(Arc::clone(&self.0)) }))
+        let zero_sum = spec["zero_sum"] == true;
+        Ok(Box::new(Talk { fails_on, anonymous, joint, zero_sum, ..Talk::new(Arc::clone(&self.0)) }))
     }
 }
 
@@ -239,12 +246,24 @@ pub fn play(
     limit: usize,
     input: &str,
 ) -> (String, Totals, Result<()>) {
-    let labels = vec![PolicyLabel { name: "fake".into(), version: "0:00000000".into(), served: false }];
+    let count = (settings.flags.opponents.0 as usize).max(1);
+    let label = |version: usize| PolicyLabel {
+        name: "fake".into(),
+        version: format!("{}:00000000", count - 1 - version).into(),
+        served: false,
+    };
+    let labels = (0..count).map(label).collect();
+    let opponents = match settings.flags.opponents.0 {
+        0 => Opponents::default(),
+        _ => Opponents { versions: vec![(0..count).collect()] },
+    };
     let external: Option<Box<dyn Environment>> = Some(Box::new(Talks(workflow)));
     let mut reader = Reader::new("tasks", std::io::Cursor::new(input.to_owned()));
     let run = Run {
-        context: Arc::new(RunContext { settings: Arc::new(settings), external, labels }),
-        generators: Box::new(|| Ok(vec![Box::new(Dice::default()) as Box<dyn Generator>])),
+        context: Arc::new(RunContext { settings: Arc::new(settings), external, labels, opponents }),
+        generators: Box::new(move || {
+            Ok((0..count).map(|_| Box::new(Dice::default()) as Box<dyn Generator>).collect())
+        }),
         lines: std::iter::from_fn(move || reader.next().transpose()),
         tasks_per_thread: limit,
     };
