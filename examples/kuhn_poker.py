@@ -6,20 +6,25 @@ bet folds or calls. The payoffs are -2 to 2 and add up to 0; in every equilibriu
     python3 examples/kuhn_poker.py tasks --count 8
     python3 examples/kuhn_poker.py --play first tasks --count 8        second draws by an equilibrium
     python3 examples/kuhn_poker.py exploitability < samples.jsonl      what the policies of a rollout can lose, exactly
+    ./pipeline.sh --env-command 'python3 examples/kuhn_poker.py --chips' --opponents past:8 --flags rollout='--sampling parallel' \
+        --flags group='--by agent' --flags advantage='--credit episode-own' --stage reward='python3 examples/kuhn_poker.py measure'
 
-`exploitability` counts what each player said in each of its six situations, as the samples of a `rollout` have it (all branches), and
-prints how much the best response to each gains over the game's value, on average of the two: 0 at an equilibrium, 11/24 for players
-who say either at random. It is exact for these frequencies; a situation that does not occur is played at random.
+`exploitability` prints how much the best response to each player gains over the game's value, on average of the two: 0 at an
+equilibrium, 11/24 for players who say either at random. How often a player says what in each of its six situations follows from the
+log-probabilities of the samples of a `rollout` (all branches), and without them from counts, for which it is exact. A situation that
+does not occur is played at random. `measure` passes a stream on and adds a `measure` line with it, which `report` draws over the steps.
 
-Who ends a game earns its own result, -2 to 2 as 0 to 1, which is the team's reward for `--team` (first); until then a legal text earns
+With `--chips` both players are paid their chips at the end, -2 to 2, whoever ends the game, and nothing else: for self-play. Without,
+who ends a game earns its own result, -2 to 2 as 0 to 1, which is the team's reward for `--team` (first); until then a legal text earns
 0.1 of its own. Results that the other player's move brings about are not credited (`--play` avoids them: all its games end with a
-move of the policy's). A text that is no legal move is a check or a fold, and its player earns 0 by the game. There are six deals; a task is a deal and a
+move of the policy's). A text that is no legal move is a check or a fold, and its player earns 0 (-2 chips) by the game. There are six deals; a task is a deal and a
 number, so that test tasks differ from train tasks by name alone. `demo` plays by the equilibrium half of the time, and otherwise any legal move.
 """
 
 import argparse
 import itertools
 import json
+import math
 import random
 import sys
 from fractions import Fraction
@@ -28,6 +33,7 @@ from troupe import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--play", choices=["first", "second"], help="the player that a policy plays (default: both)")
+parser.add_argument("--chips", action="store_true", help="pay both players what they win, in chips, and nothing else")
 parser.add_argument("--team", choices=["first", "second"], help="the player whose result is the team's (default: first)")
 CARDS = "JQK"
 PLAYERS = ("first", "second")
@@ -77,14 +83,25 @@ def exploitability(strategy):
 
 
 def strategy_of(lines):
-    """How often each situation was answered by its second move, among the sample lines of a rollout."""
+    """How often each situation is answered by its second move, by the sample lines of a rollout."""
     counts = {situation: [0, 0] for situation in EQUILIBRIUM}
+    chances = {situation: ({}, {}) for situation in EQUILIBRIUM}
     for sample in lines:
         if sample.get("type") == "sample":
             words = sample["prompt"][-1]["content"].split()
             situation = words[1], "" if words[3] == "nothing" else words[3]
-            counts[situation][move(situation[1], sample["completion"])[0] == "b"] += 1
-    return {situation: Fraction(bold, tame + bold) if tame + bold else Fraction(1, 2) for situation, (tame, bold) in counts.items()}
+            bold = move(situation[1], sample["completion"])[0] == "b"
+            counts[situation][bold] += 1
+            if sample.get("completion_logprobs"):
+                chances[situation][bold][tuple(sample["completion_ids"])] = math.exp(sum(sample["completion_logprobs"]))
+    return {situation: chance(*counts[situation], *map(dict.values, chances[situation])) for situation in EQUILIBRIUM}
+
+
+def chance(tame, bold, tame_chances, bold_chances):
+    """The probability of the second move: from those of the answers that occurred, else from counts of both."""
+    if tame_chances or bold_chances:  # what did not occur is shared equally
+        return Fraction(min(1.0, max(0.0, (1 + sum(bold_chances) - sum(tame_chances)) / 2)))
+    return Fraction(bold, tame + bold) if tame + bold else Fraction(1, 2)
 
 
 def move(played, text):
@@ -144,7 +161,8 @@ class KuhnPoker(Environment):
     def reset(self, spec):
         state = {"cards": spec["cards"], "number": spec["number"], "played": "", "fouls": []}
         state = answered(state)
-        return Start(*see(state), agents(), turns=2, turn=mover(state))
+        span = (-2.0, 2.0) if options.chips else (0.0, 1.0)
+        return Start(*see(state), agents(), turns=2, turn=mover(state), reward_range=span)
 
     def step(self, state, agent, text):
         if payoff(state["cards"], state["played"]) is not None or agent != MOVES[state["played"]][0]:
@@ -154,8 +172,13 @@ class KuhnPoker(Environment):
         state = answered(dict(state, played=state["played"] + done, fouls=fouls))
         team = options.team or agents()[0]
         parts = {"legal": float(legal)}
-        if payoff(state["cards"], state["played"]) is None:
-            return Step(*see(state), local=0.1 * legal, components=parts, turn=mover(state))
+        won = payoff(state["cards"], state["played"])
+        if won is None:
+            return Step(*see(state), local=0.0 if options.chips else 0.1 * legal, components=parts, turn=mover(state))
+        if options.chips:
+            chips = {"first": won, "second": -won}
+            local = {player: float(-2 if player in state["fouls"] else chips[player]) for player in agents()}
+            return Step(state, {}, 0.0, local, parts, True, result(state, team) > 0.5)
         own = result(state, agent)
         return Step(state, {}, own if agent == team else 0.0, own, parts, True, result(state, team) > 0.5)
 
@@ -173,6 +196,16 @@ class KuhnPoker(Environment):
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["measure"]:
+        samples = []
+        for line in sys.stdin:
+            parsed = json.loads(line)
+            samples += [parsed] if parsed.get("type") == "sample" else []
+            if parsed.get("type") == "end":
+                print(json.dumps({"type": "measure", "v": 1, "exploitability": float(exploitability(strategy_of(samples)))}))
+                samples = []
+            sys.stdout.write(line)
+        sys.exit()
     if sys.argv[1:] == ["exploitability"]:
         strategy = strategy_of(map(json.loads, sys.stdin))
         lost = exploitability(strategy)

@@ -64,7 +64,7 @@ class Step(NamedTuple):
     team: float = 0.0
     """The team's reward, in [0, 1]. A meaningless text earns 0; it is no error."""
     local: Union[float, Mapping[str, float]] = 0.0
-    """The agent's local reward; in `joint`, by agent."""
+    """The agent's local reward; in `joint`, by agent. By agent otherwise, too, it pays those who do not act, for their last action."""
     components: Mapping[str, float] = {}
     """What the rewards are made of."""
     terminated: bool = False

@@ -165,11 +165,11 @@ class Checker:
         most = None if best is None else self.apply(state, agent, best)
         for text in [*texts, *MALFORMED]:
             answer = self.apply(state, agent, text)
-            reward = sum(worth(answer))
+            reward = sum(worth(answer, agent))
             least, highest = self.earned.get(agent, (reward, reward))
             self.earned[agent] = min(least, reward), max(highest, reward)
             if most is not None and text in texts:
-                holds = all(ours <= theirs + ROUNDING for ours, theirs in zip(worth(answer), worth(most)))
+                holds = all(ours <= theirs + ROUNDING for ours, theirs in zip(worth(answer, agent), worth(most, agent)))
                 self.rule("no action scores above the oracle's", holds, lambda: (
                     f"{agent} says {text[:40]!r} at {shown(state)}: {answer['rewards']}; the oracle's {most['rewards'] if most else ''}"))
             if best is not None:
@@ -213,8 +213,9 @@ class Checker:
         return list(self.findings.values())
 
 
-def worth(answer: Mapping[str, Any]) -> Tuple[float, float]:
-    return answer["rewards"]["team"], answer["rewards"]["local"]
+def worth(answer: Mapping[str, Any], agent: str) -> Tuple[float, float]:
+    local = answer["rewards"]["local"]
+    return answer["rewards"]["team"], local[agent] if isinstance(local, dict) else local
 
 
 def name_of(task: Mapping[str, Any]) -> str:

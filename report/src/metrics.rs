@@ -2,6 +2,7 @@
 //! and the TensorBoard events are three views of it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -51,6 +52,9 @@ impl From<Metric> for Row {
 
 /// Fields of a `metrics` line that are names, not measurements.
 const NAMES: &[&str] = &["step", "v", "check"];
+
+/// The names of numbers of `measure` lines begin with it.
+pub const MEASURE: &str = "measure/";
 
 /// What `update` measures of each agent.
 const BY_AGENT: &[&str] = &["entropy", "clip_ratio", "grad_norm"];
@@ -113,6 +117,8 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
         }
         rows.like.agent.clear();
     }
+    rows.like.environment.clear();
+    of_measures(&evaluation.measures, &mut rows);
     let seconds =
         ends_of(&evaluation.ends, "rollout").filter_map(|end| end.timing.get("seconds")?.as_f64()).sum();
     let mut timing = Rows::new(evaluation.step, "timing");
@@ -139,6 +145,7 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
         }
     }
     rows.like.environment.clear();
+    of_measures(&step.measures, &mut rows);
     of_groups(step, &mut rows);
     of_agents(&step.stats, &mut rows);
     for (name, metrics) in &step.metrics {
@@ -151,6 +158,13 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     step.metrics.values().for_each(|metrics| of_policy_by_agent(&metrics.values, &mut rows));
     rows.rows.extend(of_times(step));
     rows.rows
+}
+
+/// What a program measured of the stream.
+fn of_measures(measures: &BTreeMap<String, f64>, rows: &mut Rows) {
+    for (name, &value) in measures {
+        rows.put(&format!("{MEASURE}{name}"), value);
+    }
 }
 
 fn of_groups(step: &TrainingStep, rows: &mut Rows) {

@@ -38,6 +38,8 @@ pub struct TrainingStep {
     pub metrics: BTreeMap<String, Metrics>,
     /// The `end` of `update`.
     pub update: Option<End>,
+    /// The numbers of `measure` lines, by name.
+    pub measures: BTreeMap<String, f64>,
 }
 
 /// An evaluation on held-out tasks.
@@ -49,6 +51,8 @@ pub struct Evaluation {
     pub environments: Environments,
     /// Its `end` lines.
     pub ends: Vec<End>,
+    /// The numbers of `measure` lines, by name.
+    pub measures: BTreeMap<String, f64>,
 }
 
 /// Everything the report shows of a run.
@@ -290,7 +294,9 @@ pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
 /// stream without a run the samples name the step.
 fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut EpisodeSampler) -> Result<Summary> {
     let (mut stats, mut indexer) = (StreamStats::default(), Indexer::default());
+    let mut measures = BTreeMap::new();
     read(directory, files[0], |line, sample| {
+        measure(line, &mut measures)?;
         sampler.take(line, sample)?;
         indexer.take(line, sample)?;
         stats.take(line, sample)
@@ -311,7 +317,7 @@ fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut Episod
             Ok(())
         })?;
     }
-    let step = TrainingStep { number, stats, groups, metrics, update };
+    let step = TrainingStep { number, stats, groups, metrics, update, measures };
     Ok(Summary {
         step: number,
         held_out: false,
@@ -324,8 +330,9 @@ fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut Episod
 
 fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Summary> {
     let (mut environments, mut indexer) = (Environments::default(), Indexer::default());
-    let mut ends = Vec::new();
+    let (mut ends, mut measures) = (Vec::new(), BTreeMap::new());
     read(directory, path, |line, sample| {
+        measure(line, &mut measures)?;
         sampler.take(line, sample)?;
         indexer.take(line, sample)?;
         if line.kind == Kind::End {
@@ -338,9 +345,19 @@ fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSam
         held_out: true,
         equal_prompts: true,
         wall: 0.0,
-        metrics: metrics::of_evaluation(&Evaluation { step, environments, ends }),
+        metrics: metrics::of_evaluation(&Evaluation { step, environments, ends, measures }),
         index: indexer.close(step),
     })
+}
+
+/// Takes the numbers of a `measure` line.
+fn measure(line: &Line, measures: &mut BTreeMap<String, f64>) -> Result<()> {
+    if line.kind == Kind::Measure {
+        let values: Map<String, Value> = line::parse(line)?;
+        let named = values.into_iter().filter(|(name, _)| !["v", "step"].contains(&name.as_str()));
+        measures.extend(named.filter_map(|(name, value)| Some((name, value.as_f64()?))));
+    }
+    Ok(())
 }
 
 /// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run directory.

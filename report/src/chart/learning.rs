@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::chart::series::{RunMetrics, over_seeds};
 use crate::chart::{Chart, Color, Point, Series, ValueUnit};
 use crate::methods::MethodRuns;
-use crate::metrics::Metric;
+use crate::metrics::{MEASURE, Metric};
 
 /// The metrics column whose values are a chart's curves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -233,7 +233,37 @@ impl<'a> Drawn<'a> {
         let chart = |(name, title, note, metric, column, with): &Row| {
             with(Chart::new(name, *title, *note, self.curves(metric, *column)))
         };
-        ROWS.iter().map(chart).filter(|chart| !chart.series.is_empty()).collect()
+        let charts = self.of_measures().into_iter().chain(ROWS.iter().map(chart));
+        charts.filter(|chart| !chart.series.is_empty()).collect()
+    }
+
+    /// A chart for each number of `measure` lines.
+    fn of_measures(&self) -> Vec<Chart> {
+        let splits = [("train", "in training"), ("test", "held out")];
+        let names = |(split, _): &(&'static str, &'static str)| {
+            self.runs.iter().flat_map(|run| run.names(split, MEASURE)).collect::<Vec<&str>>()
+        };
+        let names: BTreeSet<&str> = splits.iter().flat_map(names).collect();
+        let chart = |name: &&'a str| {
+            let mut series = Vec::new();
+            for (place, (split, what)) in splits.into_iter().enumerate() {
+                for (index, method) in self.methods.iter().enumerate() {
+                    let curves = method.runs.iter().map(|&run| self.runs[run].points(split, name, |_| true));
+                    let (points, several) = (over_seeds(curves.collect()), self.has_several());
+                    let named = if several { format!("{}, {what}", method.name) } else { what.to_owned() };
+                    let color = Color::Of(if several { index } else { place });
+                    let method = several.then_some(index);
+                    series.push(Series { method, dash: place, ..Series::new(named, color, points) });
+                }
+            }
+            series.retain(|series| !series.points.is_empty());
+            let name = name.trim_start_matches(MEASURE);
+            let title = name.replace(['_', '-'], " ");
+            let first = title.chars().next().map(char::to_uppercase).into_iter().flatten();
+            let title: String = first.chain(title.chars().skip(1)).collect();
+            Chart::new(&format!("measure-{name}"), title, "What a `measure` line of the stream says.", series)
+        };
+        names.iter().map(chart).collect()
     }
 
     /// A curve for each method and value of a column. One run: a color for each value. Several: a color for each method and a dash for
