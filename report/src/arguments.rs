@@ -52,6 +52,8 @@ pub struct Arguments {
 pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took
     Evaluate(Evaluate),
+    /// Rates versions by games that they played against each other
+    Elo(Elo),
     /// Compresses streams: FILE.zst takes the place of FILE, which every stage reads as before
     ///
     /// The stages read both, from files and pipes.
@@ -170,6 +172,25 @@ pub struct Evaluate {
     /// Print nothing on stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
+}
+
+/// Rates versions by the games that they played against each other: Elo by maximum likelihood (Bradley and Terry, draws
+/// as half a win), with the oldest version at 0, and standard errors of the difference to it.
+///
+/// Whoever earned more in an episode has won it (`returns`). Let each pair play both ways, with equal tasks:
+///
+///   envs tasks tic-tac-toe --split test --count 100 |
+///     rollout --policy x=RUN/policies/shared/step-000000 --policy o=RUN/policies/shared/step-000080 --branches 1 > one
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub struct Elo {
+    /// Streams of `rollout`; without one stdin
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    /// How to print it; json and line print an object for each version
+    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
+    pub format: ResultFormat,
 }
 
 /// What to compress.

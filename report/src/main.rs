@@ -10,6 +10,7 @@ mod compare;
 mod compress;
 mod credit;
 mod csv;
+mod elo;
 mod episodes;
 mod evaluate;
 mod facts;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
+            Some(Command::Elo(arguments)) => elo::run(arguments),
             Some(Command::Compress(arguments)) => compress::run(arguments),
             Some(Command::Compare(arguments)) => compare::run(arguments),
             Some(Command::Roles(arguments)) => roles::run(arguments),

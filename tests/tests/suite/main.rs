@@ -42,6 +42,7 @@ mod ranks;
 mod recipes;
 mod replay;
 mod resume;
+mod self_play;
 mod served;
 mod shards;
 mod side_by_side;
