@@ -6,10 +6,15 @@
 //! |---|---|
 //! | Hermes, Qwen | `<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them, with text around |
 //! | Mistral | `[TOOL_CALLS] [{"name": …, "arguments": {…}}, …]` |
+//! | Mistral, later | `[TOOL_CALLS]name[ARGS]{…}`, any number of them |
 //! | Llama 3 | `<\|python_tag\|>{"name": …, "parameters": {…}}`, several with `;` between them |
+//! | Llama 3.2 | `[add(a=1, b=2), now()]`, also after `<\|python_tag\|>`, and there a call without brackets |
 //!
-//! The marks of the last two are special tokens, which decoded text lacks, so the JSON alone counts if it is the whole
-//! text, also inside a Markdown fence, as Qwen's coders write it. Conversations hold what the model wrote, as text. Left out: Llama's calls as Python, and Mistral's `[ARGS]`.
+//! The marks of the last four are special tokens, which decoded text lacks, so the rest alone counts if it is the whole
+//! text, also inside a Markdown fence, as Qwen's coders write it. Conversations hold what the model wrote, as text. Left
+//! out: Mistral's `[CALL_ID]`, which only one version of its tokenizer writes.
+
+mod python;
 
 use serde_json::{Map, Value, json};
 
@@ -37,6 +42,10 @@ pub fn parse(text: &str) -> Vec<ToolCall> {
     if let Some(fenced) = rest.strip_prefix("```").and_then(|rest| rest.strip_suffix("```")) {
         rest = fenced.strip_prefix("json").unwrap_or(fenced).trim();
     }
+    let is_list = rest.starts_with('[') || text.starts_with("<|python_tag|>");
+    if let Some(calls) = is_list.then(|| python::calls(rest)).flatten().or_else(|| named(text)) {
+        return calls;
+    }
     let mut calls = Vec::new();
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
@@ -51,6 +60,23 @@ pub fn parse(text: &str) -> Vec<ToolCall> {
         rest = rest[values.byte_offset()..].trim_start_matches(|c: char| c == ';' || c.is_whitespace());
     }
     calls
+}
+
+/// The calls of a text that is nothing but names, each with its arguments as JSON after it.
+fn named(text: &str) -> Option<Vec<ToolCall>> {
+    let mut rest = text.trim();
+    let mut calls = Vec::new();
+    while !rest.is_empty() {
+        rest = rest.strip_prefix("[TOOL_CALLS]").unwrap_or(rest).trim_start();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let (name, after) = rest.split_at(rest.find(|c: char| !is_part(c))?);
+        let after = after.strip_prefix("[ARGS]").unwrap_or(after);
+        let mut values = serde_json::Deserializer::from_str(after).into_iter::<Map<String, Value>>();
+        let arguments = values.next().filter(|_| !name.is_empty() && after.starts_with('{'))?.ok()?;
+        calls.push(ToolCall { name: name.to_owned(), arguments });
+        rest = after[values.byte_offset()..].trim_start();
+    }
+    Some(calls).filter(|calls| !calls.is_empty())
 }
 
 /// The call that an object is: `name`, and `arguments` or `parameters`, which may be JSON in a text.
@@ -183,6 +209,12 @@ mod tests {
                 "{\"name\":\"add\",\"parameters\":{\"a\":1,\"b\":2}}; {\"name\":\"now\",\"parameters\":{}}",
                 two(),
             ),
+            ("[add(a=1, b=2), now()]", two()),
+            ("<|python_tag|>[ add( a = 1,\n  b = 2, ), now( ) ]\n", two()),
+            ("<|python_tag|>add(a=1, b=2)", add()),
+            ("```\n[add(a=1, b=2)]\n```", add()),
+            ("[TOOL_CALLS]add[ARGS]{\"a\": 1, \"b\": 2}[TOOL_CALLS]now[ARGS]{}", two()),
+            ("add{\"a\": 1, \"b\": 2}now{}", two()),
         ] {
             assert_eq!(shown(text), expected, "{text}");
         }
@@ -202,11 +234,110 @@ mod tests {
             "```json\n[1]\n```",
             "[",
             "\u{0}",
+            "[]",
+            "[add]",
+            "[add(1, 2)]",
+            "[add(a=1), 2]",
+            "[add(a=1), add(b=f(2))]",
+            "[add(a=1, a=2)]",
+            "[add(a=1)] is a call",
+            "[add(a=1)",
+            "[add(a='1)]",
+            "[add(a='\\ud800')]",
+            "[add(a=01)]",
+            "[1add(a=1)]",
+            "[add(a.b=1)]",
+            "<|python_tag|>print(1)",
+            "[TOOL_CALLS]add[ARGS]",
+            "[TOOL_CALLS]add[ARGS]{\"a\": 1",
+            "[TOOL_CALLS][ARGS]{}",
+            "add [ARGS]{}",
+            "add{\"a\": 1} and more",
+            "the set {1, 2}",
         ] {
             assert_eq!(shown(text), [], "{text}");
         }
         let deep = "[".repeat(100_000);
         assert!(parse(&deep).is_empty() && parse(&format!("<tool_call>{deep}")).is_empty());
+        for deep in [format!("[add(a={deep})]"), format!("[TOOL_CALLS]add[ARGS]{{\"a\":{deep}}}")] {
+            assert!(parse(&deep).is_empty());
+        }
+    }
+
+    /// A value as Python writes it.
+    fn python(value: &Value) -> String {
+        let list = |items: Vec<String>| items.join(", ");
+        match value {
+            Value::Null => "None".to_owned(),
+            Value::Bool(true) => "True".to_owned(),
+            Value::Bool(false) => "False".to_owned(),
+            Value::Number(number) => number.to_string(),
+            Value::String(text) => {
+                let escaped = text.replace('\\', "\\\\").replace('\'', "\\'").replace('\n', "\\n");
+                format!("'{escaped}'")
+            }
+            Value::Array(items) => format!("[{}]", list(items.iter().map(python).collect())),
+            Value::Object(entries) => {
+                let entry = |(key, value): (&String, &Value)| {
+                    format!("{}: {}", python(&key.clone().into()), python(value))
+                };
+                format!("{{{}}}", list(entries.iter().map(entry).collect()))
+            }
+        }
+    }
+
+    /// A value of any kind, by draws below a bound.
+    fn any(draw: &mut impl FnMut(u32) -> u32, depth: u32) -> Value {
+        let text = |draw: &mut dyn FnMut(u32) -> u32| -> String {
+            const LETTERS: [&str; 12] = ["a", " ", "'", "\"", "\\", "\n", "é", "[", "}", ",", "\\n", "</s>"];
+            (0..draw(6)).map(|_| LETTERS[draw(12) as usize]).collect()
+        };
+        match draw(if depth < 3 { 7 } else { 5 }) {
+            0 => Value::Null,
+            1 => (draw(2) == 0).into(),
+            2 => (i64::from(draw(2000)) - 1000).into(),
+            3 => (f64::from(draw(2000)) / 8.0 - 100.0).into(),
+            4 => text(draw).into(),
+            5 => (0..draw(4)).map(|_| any(draw, depth + 1)).collect(),
+            _ => Value::Object((0..draw(4)).map(|_| (text(draw), any(draw, depth + 1))).collect()),
+        }
+    }
+
+    #[test]
+    fn what_a_family_writes_is_read_again() {
+        let mut draws =
+            crate::philox::Draws::new(crate::philox::Stream::named(7, &[crate::philox::Part::Text("calls")]));
+        let mut draw = |bound: u32| draws.below(bound);
+        for _ in 0..2000 {
+            let names = ["add", "now", "get_weather", "math.add"];
+            let call = |draw: &mut dyn FnMut(u32) -> u32| {
+                let mut draw = draw;
+                let name = names[draw(4) as usize].to_owned();
+                let arguments =
+                    (0..draw(4)).map(|number| (format!("x{number}"), any(&mut draw, 0))).collect();
+                ToolCall { name, arguments }
+            };
+            let calls: Vec<ToolCall> = (0..1 + draw(3)).map(|_| call(&mut draw)).collect();
+            let each = |write: &dyn Fn(&ToolCall) -> String| calls.iter().map(write).collect::<Vec<String>>();
+            let object =
+                |key: &str, call: &ToolCall| json!({"name": call.name, key: call.arguments}).to_string();
+            let as_python = |call: &ToolCall| {
+                let named = call.arguments.iter().map(|(name, value)| format!("{name}={}", python(value)));
+                format!("{}({})", call.name, named.collect::<Vec<String>>().join(", "))
+            };
+            let arguments = |call: &ToolCall| Value::from(call.arguments.clone()).to_string();
+            for text in [
+                each(&ToolCall::text).join("\n"),
+                format!("[TOOL_CALLS] [{}]", each(&|call| object("arguments", call)).join(", ")),
+                each(&|call| format!("[TOOL_CALLS]{}[ARGS]{}", call.name, arguments(call))).concat(),
+                format!("<|python_tag|>{}", each(&|call| object("parameters", call)).join("; ")),
+                format!("<|python_tag|>[{}]", each(&as_python).join(", ")),
+                format!("[{}]", each(&as_python).join(", ")),
+            ] {
+                // Hermes' marks in a value would end its call.
+                assert_eq!(parse(&text), calls, "{text}");
+            }
+        }
     }
 
     #[test]
