@@ -92,7 +92,7 @@ def main():
     parser.add_argument("--root", type=Path, default=Path("runs/experiments/self-play"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--games", type=int, default=300, help="of each pair of versions, each way")
     options = parser.parse_args()
     root, seeds = options.root.resolve(), [int(seed) for seed in options.seeds.split(",")]

@@ -236,7 +236,11 @@ struct StepResponse {
     #[serde(default)]
     observations: Observations,
     turn: Option<Actors>,
+    info: Option<Value>,
 }
+
+/// The longest `info`, in bytes of JSON: it is in every line of the record.
+const INFO_BYTES: usize = 4096;
 
 /// The response to a request with `state`, `agent` and `probe`.
 #[derive(Clone, Debug, Deserialize)]
@@ -248,6 +252,20 @@ pub struct ProbeResponse {
     pub oracle: Option<String>,
     /// True if the task is solved here, determined independently of the last action's result.
     pub solved: bool,
+}
+
+/// An `info` that the record can keep.
+fn checked_info(info: Value) -> Result<Map<String, Value>> {
+    let bytes = info.to_string().len();
+    match info {
+        Value::Object(info) if bytes <= INFO_BYTES => Ok(info),
+        Value::Object(_) => {
+            Err(Failure::data(format!("`info` has {bytes} bytes as JSON, and at most {INFO_BYTES} are kept"))
+                .hint("it is in every line of the record: shorten it, or write the rest into another file"))
+        }
+        other => Err(Failure::data(format!("`info` is {other}, and not an object"))
+            .hint("name the values: {\"note\": ...}")),
+    }
 }
 
 fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
@@ -364,6 +382,7 @@ impl ExternalState {
                 "`success` is true and `terminated` false: a success ends the episode",
             ));
         }
+        let info = response.info.map(checked_info).transpose()?.filter(|info| !info.is_empty());
         self.observations = response.observations;
         self.solved = response.success;
         if !response.terminated {
@@ -376,6 +395,7 @@ impl ExternalState {
             components: response.reward_components,
             terminated: response.terminated,
             success: response.success,
+            info,
         })
     }
 

@@ -120,14 +120,18 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         true => json!(outcome.rewards),
         false => json!({"team": outcome.rewards.team, "local": outcome.locals}),
     };
-    Ok(json!({
+    let mut answer = json!({
         "state": state.to_json(),
         "rewards": rewards,
         "reward_components": outcome.components,
         "terminated": outcome.terminated,
         "success": outcome.success,
         "observations": observations,
-    }))
+    });
+    if let Some(info) = outcome.info {
+        answer["info"] = info.into();
+    }
+    Ok(answer)
 }
 
 /// Test actions and oracle; no oracle if the task is solved.

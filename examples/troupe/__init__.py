@@ -71,6 +71,8 @@ class Step(NamedTuple):
     success: bool = False
     """The task is solved, which ends the episode."""
     turn: Union[str, Sequence[str], None] = None
+    info: Mapping[str, Any] = {}
+    """For people: the record keeps it and the page shows it, at most 4,096 bytes of JSON. No agent sees it."""
 
 
 class Probe(NamedTuple):
@@ -170,6 +172,7 @@ class Environment:
             "success": step.success,
             "observations": {} if step.terminated else messages(step.observations),
         }
+        answer |= {"info": step.info} if step.info else {}
         return _with_turn(answer, None if step.terminated else step.turn)
 
     def _started(self, start: Start) -> Dict[str, Any]:

@@ -194,6 +194,9 @@ fn tokens(sample: &Sample) -> Checked {
     if sample.prompt.as_ref().is_some_and(Vec::is_empty) {
         return Err("prompt is empty".to_owned());
     }
+    if sample.info.as_ref().is_some_and(|info| !info.is_object()) {
+        return Err("info is no object".to_owned());
+    }
     if sample.tools.as_ref().is_some_and(Vec::is_empty) {
         return Err("tools is empty".to_owned());
     }

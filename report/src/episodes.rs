@@ -146,6 +146,9 @@ struct Candidate {
     team: Option<f64>,
     local: Option<f64>,
     components: BTreeMap<String, f64>,
+    /// What the environment says about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<Value>,
     advantage: Option<f64>,
     selected: bool,
     cut: bool,
@@ -339,6 +342,7 @@ impl Candidate {
             team: sample.rewards.map(|rewards| rewards.team),
             local: sample.rewards.map(|rewards| rewards.local),
             components: components.map(|(name, value)| (name.to_string(), *value)).collect(),
+            info: sample.info.clone(),
             advantage: sample.advantage,
             selected: sample.selected == Some(true),
             cut: sample.finish_reason.as_deref() == Some("length"),

@@ -11,8 +11,8 @@ use record::line::{self, ErrorLine};
 use record::read::VERSION;
 use record::sample::Rewards;
 use serde::Serialize;
-use serde_json::Map;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::episode::group::{Group, Member};
 use crate::episode::joint::{JointAction, Node};
@@ -106,6 +106,8 @@ struct SampleLine<'a> {
     reward: f64,
     rewards: &'a Rewards,
     reward_components: &'a BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a Map<String, Value>>,
     terminated: bool,
     truncated: bool,
 }
@@ -143,6 +145,8 @@ struct ServedLine<'a> {
     reward: f64,
     rewards: &'a Rewards,
     reward_components: &'a BTreeMap<String, f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a Map<String, Value>>,
     terminated: bool,
     truncated: bool,
 }
@@ -190,6 +194,7 @@ impl TaskRef<'_> {
                 reward: member.reward,
                 rewards: &member.outcome.rewards,
                 reward_components: &member.outcome.components,
+                info: member.outcome.info.as_ref(),
                 terminated: member.outcome.terminated,
                 truncated: member.truncated,
             };
@@ -248,6 +253,7 @@ impl TaskRef<'_> {
                 reward: member.reward,
                 rewards: &member.outcome.rewards,
                 reward_components: &member.outcome.components,
+                info: member.outcome.info.as_ref(),
                 terminated: member.outcome.terminated,
                 truncated: member.truncated,
             };

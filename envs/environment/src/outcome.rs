@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use record::sample::Rewards;
+use serde_json::{Map, Value};
 
 /// The consequence of one agent's action.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Outcome {
     pub terminated: bool,
     /// The task is solved. Implies `terminated`.
     pub success: bool,
+    /// What people may read about the action; no model sees it.
+    pub info: Option<Map<String, Value>>,
 }
 
 impl Outcome {
@@ -30,6 +33,7 @@ impl Outcome {
             components: components.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect(),
             terminated: false,
             success: false,
+            info: None,
         }
     }
 

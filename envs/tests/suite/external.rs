@@ -169,6 +169,8 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
         ("o['turn'] = 3", "expected `turn` as an agent, or as an array of agents"),
         ("o['turn'] = []", "`observations` is null for every agent"),
         ("del seen['a']; o['turn'] = ['a', 'b']", "`observations` has nothing for the agent a"),
+        ("o['info'] = 'note'", "`info` is \"note\", and not an object"),
+        ("o['info'] = dict(note='x' * 5000)", "`info` has 5011 bytes as JSON, and at most 4096 are kept"),
         ("o['rewards']['team'] = float('nan')", "its answer holds NaN, which is no number in JSON"),
         ("o['rewards']['local'] = -float('inf')", "its answer holds -Infinity, which is no number in JSON"),
     ] {
@@ -179,6 +181,18 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
     let mut state =
         begun(&answering("pass", "o.update(terminated=True, success=True, observations={})")).unwrap();
     assert!(state.apply("a", "x").unwrap().success);
+}
+
+#[test]
+fn an_answer_may_pay_others_and_say_something_to_people() {
+    let said = |step: &str| {
+        answering("pass", step).first_state(&Task::default(), None).unwrap().apply("a", "x").unwrap()
+    };
+    let paid = said("o['rewards']['local'] = dict(a=0.25, b=0.75)");
+    assert_eq!((paid.rewards.local, paid.local_of("b"), paid.info), (0.25, 0.75, None));
+    let told = said("o['info'] = dict(note='seven', numbers=[7])").info.unwrap();
+    assert_eq!(serde_json::Value::from(told), serde_json::json!({"note": "seven", "numbers": [7]}));
+    assert_eq!(said("o['info'] = {}").info, None);
 }
 
 /// Where the state says whose turn it is, nobody else is asked: the program fails on an action out of turn.

@@ -98,7 +98,7 @@ fn the_golden_stream_is_whole_and_complete() {
     stream.whole().expect("a whole stream");
     let absent: Vec<&str> =
         Field::ALL.iter().map(|field| field.key()).filter(|key| !seen.contains_key(key)).collect();
-    assert_eq!(absent, ["node", "sampling_mode", "tools", "baseline", "anchor", "anchor_size"]);
+    assert_eq!(absent, ["node", "sampling_mode", "tools", "info", "baseline", "anchor", "anchor_size"]);
 }
 
 #[test]

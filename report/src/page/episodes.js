@@ -195,6 +195,7 @@ function card(members, scale, compared) {
     member.prompt && h('details', {}, h('summary', {}, 'its own prompt'), messages(member.prompt)),
     member.pieces && h('pre', {class: `said by-token${member.text.length > 90 ? ' long' : ''}`}, pieces(member)),
     h('pre', {class: `said${member.text.length > 90 ? ' long' : ''}`}, member.text.trim() === '' ? '(nothing)' : differences(member.text.trim(), compared.text.trim())),
+    member.info && h('details', {}, h('summary', {}, 'info'), h('pre', {class: 'info'}, JSON.stringify(member.info, null, 1))),
     h('div', {class: 'number main'}, h('span', {}, 'reward'), h('span', {}, member.reward === null ? 'not scored' : short(member.reward))),
     member.reward !== null && h('div', {class: 'bar'}, h('div', {style: `width:${(100 * Math.max(0, member.reward) / scale).toFixed(0)}%`})),
     member.advantage !== null && h('div', {class: 'number main'}, h('span', {}, 'advantage'), h('span', {}, signed(member.advantage))),

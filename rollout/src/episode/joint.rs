@@ -331,6 +331,7 @@ impl Episode {
                     .collect(),
                 terminated: own.iter().all(|action| action.outcome.terminated),
                 success: own.iter().all(|action| action.outcome.success),
+                info: None,
             };
             Member {
                 branch: request.branches.start + index as u32,

@@ -324,7 +324,14 @@ impl Agree {
         let terminated = self.numbers[0].is_some() && self.numbers[0] == self.numbers[1];
         let success = terminated && self.numbers[0] == Some(7);
         let rewards = Rewards { team: f64::from(u8::from(success)), local: own / 10.0 };
-        Outcome { rewards, locals: Default::default(), components: Default::default(), terminated, success }
+        Outcome {
+            rewards,
+            locals: Default::default(),
+            components: Default::default(),
+            terminated,
+            success,
+            info: None,
+        }
     }
 
     fn put(&mut self, agent: &str, text: &str) -> f64 {
@@ -469,6 +476,7 @@ impl Load {
             components: Default::default(),
             terminated,
             success,
+            info: None,
         })
     }
 }
@@ -544,6 +552,7 @@ impl State for Odd {
                 components: [("part".to_owned(), number("no number", f64::NAN))].into(),
                 terminated: false,
                 success: text == "solved",
+                info: None,
             }),
         }
     }

@@ -45,6 +45,9 @@ fn one_agent_learns_and_a_drawn_version_plays_the_other() {
         }
         assert_eq!(met.len(), 3, "{met:?}");
         let end_of = |kind: &str| of_type(&output, kind);
+        // What the environment says about an action is kept with it.
+        let is_told = |line: &Value| line["info"] == json!({"said": line["completion"]});
+        assert!(["sample", "served"].iter().all(|kind| end_of(kind).iter().all(is_told)));
         for served in end_of("served") {
             assert!(served["model"].is_null() && served["completion_tokens"] == 1, "{served}");
             assert!(served["prompt_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{served}");
