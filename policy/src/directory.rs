@@ -164,7 +164,7 @@ impl Policy {
                     show(&self.root)
                 ))
                 .hint(format!(
-                    "{} of them are there; update --keep {} keeps enough from now on",
+                    "past:{} can be played now, and update --keep {} keeps enough from now on",
                     versions.len(),
                     count + 1
                 )));
