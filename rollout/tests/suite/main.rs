@@ -20,3 +20,4 @@ mod program;
 mod runtime;
 mod stage;
 mod streams;
+mod together;
