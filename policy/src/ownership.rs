@@ -14,6 +14,8 @@ pub struct Owner {
     /// Its label in messages, samples and metrics: the last component of its directory, or all of it where two policies would
     /// have the same label.
     pub name: String,
+    /// The text that an absent agent says every time.
+    pub said: Option<String>,
 }
 
 /// The policies of a command line and the agents they own.
@@ -28,6 +30,11 @@ impl Owner {
     /// Returns true if it is an OpenAI-compatible server, by its URL.
     pub fn is_server(&self) -> bool {
         is_url(&self.directory)
+    }
+
+    /// Returns true if it is a directory.
+    pub fn has_weights(&self) -> bool {
+        !self.is_server() && self.said.is_none()
     }
 }
 
@@ -52,9 +59,17 @@ impl Ownership {
         }
     }
 
-    /// Returns true if a server plays an agent.
+    /// Returns true if a server plays an agent, or nobody: it has no weights.
     pub fn is_served(&self, agent: &str) -> bool {
-        self.of(agent).is_some_and(|owner| self.owners[owner].is_server())
+        self.of(agent).is_some_and(|owner| !self.owners[owner].has_weights())
+    }
+
+    /// Puts a text in the place of an agent's policy.
+    pub fn silence(&mut self, agent: &str, text: &str) {
+        let owner =
+            Owner { directory: PathBuf::new(), name: "absent".to_owned(), said: Some(text.to_owned()) };
+        self.owners.push(owner);
+        self.by_agent.insert(Some(agent.to_owned()), self.owners.len() - 1);
     }
 
     /// Parses the values of `flag`. `AGENT=DIR` owns that agent; a bare `DIR` owns all other agents. Values with the same
@@ -88,7 +103,8 @@ impl Ownership {
         let place = |directory: &Path| directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
         let same = |known: &Owner| place(&known.directory) == place(directory);
         self.owners.iter().position(same).unwrap_or_else(|| {
-            self.owners.push(Owner { directory: directory.to_owned(), name: last_part(directory) });
+            let name = last_part(directory);
+            self.owners.push(Owner { directory: directory.to_owned(), name, said: None });
             self.owners.len() - 1
         })
     }
@@ -171,6 +187,15 @@ mod tests {
         assert_eq!(names(&["tool=run/tool", "planner=run/other/"]), ["tool", "other"]);
         assert_eq!(names(&["run/shared"]), ["shared"]);
         assert_eq!(names(&["tool=a/policy", "planner=b/policy"]), ["a/policy", "b/policy"]);
+    }
+
+    #[test]
+    fn an_absent_agent_has_no_weights() {
+        let mut team = parse(&["run/shared"]).unwrap();
+        team.silence("tool", "wait");
+        assert_eq!((team.of("tool"), team.of("planner")), (Some(1), Some(0)));
+        assert_eq!((team.is_served("tool"), team.is_served("planner")), (true, false));
+        assert_eq!(team.owners()[1].said.as_deref(), Some("wait"));
     }
 
     #[test]

@@ -157,7 +157,8 @@ pub struct Evaluate {
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Another evaluation of the same tasks: prints how much better each FILE is, task by task
+    /// Another evaluation of the same tasks: prints how much better each FILE is, task by task. Played with rollout --absent ROLE,
+    /// it shows how often the role helps (the team solves a task that it fails without it) and hurts
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 

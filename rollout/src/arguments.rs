@@ -61,6 +61,11 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
+    /// Leave out this agent's words: it says nothing, or TEXT, every time. The same tasks and seed with and without it show how often it helps:
+    /// report evaluate WITH --against WITHOUT. Repeatable.
+    #[arg(long, value_name = "AGENT[=TEXT]")]
+    pub absent: Vec<String>,
+
     /// The environment's workflow: the agents that act, and their order; a name, or a TOML file. Default: the environment's first.
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,

@@ -59,7 +59,7 @@ pub struct EpisodeConfig {
     pub served_agents: ServedAgents,
 }
 
-/// Agents that a server plays.
+/// Agents that a server plays, or that are absent.
 #[derive(Clone, Debug, Default)]
 pub struct ServedAgents(pub Option<Arc<Ownership>>);
 

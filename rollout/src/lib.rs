@@ -7,6 +7,7 @@
 //! From the outside in: [`arguments`], [`settings`] and [`stage`] are the program; [`reader`], [`queue`], [`worker`] and [`writer`] are
 //! its threads; [`task_run`] is a task in progress and [`episode`] the algorithm; [`engine`] runs the model.
 
+pub mod absent;
 pub mod arguments;
 pub mod by_role;
 pub mod engine;

@@ -39,7 +39,7 @@ pub struct PolicyLabel {
     pub name: Arc<str>,
     /// Field `policy_version`: the loaded version, or the model of a server.
     pub version: Arc<str>,
-    /// True if a server plays it.
+    /// True if a server plays it, or nobody.
     pub served: bool,
 }
 

@@ -15,6 +15,7 @@ use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
 use record::stage;
 
+use crate::absent::Absent;
 use crate::engine::device as device_engine;
 use crate::engine::service::{Inbox, Service};
 use crate::engine::{self, Engine, Options};
@@ -83,6 +84,8 @@ pub struct Policies {
 enum PolicyBackend {
     Model(LoadedModel),
     Server(Server),
+    /// The text of an agent that is not there.
+    Absent(String),
 }
 
 impl Policies {
@@ -103,6 +106,10 @@ impl Policies {
         let (mut places, mut opened, mut servers, mut copies) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (place, owner) in owners.iter().enumerate() {
+            if let Some(text) = &owner.said {
+                servers.push(((0, place), PolicyBackend::Absent(text.clone())));
+                continue;
+            }
             if owner.is_server() {
                 servers.push((
                     (0, place),
@@ -184,6 +191,7 @@ impl Policies {
             let (version, served) = match backend {
                 PolicyBackend::Model(loaded) => (loaded.version.as_str(), false),
                 PolicyBackend::Server(server) => (server.model(), true),
+                PolicyBackend::Absent(_) => ("absent", true),
             };
             PolicyLabel { name: owners[owner].name.as_str().into(), version: version.into(), served }
         };
@@ -206,7 +214,7 @@ impl Policies {
     pub fn check_stop_strings(&self) -> Result<()> {
         self.policies.iter().try_for_each(|backend| match backend {
             PolicyBackend::Model(loaded) => loaded.tokenizer.token_bytes().map(drop),
-            PolicyBackend::Server(_) => Ok(()),
+            PolicyBackend::Server(_) | PolicyBackend::Absent(_) => Ok(()),
         })
     }
 
@@ -227,6 +235,7 @@ impl Policies {
         let generator = |backend: &PolicyBackend| -> Box<dyn Generator> {
             match backend {
                 PolicyBackend::Server(server) => Box::new(server.client()),
+                PolicyBackend::Absent(text) => Box::new(Absent::new(text)),
                 PolicyBackend::Model(loaded) => {
                     let (service, model) = &models[loaded.engine];
                     let client = service.client(*model, loaded.adapter, &inbox);

@@ -8,6 +8,7 @@ use device::DeviceKind;
 use policy::ownership::{Owner, Ownership};
 use record::failure::{Failure, Result};
 
+use crate::absent;
 use crate::arguments::{Arguments, SamplingMode};
 use crate::by_role::{ByRole, Widths};
 use crate::engine::Precision;
@@ -101,12 +102,12 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         let sampling = sampling::by_role(&self)?;
-        let team = Ownership::parse("--policy", &self.policy)?;
+        let team = absent::team(&self.policy, &self.absent)?;
         let widths = self.widths(&team)?;
-        let served = team.owners().iter().any(Owner::is_server);
+        let served = !team.owners().iter().all(Owner::has_weights);
         if served && self.joint.is_some() {
             return Err(Failure::usage(
-                "--joint: a server's agent has one candidate, so that its actions have no joint ones",
+                "--joint: a server's agent has one candidate, like an absent one, so that its actions have no joint ones",
             )
             .hint("leave out --joint, or let a policy directory play every agent"));
         }
@@ -154,7 +155,7 @@ impl Arguments {
             return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
                 None => Ok(widths),
                 Some((role, width)) => Err(Failure::usage(format!(
-                    "--branches {role}={width}: a server plays {role}, which has one candidate a turn"
+                    "--branches {role}={width}: {role} has no policy directory, and so one candidate a turn"
                 ))
                 .hint(format!("leave out --branches {role}={width}"))),
             };

@@ -242,7 +242,10 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
     match settings.team.named().map(|(agent, _)| agent).find(is_unknown) {
         None => Ok(()),
         Some(agent) => {
-            Err(Failure::usage(format!("--policy {agent}=…: the workflow has no agent named {agent}"))
+            let owner = settings.team.of(agent).map(|owner| &settings.team.owners()[owner]);
+            let is_absent = owner.is_some_and(|owner| owner.said.is_some());
+            let flag = if is_absent { format!("--absent {agent}") } else { format!("--policy {agent}=…") };
+            Err(Failure::usage(format!("{flag}: the workflow has no agent named {agent}"))
                 .hint(format!("its agents are: {}", agents.join(", "))))
         }
     }

@@ -5,6 +5,8 @@
 //! evaluations task by task: hard tasks are hard for both, so its interval is narrower than the two rates'
 //! intervals suggest.
 
+use serde::Serialize;
+
 use crate::evaluate::interval::{self, Interval};
 use crate::stats::{EnvironmentStats, TaskStats};
 
@@ -89,14 +91,41 @@ pub struct Difference {
     pub value: f64,
     /// Its 95 % interval, by a bootstrap over tasks; `None` below two tasks.
     pub interval: Option<Interval>,
+    /// The chance that it solves a task that the other fails. If the other is played without a role, this is how often the role helps.
+    pub helped: Rate,
+    /// The reverse: how often the role hurts. The difference is `helped` less `hurt`.
+    pub hurt: Rate,
+}
+
+/// A mean over tasks with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Rate {
+    /// The mean.
+    pub value: f64,
+    /// Its interval.
+    pub interval: Option<Interval>,
+}
+
+impl Rate {
+    fn of(rates: &[f64]) -> Rate {
+        Rate { value: mean(rates), interval: interval::of_rates(rates) }
+    }
 }
 
 /// `stats` minus `base`; `None` without a common task.
 pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<Difference> {
-    let pair = |(name, task): (&String, &TaskStats)| Some(task.rate() - base.tasks.get(name)?.rate());
-    let pairs: Vec<f64> = stats.tasks.iter().filter_map(pair).collect();
-    let interval = (pairs.len() > 1).then(|| interval::bootstrap(&pairs)).flatten();
-    (!pairs.is_empty()).then(|| Difference { tasks: pairs.len(), value: mean(&pairs), interval })
+    let pair = |(name, task): (&String, &TaskStats)| Some((task.rate(), base.tasks.get(name)?.rate()));
+    let pairs: Vec<(f64, f64)> = stats.tasks.iter().filter_map(pair).collect();
+    let over = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> { pairs.iter().map(of).collect() };
+    let differences = over(|(own, other)| own - other);
+    let interval = (pairs.len() > 1).then(|| interval::bootstrap(&differences)).flatten();
+    (!pairs.is_empty()).then(|| Difference {
+        tasks: pairs.len(),
+        value: mean(&differences),
+        interval,
+        helped: Rate::of(&over(|(own, other)| own * (1.0 - other))),
+        hurt: Rate::of(&over(|(own, other)| other * (1.0 - own))),
+    })
 }
 
 #[cfg(test)]
@@ -160,5 +189,23 @@ mod tests {
         assert!((low - 0.02).abs() < 0.006 && (high - 0.08).abs() < 0.006, "{low} {high}");
         assert_eq!(difference(&base, &base).unwrap().interval, Some((0.0, 0.0)));
         assert_eq!(difference(&base, &stats(std::iter::empty())), None);
+    }
+
+    /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in one.
+    #[test]
+    fn a_role_helps_where_it_is_missed_and_hurts_where_it_is_not() {
+        let with = stats((1..=10).map(|task| (task, task <= 6)));
+        let without = stats((1..=10).map(|task| (task, (5..=7).contains(&task))));
+        let found = difference(&with, &without).unwrap();
+        assert_eq!(found.helped, Rate { value: 0.4, interval: interval::wilson(4, 10) });
+        assert_eq!(found.hurt, Rate { value: 0.1, interval: interval::wilson(1, 10) });
+        assert!((found.value - 0.3).abs() < 1e-12);
+        // Several episodes of a task: 3 of 4 solved with the role and 1 of 2 without it, at random which.
+        let one = |episodes, solved| EnvironmentStats {
+            tasks: [("t".to_owned(), TaskStats { episodes, solved })].into(),
+            ..EnvironmentStats::default()
+        };
+        let found = difference(&one(4, 3), &one(2, 1)).unwrap();
+        assert_eq!((found.helped.value, found.hurt.value, found.value), (0.375, 0.125, 0.25));
     }
 }

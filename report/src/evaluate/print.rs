@@ -93,6 +93,9 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
                 "{place}: {points:+.1} points{interval} against {base} on {} tasks",
                 found.tasks
             ));
+            let [helped, hurt] = [found.helped, found.hurt]
+                .map(|share| percent(share.value) + &share.interval.map_or(String::new(), percents));
+            notes.push(format!("{place}: solves where {base} fails {helped}, fails where it solves {hurt}"));
         }
     }
     let mut text = aligned(&table, 2);
@@ -159,7 +162,8 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         put("completions_cut_by_agent", by_agent(|answers| json!(answers.cut_share())));
         if let Some(found) = against(base, stream, environment, stats)? {
             let base = base.map(|base| &base.name);
-            let difference = json!({"stream": base, "tasks": found.tasks, "value": found.value, "interval": found.interval});
+            let difference = json!({"stream": base, "tasks": found.tasks, "value": found.value, "interval": found.interval,
+                                    "helped": found.helped, "hurt": found.hurt});
             put("against", difference);
         }
         writer.object(&line)?;

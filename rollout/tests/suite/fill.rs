@@ -152,7 +152,7 @@ fn what_a_refill_cannot_be_is_refused() {
             "--branches doer=… has no effect with --sampling parallel",
         ),
         (&["--branches", "doer=2", "--greedy"], "--branches has no effect with --greedy"),
-        (&["--policy", "doer=http://localhost:1/v1", "--branches", "doer=2"], "a server plays doer"),
+        (&["--policy", "doer=http://localhost:1/v1", "--branches", "doer=2"], "doer has no policy directory"),
     ] {
         let (code, message) = refused(flags);
         assert!(code == 2 && message.contains(cause), "{flags:?}: {message}");

@@ -6,6 +6,7 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
+mod absent;
 mod adapters;
 mod agreement;
 mod architecture;

@@ -1,0 +1,69 @@
+//! Agents that are not there (`--absent AGENT`): each says one text every time, by default nothing.
+//!
+//! The same tasks and seeds, with and without its words, show how often an agent turns a failure into a success, and the reverse
+//! (`report evaluate WITH --against WITHOUT`). Its lines are of type `served`, so nothing is trained on them.
+
+use std::sync::Arc;
+
+use policy::ownership::Ownership;
+use record::failure::{Failure, Result};
+
+use crate::episode::group::{Candidate, ServerTokens};
+use crate::generator::{Generated, Generator, GroupRequest};
+use crate::prompts::{Prompt, PromptCache};
+
+/// The policies of a command line, with texts in the place of those of absent agents; each of `absent` is `AGENT` or `AGENT=TEXT`.
+///
+/// # Errors
+/// Usage: those of [`Ownership::parse`], an agent without a name, or one named twice.
+pub fn team(policies: &[String], absent: &[String]) -> Result<Ownership> {
+    let mut silent: Vec<(&str, &str)> = Vec::new();
+    for value in absent {
+        let (agent, text) = value.split_once('=').unwrap_or((value, ""));
+        if agent.is_empty() || silent.iter().any(|(other, _)| *other == agent) {
+            let cause = if agent.is_empty() { "no agent is named" } else { "the agent is named twice" };
+            return Err(Failure::usage(format!("--absent {value}: {cause}"))
+                .hint("--absent tool, or with a text that it says every time: --absent tool=wait"));
+        }
+        silent.push((agent, text));
+    }
+    let is_replaced = |value: &&String| {
+        value.split_once('=').is_some_and(|(agent, _)| silent.iter().any(|(other, _)| *other == agent))
+    };
+    let others: Vec<String> = policies.iter().filter(|value| !is_replaced(value)).cloned().collect();
+    let mut team = Ownership::parse("--policy", &others)?;
+    silent.into_iter().for_each(|(agent, text)| team.silence(agent, text));
+    Ok(team)
+}
+
+/// Says one text every time.
+pub struct Absent {
+    text: String,
+    prompts: PromptCache,
+    said: Vec<Generated>,
+}
+
+impl Absent {
+    /// An agent that says `text`.
+    pub fn new(text: &str) -> Absent {
+        Absent { text: text.to_owned(), prompts: PromptCache::default(), said: Vec::new() }
+    }
+}
+
+impl Generator for Absent {
+    fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
+        let prompt = self.prompts.get(request.messages, request.tools, || Ok(Vec::new()))?;
+        let usage = ServerTokens { prompt: Some(0), completion: Some(0) };
+        let candidate = Candidate { text: self.text.clone(), stopped: true, usage, ..Candidate::default() };
+        self.said.push((request.id, Ok(vec![candidate; request.streams.len()])));
+        Ok(prompt)
+    }
+
+    fn advance(&mut self, _wait: bool) -> Result<Vec<Generated>> {
+        Ok(std::mem::take(&mut self.said))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.said.is_empty()
+    }
+}
