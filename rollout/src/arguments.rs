@@ -91,8 +91,9 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Joint actions")]
     pub joint: Option<Mode>,
 
-    /// Joint actions from which an episode continues. Default: one.
-    #[arg(long, value_enum, value_name = "WHICH", requires = "joint", help_heading = "Joint actions")]
+    /// Joint actions from which an episode continues: one, that --select picks; all, a tree; or ends=M, all of the executed path,
+    /// with M plays to the end of each, which grow with the square of the turns. Default: one.
+    #[arg(long, value_name = "one|all|ends=M", requires = "joint", help_heading = "Joint actions")]
     pub expand: Option<Expand>,
 
     /// Do not expand nodes whose mean reward exceeds R.

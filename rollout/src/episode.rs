@@ -30,7 +30,7 @@ use policy::ownership::Ownership;
 use crate::by_role::Widths;
 use crate::streams::Streams;
 use group::{Candidate, Group, Member, PromptRequest, Spoken};
-use joint::{JointAction, JointConfig, Node};
+use joint::{Expand, JointAction, JointConfig, Node};
 pub use stop::{EpisodeError, Stop};
 
 /// Which candidate of a group is executed.
@@ -120,8 +120,8 @@ pub struct Episode {
     parent: Option<Arc<str>>,
     /// The joint actions so far.
     path: Node,
-    /// True for the executed path, false for a fork.
-    executed: bool,
+    /// Joint actions since it left the executed path; 0 on it.
+    off_path: u32,
     /// Candidates of a stage of several agents, by agent, until all are there.
     waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
     /// The last action of each agent that may call tools.
@@ -155,7 +155,7 @@ impl Episode {
             stage: 0,
             parent: None,
             path: Node::default(),
-            executed: true,
+            off_path: 0,
             waiting,
             spoken,
             reward: 0.0,
@@ -203,7 +203,7 @@ impl Episode {
 
     /// Returns true for the executed path, which alone has an `episode` line.
     pub fn is_executed(&self) -> bool {
-        self.executed
+        self.off_path == 0
     }
 
     /// Requested groups that are not complete: one for each agent of the stage.
@@ -426,8 +426,11 @@ impl Episode {
         let messages = self.state.observe(name);
         let (node, mut branches) = (self.node(), self.id.branches.clone());
         let is_opponent = self.id.learner.is_some_and(|learner| learner != agent);
+        let expand = self.config.joint.map(|joint| joint.expand);
         if self.config.served_agents.has(name) || is_opponent {
             branches.end = branches.start + 1;
+        } else if let Some(Expand::Ends(plays)) = expand.filter(|_| self.off_path > 0) {
+            branches.end = branches.start + if self.off_path == 1 { plays } else { 1 };
         } else if let Some(width) = self.config.widths.own.get(name) {
             branches.end = branches.start + width;
         }

@@ -202,8 +202,9 @@ impl Arguments {
         let Some(mode) = self.joint else { return Ok(None) };
         let parallel = self.sampling == SamplingMode::Parallel;
         let expand = self.expand.unwrap_or(Expand::One);
+        let expanded = format!("--expand {expand}");
         for (flag, conflicts) in
-            [("--joint cross", mode == Mode::Cross), ("--expand all", expand == Expand::All)]
+            [("--joint cross", mode == Mode::Cross), (expanded.as_str(), expand != Expand::One)]
         {
             if parallel && conflicts {
                 return Err(Failure::usage(format!("{flag} has no effect with --sampling parallel"))

@@ -352,7 +352,7 @@ impl TaskRun {
 
     /// Returns true if an episode has forks; it is then scored as a whole or not at all.
     fn branches(&self) -> bool {
-        self.context.settings.episodes.joint.is_some_and(|joint| joint.expand == Expand::All)
+        self.context.settings.episodes.joint.is_some_and(|joint| joint.expand != Expand::One)
     }
 
     /// Ends all forks of an episode, because of `error` in one of them.

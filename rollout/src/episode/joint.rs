@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use envs::{Outcome, State};
 use record::failure::{Failure, Result};
@@ -16,7 +17,7 @@ use record::line::JointRewards;
 use record::sample::Rewards;
 
 use super::group::{Candidate, Group, Member, PromptRequest};
-use crate::by_role::Widths;
+use crate::by_role::{MOST, Widths};
 
 use super::{Episode, EpisodeError, Select, Stop, Transition};
 
@@ -35,12 +36,42 @@ pub enum Mode {
 }
 
 /// From which joint actions an episode continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expand {
-    /// From the one that --select picks
+    /// From the one that --select picks.
     One,
-    /// From every one: a tree
+    /// From every one: a tree.
     All,
+    /// From every one of the executed path, and from the others in this many plays to the end. The plays of a joint action are
+    /// candidates of the node that it leads to; after them each has one candidate a node.
+    Ends(u32),
+}
+
+impl FromStr for Expand {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Expand, String> {
+        let plays = |text: &str| text.parse().ok().filter(|plays| (1..=MOST).contains(plays));
+        match text {
+            "one" => Ok(Expand::One),
+            "all" => Ok(Expand::All),
+            _ => text
+                .strip_prefix("ends=")
+                .and_then(plays)
+                .map(Expand::Ends)
+                .ok_or_else(|| format!("not one, all, or ends=M with M from 1 to {MOST}")),
+        }
+    }
+}
+
+impl fmt::Display for Expand {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Expand::One => out.write_str("one"),
+            Expand::All => out.write_str("all"),
+            Expand::Ends(plays) => write!(out, "ends={plays}"),
+        }
+    }
 }
 
 /// How joint actions are scored and followed.
@@ -89,8 +120,13 @@ impl JointConfig {
             Mode::Aligned => widths.first().map_or(1, |width| u64::from(*width)),
             Mode::Cross => widths.iter().fold(1, |all: u64, width| all.saturating_mul(u64::from(*width))),
         };
+        let plays = |widths: &Vec<u32>| match self.expand {
+            Expand::Ends(plays) => actions(&vec![plays; widths.len()]),
+            _ => 1,
+        };
+        let plays: Vec<u64> = stages.iter().map(plays).collect();
         let actions: Vec<u64> = stages.iter().map(actions).collect();
-        if let Some(most) = actions.iter().max().filter(|most| **most > MAX_ACTIONS) {
+        if let Some(most) = actions.iter().chain(&plays).max().filter(|most| **most > MAX_ACTIONS) {
             return Err(Failure::usage(format!(
                 "--joint cross: {most} joint actions at a node, more than {MAX_ACTIONS}: the --branches of the agents of a \
                  stage, multiplied"
@@ -100,15 +136,24 @@ impl JointConfig {
         if self.expand == Expand::One {
             return Ok(());
         }
+        let count = actions.len() as u64;
+        let steps = u64::from(turns.unwrap_or_else(|| state.turn_limit())) * count;
         let (mut nodes, mut level) = (0_u64, 1_u64);
-        for actions in (0..turns.unwrap_or_else(|| state.turn_limit())).flat_map(|_| &actions) {
+        for step in 0..steps {
+            let at = |of: &[u64], step: u64| of[(step % count) as usize];
             nodes = nodes.saturating_add(level);
-            level = level.saturating_mul(*actions);
+            if self.expand == Expand::All {
+                level = level.saturating_mul(at(&actions, step));
+            } else if step + 1 < steps {
+                let of_play = at(&plays, step + 1).saturating_mul(steps - step - 2).saturating_add(1);
+                nodes = nodes.saturating_add((at(&actions, step) - 1).saturating_mul(of_play));
+            }
             if nodes > MAX_NODES {
                 return Err(Failure::usage(format!(
-                    "--expand all: the tree of an episode has more than {MAX_NODES} nodes"
+                    "--expand {}: the tree of an episode has more than {MAX_NODES} nodes",
+                    self.expand
                 ))
-                .hint("fewer --turns or --branches, --joint aligned, or --expand one"));
+                .hint("fewer --turns or --branches, --joint aligned, --expand ends=1, or --expand one"));
             }
         }
         Ok(())
@@ -190,13 +235,14 @@ impl Episode {
     ) -> std::result::Result<Transition, EpisodeError> {
         let Some(complete) = self.take_stage() else { return Ok(Transition::default()) };
         let mut scored = self.score_together(config, &complete)?;
-        let chosen = match self.executed {
+        let executed = self.is_executed();
+        let chosen = match executed {
             true => self.choose_together(&scored),
             // Off the executed path nothing is selected: this episode follows the first joint
             // action, and the others fork.
             false => 0,
         };
-        if let Some((action, _)) = scored.get_mut(chosen).filter(|_| self.executed) {
+        if let Some((action, _)) = scored.get_mut(chosen).filter(|_| executed) {
             action.selected = true;
             self.reward += action.reward;
         }
@@ -208,7 +254,7 @@ impl Episode {
         for (index, (action, state)) in scored.into_iter().enumerate() {
             if index == chosen {
                 own = Some(state);
-            } else if config.expand == Expand::All && !stops && !action.outcome.terminated {
+            } else if config.expand != Expand::One && !stops && !action.outcome.terminated {
                 let mut fork = self.fork(state, &action);
                 fork.remember_joint(&groups, &action);
                 let requests = fork.advance(false, false);
@@ -221,6 +267,7 @@ impl Episode {
         };
         let Outcome { terminated, success, .. } = action.outcome;
         self.enter(state, action);
+        self.off_path += u32::from(self.off_path > 0);
         self.remember_joint(&groups, action);
         let requests = if stops && !terminated && !success {
             self.stop = Some(Stop::Threshold);
@@ -366,7 +413,7 @@ impl Episode {
             stage: self.stage,
             parent: None,
             path: self.path.clone(),
-            executed: false,
+            off_path: self.off_path + 1,
             waiting: vec![None; self.waiting.len()],
             spoken: self.spoken.clone(),
             reward: 0.0,

@@ -46,6 +46,39 @@ fn means(joint: &[Value], own: bool) -> BTreeMap<String, f64> {
     rewards.into_iter().map(|(id, all)| (id, all.iter().sum::<f64>() / all.len() as f64)).collect()
 }
 
+/// Three turns of 4 candidates on the executed path; from each of the 3 others 2 plays to the end.
+#[test]
+fn plays_to_the_end_grow_with_the_square_of_the_turns() {
+    let flags = ["--joint", "aligned", "--expand", "ends=2", "--branches", "4", "--turns", "3"];
+    let output = shared(&flags);
+    let joint = of_type(&output, "joint");
+    let mut by_node: BTreeMap<String, usize> = BTreeMap::new();
+    for name in texts(&joint, "node") {
+        *by_node.entry(name).or_default() += 1;
+    }
+    let path: Vec<String> = joint
+        .iter()
+        .filter(|action| action["selected"] == true)
+        .map(|action| action["id"].as_str().expect("an id").trim_start_matches("0.0/").to_owned())
+        .collect();
+    let is_executed = |node: &str| node.is_empty() || path.iter().any(|name| name == node);
+    let depth = |node: &str| if node.is_empty() { 0 } else { node.split('.').count() };
+    let parent = |node: &str| node.rsplit_once('.').map_or("", |(before, _)| before).to_owned();
+    for (node, actions) in &by_node {
+        let expected = match is_executed(node) {
+            true => 4,
+            false if is_executed(&parent(node)) => 2,
+            false => 1,
+        };
+        assert_eq!(*actions, expected, "{node}");
+    }
+    // From the root 3 forks of 2 and then 1 twice, from the second node 3 forks of 2.
+    let at = |level: usize| by_node.keys().filter(|node| depth(node) == level).count();
+    assert_eq!((at(0), at(1), at(2)), (1, 4, 4 + 3 * 2));
+    assert_eq!(joint.len(), 3 * 4 + 3 * (2 + 2) + 3 * 2);
+    assert_eq!(of_type(&output, "sample").len(), 2 * joint.len());
+}
+
 #[test]
 fn the_sizes_of_a_tree_are_those_of_the_paper() {
     for (mode, nodes, candidates, actions) in [("aligned", 5, 20, 20), ("cross", 17, 68, 272)] {
@@ -379,11 +412,14 @@ fn what_makes_no_sense_is_a_usage_error() {
     assert!(many.starts_with("--joint cross: 4225 joint actions at a node, more than 4096"), "{many}");
     let deep = run(&["--joint", "cross", "--branches", "64", "--expand", "all"], json!({}));
     assert_eq!(deep, "--expand all: the tree of an episode has more than 65536 nodes");
+    let deep = run(&["--joint", "aligned", "--branches", "64", "--expand", "ends=4096"], json!({}));
+    assert_eq!(deep, "--expand ends=4096: the tree of an episode has more than 65536 nodes");
     let alone = run(&["--joint", "aligned"], json!({"joint": "never"}));
     assert!(alone.contains("one by one"), "{alone}");
     for flags in [
         &["--joint", "cross", "--sampling", "parallel"][..],
         &["--joint", "aligned", "--sampling", "parallel", "--expand", "all"],
+        &["--joint", "aligned", "--sampling", "parallel", "--expand", "ends=1"],
         &["--joint", "aligned", "--stop-above", "NaN"],
     ] {
         use clap::Parser;

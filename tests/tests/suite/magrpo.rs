@@ -286,6 +286,43 @@ fn a_cross_reward_is_the_mean_that_jq_finds() {
     assert_eq!(found.trim(), "[24,1]");
 }
 
+/// A joint action is worth its reward and the mean of its plays.
+#[test]
+fn plays_to_the_end_are_worth_their_mean() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rollout = rollout(folder.path(), &json!({}), "--joint aligned --expand ends=2 --turns 3");
+    let output =
+        must(&format!("{rollout} | group --quiet | advantage --quiet --credit tree --estimator dr-grpo"));
+    let lines = lines(&output);
+    let joint: Vec<&Value> = lines.iter().filter(|line| line["type"] == "joint").collect();
+    fn worth(joint: &[&Value], action: &Value) -> f64 {
+        let below: Vec<f64> = joint
+            .iter()
+            .filter(|other| other["parent"] == action["id"])
+            .map(|other| worth(joint, other))
+            .collect();
+        let later = if below.is_empty() { 0.0 } else { below.iter().sum::<f64>() / below.len() as f64 };
+        action["reward"].as_f64().expect("a number") + later
+    }
+    let (mut groups, mut alone): (BTreeMap<String, Vec<(f64, f64)>>, usize) = Default::default();
+    for sample in lines.iter().filter(|line| line["type"] == "sample") {
+        let action = joint
+            .iter()
+            .find(|action| action["members"].as_array().expect("members").contains(&sample["id"]));
+        let own = worth(&joint, action.expect("its joint action"));
+        let advantage = sample["advantage"].as_f64().expect("a number");
+        groups.entry(sample["group"].to_string()).or_default().push((own, advantage));
+        alone += usize::from(sample["branches"] == 1);
+    }
+    for (group, members) in &groups {
+        let mean = members.iter().map(|(own, _)| own).sum::<f64>() / members.len() as f64;
+        for (own, advantage) in members {
+            assert!((advantage - (own - mean)).abs() < 1e-12, "{group}: {own} of {mean}, {advantage}");
+        }
+    }
+    assert!(alone > 0 && groups.values().flatten().any(|(_, advantage)| advantage.abs() > 0.01));
+}
+
 /// AT-GRPO compares the candidates of each agent by their rewards of the turn, MAGRPO by their returns over
 /// the tree.
 #[test]
