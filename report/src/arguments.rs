@@ -215,7 +215,7 @@ pub enum TableFormat {
     Json,
 }
 
-/// Shows by agent what a credit rule makes of a record: groups with nothing to learn from (`flat_by_reward`, `flat`, and by turn),
+/// Shows by agent what a credit rule makes of a record: groups with nothing to learn from (`groups_flat` by reward, `flat` by advantage, and by turn),
 /// the agent's share of |advantage| x tokens (`advantage_mass`), mean, deviation and largest 1 % of its advantages, their
 /// correlation with success, and in trees how much of the rewards' variance is the candidate and not the state.
 ///

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use record::line::End;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -148,6 +149,7 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     of_measures(&step.measures, &mut rows);
     of_groups(step, &mut rows);
     of_agents(&step.stats, &mut rows);
+    of_rule(&step.stats.ends, &mut rows);
     for (name, metrics) in &step.metrics {
         rows.like.policy.clone_from(name);
         for (name, value) in metrics.values.iter().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
@@ -222,6 +224,28 @@ fn of_agents(stats: &StreamStats, rows: &mut Rows) {
     rows.like.agent.clear();
 }
 
+/// The health of a rule: tasks of a refill, and RAE's baselines with their lag behind the step's rewards.
+fn of_rule(ends: &[End], rows: &mut Rows) {
+    for fill in ends_of(ends, "rollout").filter_map(|end| end.counts.get("fill")) {
+        for name in ["teaching", "played", "tokens_not_teaching"] {
+            rows.put(&format!("fill/{name}"), fill[name].as_f64());
+        }
+    }
+    let baselines =
+        ends_of(ends, "advantage").filter_map(|end| end.counts.get("baselines")?["roles"].as_object());
+    for (role, of_role) in baselines.flatten() {
+        let (environment, agent) = role.split_once('/').unwrap_or(("", role));
+        (rows.like.environment, rows.like.agent) = (environment.to_owned(), agent.to_owned());
+        let baseline = of_role["baseline"].as_f64();
+        rows.put("baseline", baseline);
+        rows.put(
+            "baseline_lag",
+            of_role["mean"].as_f64().zip(baseline).map(|(mean, baseline)| mean - baseline),
+        );
+    }
+    (rows.like.environment, rows.like.agent) = Default::default();
+}
+
 /// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it says `by_agent`.
 fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
     let agents = values.get("agents").and_then(Value::as_array);
@@ -270,4 +294,33 @@ fn of_times(step: &TrainingStep) -> Vec<Metric> {
         }
     }
     sums
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_says_what_it_waited_for_and_how_far_it_lags() {
+        let end = json!({
+            "type": "end", "v": 1, "stage": "advantage", "ok": true,
+            "counts": {"baselines": {"file": "000002.json", "roles": {"e/tool": {"baseline": 0.25, "mean": 0.75, "episodes": 4}}}},
+            "after": [{"type": "end", "v": 1, "stage": "rollout", "ok": true,
+                       "counts": {"fill": {"wanted": 2, "teaching": 3, "played": 8, "tokens_not_teaching": 40}}}],
+        });
+        let mut rows = Rows::new(2, "train");
+        of_rule(&[serde_json::from_value(end).unwrap()], &mut rows);
+        let found: Vec<(&str, &str, f64)> =
+            rows.rows.iter().map(|row| (row.name.as_str(), row.agent.as_str(), row.value)).collect();
+        let expected = [
+            ("fill/teaching", "", 3.0),
+            ("fill/played", "", 8.0),
+            ("fill/tokens_not_teaching", "", 40.0),
+            ("baseline", "tool", 0.25),
+            ("baseline_lag", "tool", 0.5),
+        ];
+        assert_eq!(found, expected);
+    }
 }

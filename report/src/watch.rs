@@ -150,11 +150,16 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
     for reward in now("reward", "train").iter().filter(|one| !one.agent.is_empty()) {
         let of = |one: &Metric| one.name == "reward" && one.agent == reward.agent && one.split == "train";
         let trend: String = curve(&scaled(&over_steps(metrics, of)), 32, 1).concat();
-        let spread = now("reward_std", "train")
-            .iter()
-            .find(|one| one.agent == reward.agent)
-            .map_or(0.0, |one| one.value);
-        line(0, format!("reward     {:<12} {:7.3} ± {spread:<6.3} {trend}", reward.agent, reward.value));
+        let at = |name: &str| {
+            now(name, "train").iter().find(|one| one.agent == reward.agent).map_or(0.0, |one| one.value)
+        };
+        let [spread, tokens] = ["reward_std", "completion_length"].map(at);
+        let cut = 100.0 * at("completions_cut");
+        let answers = format!("{tokens:.1} tokens, {cut:.0} % cut");
+        line(
+            0,
+            format!("reward     {:<12} {:7.3} ± {spread:<6.3} {trend} {answers}", reward.agent, reward.value),
+        );
     }
     for role in now("samples", "train").iter().filter(|one| !one.agent.is_empty()) {
         line(

@@ -113,6 +113,14 @@ const ROWS: &[Row] = &[
         plain,
     ),
     (
+        "gradient-cosine",
+        "Agreement of two roles",
+        "The cosine of their gradients, where they share a policy, at the first and every tenth step. Below 0 they pull apart.",
+        "grad_cosine",
+        Column::Policy,
+        plain,
+    ),
+    (
         "entropy",
         "Entropy",
         "Of the next token, in nats. A fall to 0 ends exploration.",

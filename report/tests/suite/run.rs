@@ -380,7 +380,7 @@ fn a_run_is_shown_on_the_terminal() {
         "success, held out: 1.000 at step 0, 1.000 at step 0",
         "success in training: 0.000 at step 1, 1.000 at step 2",
         "groups     2 seen, 1 flat (50 %), 1 dropped",
-        "reward     tool           0.625 ± 0.530",
+        "reward     tool           0.625 ± 0.530  ▁▁ 2.0 tokens, 0 % cut\n",
         "role       tool         flat 0 %, share 100 %, entropy 1.50, gradient 0.75, clipped 25 %\n",
         "role       planner      flat 100 %, share 0 %, gradient 0.00, clipped 0 %\n",
         "agreement  1.0e-5 nats between sampler and trainer at most",
