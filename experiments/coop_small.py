@@ -17,26 +17,15 @@ main function, which cannot know, goes on from either or does without: each half
     --alone N      weight of demonstrated main functions that go it alone; the others have 7 together [3]
 """
 
-import argparse
 import functools
 import random
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from troupe import Environment, Probe, Start, Step, digest  # noqa: E402
+from pair import Pair, Probe, Step, options
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+parser = options(__doc__)
 parser.add_argument("--alone", type=int, default=3)
-PAIR = ["aux", "main"]
 INPUTS = [0, 1, 2, 5, 9]
 LONGEST = 24
-
-
-def see(state):
-    text = f"coder x {' '.join(state['chain'])} goal"
-    return state, ({"coder": f"{text} 0"} if OPTIONS.agents == 1 else {"aux": f"{text} 1", "main": f"{text} 2"})
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -91,58 +80,48 @@ def levels(state, aux, main):
 POINTS = dict(helper=0.4, main=0.6, syntax=0.5, tests=1.0, calls=0.5, adds=1.0)
 
 
-def play(state, texts):
-    if state["done"]:
-        raise ValueError("the episode is over")
-    parts = levels(state, *texts)
-    total = sum(POINTS[name] * part for name, part in parts.items())
-    solved = parts["tests"] == 1 and total >= 3.6
-    # In [0, 1], the default range of rewards.
-    return Step(*see(dict(state, done=True, solved=solved)), team=total / 4, components=parts, terminated=True, success=solved)
-
-
 def written(agent, aux, main):
     return f" {aux} : {main}" if agent == "coder" else f" {aux if agent == 'aux' else main}"
 
 
-class CoopSmall(Environment):
+class CoopSmall(Pair):
     name, parser = "coop-small", parser
+    pair, single = ["aux", "main"], "coder"
 
-    def setup(self):
-        global OPTIONS
-        OPTIONS = self.options
+    def draw(self, draws):
+        """Three operations with a digit from 2 to 9 each."""
+        chain = [f"{draws.choice('+-*')} {draws.randrange(2, 10)}" for _ in range(3)]
+        return "".join(chain).replace(" ", ""), {"chain": chain}
 
-    def has(self, method):
-        return super().has(method) and (method != "joint" or OPTIONS.agents == 2)
+    def begin(self, spec):
+        return dict(spec, done=False, solved=False)
 
-    def step(self, state, agent, text):
-        return self.beside(state, agent, text, None)
+    def see(self, state):
+        text = f"coder x {' '.join(state['chain'])} goal"
+        return state, ({"aux": f"{text} 1", "main": f"{text} 2"} if self.both else {"coder": f"{text} 0"})
 
-    def tasks(self, split, seed):
-        """Three operations with a digit from 2 to 9 each. Every eighth instance, by its digest, is a test task."""
-        draws = random.Random(seed if split == "train" else 0)
-        while True:
-            chain = [f"{draws.choice('+-*')} {draws.randrange(2, 10)}" for _ in range(3)]
-            name = "".join(chain).replace(" ", "")
-            if (int(digest(name)[:2], 16) % 8 == 0) == (split == "test"):
-                yield name, {"chain": chain}
-
-    def reset(self, spec):
-        agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["coder"], "sequential")
-        return Start(*see(dict(spec, done=False, solved=False)), agents, order, 1)
+    def play(self, state, texts):
+        if state["done"]:
+            raise ValueError("the episode is over")
+        parts = levels(state, *texts)
+        total = sum(POINTS[name] * part for name, part in parts.items())
+        solved = parts["tests"] == 1 and total >= 3.6
+        # In [0, 1], the default range of rewards.
+        after = self.see(dict(state, done=True, solved=solved))
+        return Step(*after, team=total / 4, components=parts, terminated=True, success=solved)
 
     def beside(self, state, agent, text, others):
-        if OPTIONS.agents == 1:
+        if not self.both:
             before, _, after = text.partition(":")
-            return play(state, [before, after])
-        if agent not in PAIR:
+            return self.play(state, [before, after])
+        if agent not in self.pair:
             raise ValueError(f"there is no agent {agent}")
         if others is None:  # what one of two wrote alone is no program yet
-            return Step(*see(state))
-        return play(state, [{**others, agent: text}.get(name, "") for name in PAIR])
+            return Step(*self.see(state))
+        return self.play(state, [{**others, agent: text}.get(name, "") for name in self.pair])
 
     def joint(self, state, actions):
-        return play(state, [actions.get(name, "") for name in PAIR])
+        return self.play(state, [actions.get(name, "") for name in self.pair])
 
     def probe(self, state, agent):
         if state["done"]:
@@ -157,7 +136,7 @@ class CoopSmall(Environment):
         first, second, third = state["chain"]
         auxes = [f"x {first}", f"x {first} {second}", "x", f"x {third}"]
         mains = [f"tool {second} {third}", f"tool {third}", f"x {first} {second} {third}", "tool", f"tool {second}"]
-        text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, OPTIONS.alone, 2, 1])[0])
+        text = written(agent, draws.choices(auxes, [3, 3, 2, 1])[0], draws.choices(mains, [2, 2, self.options.alone, 2, 1])[0])
         return Probe([text], text)
 
 

@@ -17,83 +17,60 @@ Who fills all at once earns 0.875 of 1 with two agents and 0.625 with one; two w
       envs check --env-command 'python3 experiments/orders.py'
 """
 
-import argparse
 import random
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
-from troupe import Environment, Probe, Start, Step, digest  # noqa: E402
+from pair import Pair, Probe, Step, options
 
-parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--agents", type=int, choices=[1, 2], default=2)
+parser = options(__doc__)
 parser.add_argument("--clock", type=float, default=0.25)
 parser.add_argument("--limit", type=int, default=1)
-ORDERS, TURNS = 4, 4
-PAIR = ["first", "second"]
+ORDERS = 4
 
 
-def see(state):
-    """The state, and what an agent sees of it: the open orders, and which of two it is."""
-    text = f"at {' '.join(state['open'])} goal"
-    if OPTIONS.agents == 1:
-        return state, {"worker": f"{text} {1 + state['time'] % 2}"}
-    return state, {agent: f"{text} {1 + role}" for role, agent in enumerate(PAIR)}
-
-
-def taken(state, text):
-    """The open orders among the first words of a text."""
-    return {word for word in text.split()[: OPTIONS.limit] if word in state["open"]}
-
-
-def turn(state, texts):
-    """What the texts of a turn earn together: their share of all orders, by what an order is worth by now."""
-    if not state["open"]:
-        raise ValueError("the episode is over: no order is open")
-    done = set().union(*(taken(state, text) for text in texts))
-    left = [order for order in state["open"] if order not in done]
-    return Step(*see({"open": left, "time": state["time"] + 1}), worth(state, done), terminated=not left, success=not left)
-
-
-def worth(state, done):
-    return max(0.0, 1 - OPTIONS.clock * state["time"]) * len(done) / ORDERS
-
-
-class Orders(Environment):
+class Orders(Pair):
     name, parser = "orders", parser
+    pair, single, turns = ["first", "second"], "worker", 4
 
-    def setup(self):
-        global OPTIONS
-        OPTIONS = self.options
+    def draw(self, draws):
+        """Four of a hundred words."""
+        orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
+        return "".join(orders), {"orders": orders}
 
-    def has(self, method):
-        return super().has(method) and (method != "joint" or OPTIONS.agents == 2)
+    def begin(self, spec):
+        return {"open": spec["orders"], "time": 0}
 
-    def step(self, state, agent, text):
-        return self.beside(state, agent, text, None)
+    def see(self, state):
+        """The open orders, and which of two the agent is."""
+        text = f"at {' '.join(state['open'])} goal"
+        if not self.both:
+            return state, {self.single: f"{text} {1 + state['time'] % 2}"}
+        return state, {agent: f"{text} {1 + role}" for role, agent in enumerate(self.pair)}
 
-    def tasks(self, split, seed):
-        """Four of a hundred words. Every eighth instance, by its digest, is a test task."""
-        draws = random.Random(seed if split == "train" else 0)
-        while True:
-            orders = [f"{'abcdefghij'[word // 10]}{word % 10}" for word in draws.sample(range(100), ORDERS)]
-            name = "".join(orders)
-            if (int(digest(name)[:2], 16) % 8 == 0) == (split == "test"):
-                yield name, {"orders": orders}
+    def taken(self, state, text):
+        """The open orders among the first words of a text."""
+        return {word for word in text.split()[: self.options.limit] if word in state["open"]}
 
-    def reset(self, spec):
-        agents, order = (PAIR, "parallel") if OPTIONS.agents == 2 else (["worker"], "sequential")
-        return Start(*see({"open": spec["orders"], "time": 0}), agents, order, TURNS)
+    def turn(self, state, texts):
+        """What the texts of a turn earn together: their share of all orders, by what an order is worth by now."""
+        if not state["open"]:
+            raise ValueError("the episode is over: no order is open")
+        done = set().union(*(self.taken(state, text) for text in texts))
+        left = [order for order in state["open"] if order not in done]
+        after = self.see({"open": left, "time": state["time"] + 1})
+        return Step(*after, self.worth(state, done), terminated=not left, success=not left)
+
+    def worth(self, state, done):
+        return max(0.0, 1 - self.options.clock * state["time"]) * len(done) / ORDERS
 
     def beside(self, state, agent, text, others):
         """One agent's action, given the other's choice if both act at once. `alone` is its reward without the other agent."""
-        if agent not in see(state)[1]:
+        if agent not in self.see(state)[1]:
             raise ValueError(f"there is no agent {agent}")
-        both = turn(state, [text, *(others or {}).values()])
-        return both._replace(components={"alone": worth(state, taken(state, text))})
+        both = self.turn(state, [text, *(others or {}).values()])
+        return both._replace(components={"alone": self.worth(state, self.taken(state, text))})
 
     def joint(self, state, actions):
-        return turn(state, list(actions.values()))
+        return self.turn(state, list(actions.values()))
 
     def probe(self, state, agent):
         """Two share out the work if the first takes it from the front and the second from the back."""
@@ -102,14 +79,14 @@ class Orders(Environment):
             return Probe([], solved=True)
         draws = random.Random(f"{' '.join(some)} {agent}")
         texts = [f" {draws.choice(some)}", f" {some[0]} {some[0]}", " a0", f" {draws.choice(some)} {draws.choice(some)}"]
-        best = some[: OPTIONS.limit] if agent != "second" else some[::-1][: OPTIONS.limit]
+        best = some[: self.options.limit] if agent != "second" else some[::-1][: self.options.limit]
         return Probe(texts, "".join(f" {order}" for order in best))
 
     def demonstrate(self, state, agent):
         """Who is demonstrated takes any open orders: how to name them is shown, and not how to share them out."""
         if not state["open"]:
             return Probe([], solved=True)
-        some = random.Random(f"{agent} {' '.join(state['open'])}").sample(state["open"], min(OPTIONS.limit, len(state["open"])))
+        some = random.Random(f"{agent} {' '.join(state['open'])}").sample(state["open"], min(self.options.limit, len(state["open"])))
         return Probe(self.probe(state, agent).actions, "".join(f" {order}" for order in some))
 
 
