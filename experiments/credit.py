@@ -23,23 +23,18 @@ Each evaluation is appended to --results [ROOT/credit.tsv]; `run` leaves out cel
 interrupted bench goes on where it was, and run directories can be deleted. --results experiments/credit.tsv goes on with ours. A finished run keeps the samples of three steps.
 """
 
-import csv
-import math
-import statistics
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
-import tables
 from command import main
-from lab import WORLDS, Cell, Plan, World, tokens
-from main_table import evaluate_warm_ups
+from lab import WORLDS, Cell, Plan, World
+from results import Results, sections, taken
 
 PHILOSOPHERS = World("philosophers", "Dining philosophers, three, paid by meals", turns=12, max_tokens=2, warmup=200, budget=240_000, samples=64,
                      test_tasks=200, marks=(1 / 4, 1 / 2, 1), sampled=True)
-# Larger tables, to try the policies of three.
-LARGER = (5, 10, 15)
+# Tables, to try the policies of another.
+SEATED = {3: "philosophers", 5: "philosophers-5", 10: "philosophers-10", 15: "philosophers-15"}
 
 WORLDS |= {
     "write-pipeline": replace(WORLDS["write"], title="Write: the second text alone pays", turns=1),
@@ -51,7 +46,8 @@ WORLDS |= {
     "philosophers": PHILOSOPHERS,
     "philosophers-four": replace(PHILOSOPHERS, title="Dining philosophers, three, paid by four terms", settings=("reward=four",)),
 }
-WORLDS |= {f"philosophers-{count}": replace(PHILOSOPHERS, settings=(f"philosophers={count}",)) for count in LARGER}
+WORLDS |= {place: replace(PHILOSOPHERS, title=f"Dining philosophers, {count}", settings=(f"philosophers={count}",))
+           for count, place in SEATED.items() if count != 3}
 
 # Components of write's reward.
 WRITTEN = "connectives,length,overlap,structure,vocabulary"
@@ -95,8 +91,6 @@ PLACES = {
     "coop-shared": (dict(agents=("aux", "main")), AT_ONCE),
     "write-at-once": (dict(agents=("writer-1", "writer-2")), (*AT_ONCE, "gdpo")),
 }
-# Where success is all or nothing: the team's greatest reward of an episode, in place of success.
-GREATEST = {"write-pipeline": 3.0, "write-at-once": 3.0, "philosophers": 1.0, "philosophers-four": 1.0}
 
 
 def cell(place, rule):
@@ -111,151 +105,14 @@ def cell(place, rule):
     return Cell(f"credit-{rule}", title, place=place, **own, **flags)
 
 
+def at_tables(cell):
+    """Where else the policies of a table are tried."""
+    if cell.place not in SEATED.values():
+        return []
+    return [(str(count), replace(cell, place=place, agents=SEATS(count))) for count, place in SEATED.items() if place != cell.place]
+
+
 CELLS = [cell(place, rule) for place, (_, rules) in PLACES.items() for rule in rules]
-# Student's t, two-sided 95 %, by degrees of freedom.
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-
-
-class Results:
-    """The file of all evaluations, one a line."""
-
-    COLUMNS = ["place", "rule", "seed", "table", "part", "tokens", "steps", "episodes", "successes", "reward", "cpu_seconds"]
-
-    def __init__(self, file):
-        self.file, self.lock, self.rows = Path(file), threading.Lock(), []
-        if self.file.exists():
-            with open(self.file, encoding="utf-8", newline="") as lines:
-                self.rows = list(csv.DictReader(lines, delimiter="\t"))
-
-    def find(self, place, rule, seed, part="1", table=""):
-        """The line of an evaluation, or None."""
-        wanted = dict(place=place, rule=rule, seed=str(seed), part=part, table=table)
-        return next((row for row in self.rows if all(row[key] == value for key, value in wanted.items())), None)
-
-    def known(self, cell, seed):
-        return self.find(cell.place, rule_of(cell), seed) is not None
-
-    def add(self, place, rule, seed, part, file, spent=0, steps=0, seconds=0.0, table=""):
-        """Counts the episodes of an evaluation's file, and appends them."""
-        if self.find(place, rule, seed, part, table):
-            return
-        successes, episodes = tables.count(file)
-        row = dict(place=place, rule=rule, seed=str(seed), table=str(table), part=part, tokens=str(spent), steps=str(steps),
-                   episodes=str(episodes), successes=str(successes), reward=f"{tables.answers(file).reward:.5f}", cpu_seconds=f"{seconds:.1f}")
-        begins = not self.file.exists()
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.file, "a", encoding="utf-8", newline="") as lines:
-            out = csv.DictWriter(lines, self.COLUMNS, delimiter="\t", lineterminator="\n")
-            out.writeheader() if begins else None
-            out.writerow(row)
-        self.rows.append(row)
-
-    def finished(self, lab, cell, seed):
-        """Appends the evaluations of a run and of its warm-up, and those at larger tables; keeps the samples of three steps."""
-        with self.lock:
-            evaluate_warm_ups(lab, seed, [cell])
-            self.add(cell.place, "untrained", seed, "0", lab.base(cell, seed) / "eval" / "step-000000.jsonl")
-            directory, spent = lab.directory(cell, seed), tokens(lab.directory(cell, seed))
-            if cell.place == "philosophers":
-                self.larger(lab, cell, seed, directory, len(spent))
-            # The last one says that the run is done. One that ended before because all groups were flat would not have changed.
-            found = tables.scores(directory)
-            for mark in cell.world.marks:
-                score = next((score for score in found if score.tokens >= int(cell.budget * mark)), found[-1])
-                file = directory / "eval" / f"step-{score.steps:06}.jsonl"
-                self.add(cell.place, rule_of(cell), seed, f"{mark:g}", file, score.tokens, score.steps, score.cpu_seconds)
-            for step in range(1, len(spent) + 1):
-                if step not in (1, (len(spent) + 1) // 2, len(spent)):
-                    (directory / "steps" / f"{step:06}" / "samples.jsonl").unlink(missing_ok=True)
-
-    def larger(self, lab, cell, seed, directory, step):
-        """Plays a finished run's policy at larger tables."""
-        for count in LARGER:
-            other = replace(cell, place=f"philosophers-{count}", agents=SEATS(count))
-            lab.evaluate(other, directory, directory / "policies", step, name=f"eval-{count}")
-            self.add(cell.place, rule_of(cell), seed, "1", directory / f"eval-{count}" / f"step-{step:06}.jsonl", steps=step, table=str(count))
-
-
-def rule_of(cell):
-    return cell.name.removeprefix("credit-")
-
-
-def points(row):
-    """The number to compare, of a line: per cent of success, or of the greatest reward."""
-    if row["place"] in GREATEST:
-        return 100 * float(row["reward"]) / GREATEST[row["place"]]
-    return 100 * int(row["successes"]) / int(row["episodes"])
-
-
-def difference(ones, others):
-    """Mean of differences paired by seed, with half of its 95 % interval; None for fewer than two pairs."""
-    values = [points(one) - points(other) for one, other in zip(ones, others) if one and other]
-    if len(values) < 2:
-        return None
-    half = STUDENT.get(len(values) - 1, 1.96) * statistics.stdev(values) / math.sqrt(len(values))
-    return statistics.mean(values), half
-
-
-def compared(results, place, rule, first, seeds):
-    """A rule's mean at a place, bold where it counts as different from the first rule's there."""
-    rows = [results.find(place, rule, seed, "0" if rule == "untrained" else "1") for seed in seeds]
-    done = [row for row in rows if row]
-    if not done:
-        return ""
-    text = f"{statistics.mean(map(points, done)):.1f}"
-    less = difference(rows, [results.find(place, first, seed) for seed in seeds]) if rule not in (first, "untrained") else None
-    return f"**{text}**" if less and abs(less[0]) >= 3 and abs(less[0]) > less[1] else text
-
-
-def summary(results, seeds, all_cells):
-    """All places side by side: means over the seeds that are there."""
-    by_place = {place: [cell for cell in all_cells if cell.place == place] for place in PLACES}
-    there = [place for place, cells in by_place.items() if any(results.known(cell, seed) for cell in cells for seed in seeds)]
-    lines = ["| rule | " + " | ".join(there) + " |", "|" + "---|" * (len(there) + 1)]
-    titles = {"untrained": "untrained"} | {rule_of(cell): cell.title for cell in all_cells}
-    for rule, title in titles.items():
-        lines.append(f"| {title} | " + " | ".join(compared(results, place, rule, rule_of(by_place[place][0]), seeds) for place in there) + " |")
-    counts = [str(max(sum(results.known(cell, seed) for seed in seeds) for cell in by_place[place])) for place in there]
-    return "\n".join([*lines, "| seeds | " + " | ".join(counts) + " |"])
-
-
-def sections(results, seeds, all_cells):
-    """All places side by side; then one table a place: each seed, the mean, the paired difference to AT-GRPO, tokens, CPU-seconds, and the way there."""
-    yield "### All places", summary(results, seeds, all_cells)
-    for place in PLACES:
-        there = [cell for cell in all_cells if cell.place == place]
-        if not any(results.known(cell, seed) for cell in there for seed in seeds):
-            continue
-        marks = [f"{mark:g}" for mark in there[0].world.marks[:-1]]
-        head = ["rule", *(f"seed {seed}" for seed in seeds), "mean", "less AT-GRPO", "k tokens", "CPU-s", *(f"at {float(mark):.0%}" for mark in marks)]
-        lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-        first = [results.find(place, rule_of(there[0]), seed) for seed in seeds]
-        for title, rule in [("untrained", "untrained")] + [(cell.title, rule_of(cell)) for cell in there]:
-            rows = [results.find(place, rule, seed, "0" if rule == "untrained" else "1") for seed in seeds]
-            done = [row for row in rows if row]
-            if not done:
-                continue
-            mean = lambda column, scale=1: f"{statistics.mean(float(row[column]) for row in done) / scale:.0f}"
-            less = difference(rows, first) if rows != first and rule != "untrained" else None
-            counts = less and abs(less[0]) >= 3 and abs(less[0]) > less[1]
-            text = f"{less[0]:+.1f} ± {less[1]:.1f}" if less else ""
-            way = [[results.find(place, rule, seed, mark) for seed in seeds] for mark in marks]
-            cells = [*(f"{points(row):.1f}" if row else "not run" for row in rows), f"**{statistics.mean(map(points, done)):.1f}**",
-                     f"**{text}**" if counts else text, mean("tokens", 1000), mean("cpu_seconds"),
-                     *(f"{statistics.mean(points(row) for row in at if row):.1f}" if any(at) else "" for at in way)]
-            lines.append(f"| {title} | " + " | ".join(cells) + " |")
-        what = f"reward, % of {GREATEST[place]:g}" if place in GREATEST else "success, %"
-        yield f"### {WORLDS[place].title} ({what})", "\n".join(lines)
-
-
-def taken(words, name, default):
-    """The value after `name`, which is taken out of `words` with it."""
-    if name not in words:
-        return default
-    place = words.index(name)
-    value = words[place + 1]
-    del words[place:place + 2]
-    return value
 
 
 def rated(rate):
@@ -268,6 +125,6 @@ def rated(rate):
 
 if __name__ == "__main__":
     ROOT = sys.argv[sys.argv.index("--root") + 1] if "--root" in sys.argv else "runs/experiments"
-    RESULTS = Results(taken(sys.argv, "--results", Path(ROOT) / "credit.tsv"))
+    RESULTS = Results(taken(sys.argv, "--results", Path(ROOT) / "credit.tsv"), at_tables)
     plan = Plan(rated(float(taken(sys.argv, "--rate", "1"))), finished=RESULTS.finished, known=RESULTS.known)
     sys.exit(main(__doc__, plan, lambda lab, seeds: sections(RESULTS, seeds, plan.cells)))
