@@ -66,7 +66,7 @@ RULES = {
 }
 # GDPO needs a reward of several components.
 AT_ONCE = tuple(rule for rule in RULES if rule != "gdpo")
-# Agents one after another have no combinations of candidates beyond those of an aligned tree.
+# Agents one after another have no combinations of candidates beyond an aligned tree.
 IN_TURN = tuple(rule for rule in AT_ONCE if rule != "cross")
 # A tree of four turns has too many nodes: its rules are left out.
 LONG = tuple(rule for rule in AT_ONCE if rule != "c3")

@@ -1,4 +1,4 @@
-//! Credit by role, from the record alone: which role the update listens to, and whether what it is taught goes with success.
+//! Credit by role, from the record alone: which role the update listens to, and whether its lessons go with success.
 //!
 //! By agent, of one training step: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean, deviation and largest of
 //! A; the correlation of A with success, over samples on a path that was played; and the cosine with the advantages that another rule

@@ -1,6 +1,6 @@
 //! `report`: what a run did: a page, figures, a table, TensorBoard events, the result of an evaluation, and methods compared.
 //!
-//! It reads the streams in a run directory and keeps what it learned of each, so that one more step costs one more stream. Left
+//! It reads the streams in a run directory and keeps its findings of each, so that one more step costs one more stream. Left
 //! out: sending metrics to a service.
 
 mod arguments;

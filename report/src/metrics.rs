@@ -1,4 +1,4 @@
-//! The metrics of a run as one tidy table: a number per row, and columns that say what it is of. The page, the CSV file
+//! The metrics of a run as one tidy table: a number per row, and columns that name its subject. The page, the CSV file
 //! and the TensorBoard events are three views of it.
 
 use std::borrow::Cow;

@@ -25,7 +25,7 @@ pub enum FillBy {
     Success,
 }
 
-/// What is asked for.
+/// A refill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FillConfig {
     /// Tasks that teach.

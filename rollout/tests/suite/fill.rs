@@ -61,7 +61,7 @@ fn waves_are_played_until_enough_tasks_teach() {
         for threads in ["1", "2", "3"] {
             let flags = [&flags[..], &fill, &["--threads", threads]].concat();
             let (output, counts) = played(&flags, workflow.clone(), 60);
-            // A prefix of what is played without it, and more than one wave of it.
+            // A prefix of the play without it, and more than one wave of it.
             assert!(whole.starts_with(&output) && output.len() < whole.len(), "{sampling}");
             let (teach, all) = teaching(&output, 0.55);
             assert!(teach >= 5 && all % 3 == 0 && all > 6, "{teach} of {all}");

@@ -317,7 +317,7 @@ fn parallel_episodes_have_one_joint_action_a_turn_each() {
         assert_eq!(number(&sample["reward"]), expected[sample["id"].as_str().expect("an id")]);
     }
     assert_eq!(of_type(&output, "episode").len(), 3);
-    // What is drawn does not depend on --joint.
+    // Draws do not depend on --joint.
     let without = common::play(settings(&flags[2..]), parallel(), 4, &tasks(&[json!({"joint": "own"})])).0;
     let drawn = |samples: &[Value]| -> Vec<Value> {
         samples.iter().map(|sample| sample["completion"].clone()).collect()
