@@ -86,7 +86,7 @@ fn shapes(training: bool, sizes: &[String]) -> Result<Vec<Product>> {
 
 /// Times each product with the first algorithm and with the fastest of eight.
 fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
-    let repeats = if kind == DeviceKind::Sim { 1 } else { 10 };
+    let repeats = if matches!(kind, DeviceKind::Sim(_)) { 1 } else { 10 };
     let extents = || products.iter().map(|product| product.extent);
     let most = |count: fn([usize; 3]) -> usize| extents().map(count).max().unwrap_or(0);
     let [left, right, out] = [most(|[m, _, k]| m * k), most(|[_, n, k]| k * n), most(|[m, n, _]| m * n)];
@@ -143,7 +143,7 @@ fn products(kind: DeviceKind, products: &[Product]) -> Result<()> {
 fn measure(kind: DeviceKind) -> Result<String> {
     // In the simulator, only check that the program works.
     let (width, words, repeats) =
-        if kind == DeviceKind::Sim { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };
+        if matches!(kind, DeviceKind::Sim(_)) { (128, 1 << 16, 2) } else { (8192, 1 << 29, 20) };
     let mut device = Any::open(kind, 2)?;
     device.reserve(GEMM_WORKSPACE + 8 * words as u64 + 6 * (width * width) as u64 + (1 << 20))?;
     let copied = {

@@ -1,8 +1,8 @@
 //! A device with memory, kernels and GEMMs: an NVIDIA GPU, or its simulator on the CPU.
 //!
 //! [`Device`] is the interface. [`Cuda`] is a GPU. [`Sim`] runs the same CUDA kernel sources on the CPU, so
-//! that everything but the driver calls is tested without a GPU. Left out: several devices in one process,
-//! several streams (work runs in call order), and operations of a model.
+//! that everything but the driver calls is tested without a GPU. A process may open several. Left out: copies
+//! between devices, several streams (work runs in call order), and operations of a model.
 //!
 //! # How a crate declares its kernels
 //!
@@ -44,6 +44,7 @@ mod element;
 mod gemm;
 mod kernel;
 pub mod kernels;
+mod list;
 mod selection;
 mod sim;
 mod times;
@@ -55,6 +56,7 @@ pub use cuda::{Cuda, GEMM_WORKSPACE};
 pub use element::{Element, Scalar};
 pub use gemm::{Gemm, Operand};
 pub use kernel::{Argument, Kernel, Parameter, SHARED_LIMIT, Shape, Source};
+pub use list::Devices;
 pub use selection::{Any, DeviceKind, TEST_DEVICE};
 pub use sim::Sim;
 

@@ -23,15 +23,11 @@ pub enum DeviceKind {
     Cpu,
     /// The NVIDIA GPU with this number.
     Cuda(u32),
-    /// The simulator: the CUDA kernels on the CPU.
-    Sim,
+    /// The simulator: the CUDA kernels on the CPU. Numbers tell several apart.
+    Sim(u32),
 }
 
 impl DeviceKind {
-    /// What `--help` says about `--device`.
-    pub const HELP: &str = "cpu, cuda, cuda:N (the N-th NVIDIA GPU), or sim: the CUDA kernels run on the CPU, far too \
-                            slow for work, for tests and debugging";
-
     /// Parses a flag's value.
     ///
     /// # Errors
@@ -50,10 +46,11 @@ impl FromStr for DeviceKind {
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
             "cpu" => Ok(DeviceKind::Cpu),
-            "sim" => Ok(DeviceKind::Sim),
+            "sim" => Ok(DeviceKind::Sim(0)),
             "cuda" => Ok(DeviceKind::Cuda(0)),
-            _ => match text.strip_prefix("cuda:").map(str::parse) {
-                Some(Ok(number)) => Ok(DeviceKind::Cuda(number)),
+            _ => match text.split_once(':').map(|(kind, number)| (kind, number.parse())) {
+                Some(("cuda", Ok(number))) => Ok(DeviceKind::Cuda(number)),
+                Some(("sim", Ok(number))) => Ok(DeviceKind::Sim(number)),
                 _ => Err(()),
             },
         }
@@ -65,7 +62,8 @@ impl fmt::Display for DeviceKind {
         match self {
             DeviceKind::Cpu => formatter.write_str("cpu"),
             DeviceKind::Cuda(number) => write!(formatter, "cuda:{number}"),
-            DeviceKind::Sim => formatter.write_str("sim"),
+            DeviceKind::Sim(0) => formatter.write_str("sim"),
+            DeviceKind::Sim(number) => write!(formatter, "sim:{number}"),
         }
     }
 }
@@ -100,7 +98,7 @@ impl Any {
         match kind {
             DeviceKind::Cpu => Err(Failure::work("the CPU is not a Device")),
             DeviceKind::Cuda(number) => Ok(Any::Cuda(Box::new(Cuda::new(number)?))),
-            DeviceKind::Sim => Ok(Any::Sim(Sim::new(threads, 0)?)),
+            DeviceKind::Sim(_) => Ok(Any::Sim(Sim::new(threads, 0)?)),
         }
     }
 
@@ -110,7 +108,7 @@ impl Any {
     /// See [`Any::open`].
     pub fn for_tests(seed: u64) -> Result<Self> {
         let kind = std::env::var(TEST_DEVICE)
-            .map_or(Ok(DeviceKind::Sim), |name| DeviceKind::parse(TEST_DEVICE, &name))?;
+            .map_or(Ok(DeviceKind::Sim(0)), |name| DeviceKind::parse(TEST_DEVICE, &name))?;
         if let DeviceKind::Cuda(number) = kind {
             keep_context(number)?;
         }
@@ -265,7 +263,7 @@ mod tests {
             ("cpu", DeviceKind::Cpu),
             ("cuda", DeviceKind::Cuda(0)),
             ("cuda:3", DeviceKind::Cuda(3)),
-            ("sim", DeviceKind::Sim),
+            ("sim", DeviceKind::Sim(0)),
         ] {
             assert_eq!(DeviceKind::parse("--device", text), Ok(kind));
         }

@@ -5,18 +5,17 @@
 
 use std::sync::Arc;
 
-use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 
 use crate::episode::group::{Candidate, ServerTokens};
 use crate::generator::{Generated, Generator, GroupRequest};
 use crate::prompts::{Prompt, PromptCache};
 
-/// The policies of a command line, with texts in the place of those of absent agents; each of `absent` is `AGENT` or `AGENT=TEXT`.
+/// The policies of a command line without those of absent agents, and the texts of those; each of `absent` is `AGENT` or `AGENT=TEXT`.
 ///
 /// # Errors
-/// Usage: those of [`Ownership::parse`], an agent without a name, or one named twice.
-pub fn team(policies: &[String], absent: &[String]) -> Result<Ownership> {
+/// Usage: an agent without a name, or one named twice.
+pub fn split<'a>(policies: &[String], absent: &'a [String]) -> Result<(Vec<String>, Vec<(&'a str, &'a str)>)> {
     let mut silent: Vec<(&str, &str)> = Vec::new();
     for value in absent {
         let (agent, text) = value.split_once('=').unwrap_or((value, ""));
@@ -30,10 +29,8 @@ pub fn team(policies: &[String], absent: &[String]) -> Result<Ownership> {
     let is_replaced = |value: &&String| {
         value.split_once('=').is_some_and(|(agent, _)| silent.iter().any(|(other, _)| *other == agent))
     };
-    let others: Vec<String> = policies.iter().filter(|value| !is_replaced(value)).cloned().collect();
-    let mut team = Ownership::parse("--policy", &others)?;
-    silent.into_iter().for_each(|(agent, text)| team.silence(agent, text));
-    Ok(team)
+    let others = policies.iter().filter(|value| !is_replaced(value)).cloned().collect();
+    Ok((others, silent))
 }
 
 /// Says one text every time.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
-use device::DeviceKind;
+use device::Devices;
 use gemm::Isa;
 
 use crate::engine::Precision;
@@ -29,6 +29,10 @@ Examples:
   # MAGRPO: what two agents say at once is scored together, and every joint action is followed
   envs tasks math --count 32 | rollout --policy run/shared --joint aligned --expand all --turns 2 |
     group | advantage --credit tree --estimator dr-grpo > samples.jsonl
+
+  # four GPUs play for all agents; or each agent has its own
+  rollout --policy run/shared --device cuda:0-3 < tasks.jsonl > samples.jsonl
+  rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 < tasks.jsonl > samples.jsonl
 
   # one of 8 processes, whose machine copies the weights to its own disk once for all of them there
   rollout --policy run/shared --shard 3/8 --local /tmp/troupe < tasks.jsonl > shard-3.jsonl
@@ -55,10 +59,11 @@ pub enum SamplingMode {
 pub struct Arguments {
     /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names.
     /// Repeatable; flags that name one directory are one policy (a second one: policy init NEW --from DIR).
+    /// With @DEVICE after DIR it runs there and not at --device: tool=run/tool@cuda:1.
     /// Or an OpenAI-compatible server, which plays and is not trained:
     /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left out); its
     /// key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
-    #[arg(long, value_name = "[AGENT=]DIR|URL", required_unless_present = "version")]
+    #[arg(long, value_name = "[AGENT=]DIR[@DEVICE]|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
     /// Leave out this agent's words: it says nothing, or TEXT, every time. The same tasks and seed with and without it show how often it helps:
@@ -181,8 +186,8 @@ pub struct Arguments {
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub shard: String,
 
-    /// Where the model runs.
-    #[arg(long, default_value = "cpu", help = format!("Where the model runs: {}.", DeviceKind::HELP))]
+    /// Where models run.
+    #[arg(long, default_value = "cpu", help = format!("Where models run: {}.", Devices::HELP))]
     pub device: String,
 
     /// Precision of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
@@ -203,8 +208,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub local: Option<PathBuf>,
 
-    /// Threads that play episodes; on the CPU another thread per player runs its models. Default: the number
-    /// of processors.
+    /// Threads that play episodes; on the CPU another thread per player runs its models. With several devices each
+    /// thread plays on one. Default: the number of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 

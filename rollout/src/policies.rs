@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, mem, thread};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{fs, thread};
 
-use device::DeviceKind;
+use device::Devices;
 use policy::directory::{Policy, verify};
 use policy::local::{self, LocalCopy};
 use policy::ownership::{Owner, Ownership};
@@ -16,10 +17,10 @@ use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::absent::Absent;
-use crate::engine::device as device_engine;
 use crate::engine::service::{Inbox, Service};
-use crate::engine::{self, Engine, Options};
+use crate::engine::{Engine, Options};
 use crate::generator::{EngineGenerator, Generator};
+use crate::inference::{self, Inference, KeptEngines, PlacedModel};
 use crate::lines::PolicyLabel;
 use crate::opponents::{Opponents, Pool};
 use crate::runtime::spawn_failure;
@@ -38,20 +39,14 @@ struct LoadedModel {
 #[derive(Default)]
 pub struct ResidentState {
     tokenizers: Vec<KeptTokenizer>,
-    /// CPU engines, in the order of the models.
-    engines: Vec<engine::CarriedOver>,
-    /// Device engines, in the order of the models.
-    services: Vec<Arc<Service>>,
+    engines: KeptEngines,
 }
 
 impl ResidentState {
-    /// Frees the device for the next stage, until the next part. Closes engines that failed or
+    /// Frees the devices for the next stage, until the next part. Closes engines that failed or
     /// would hold too much memory.
     pub fn release(&mut self) {
-        let kept = self.services.iter().all(|service| service.release().unwrap_or(false));
-        if !kept {
-            self.services.clear();
-        }
+        self.engines.release();
     }
 }
 
@@ -61,17 +56,11 @@ struct KeptTokenizer {
     tokenizer: Arc<Tokenizer>,
 }
 
-/// The engines, in the order of the models.
-enum Inference {
-    /// CPU decoders, one per playing thread.
-    Cpu(Vec<Engine>),
-    /// One thread per model.
-    Device(Vec<Arc<Service>>),
-}
-
 /// The policies of a run and their engines.
 pub struct Policies {
     inference: Inference,
+    /// Playing threads that have their generators.
+    playing: AtomicUsize,
     /// In the order of the command line; then earlier versions.
     policies: Vec<PolicyBackend>,
     /// Where each stands in the command line.
@@ -89,7 +78,7 @@ enum PolicyBackend {
 }
 
 impl Policies {
-    /// Opens policies. CPU engines share `options.cache_bytes`, device engines the free device memory. `kept`
+    /// Opens policies, each on its devices. CPU engines share `options.cache_bytes`, the engines of a device its free memory. `kept`
     /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
     /// the current ones and drops the others. With `local`, weights are read from copies in that folder. With a `pool`
     /// also earlier versions of each policy.
@@ -97,14 +86,15 @@ impl Policies {
     /// # Errors
     /// See [`local::copy`], [`Policy::history`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
-        (owners, pool): (&[Owner], Pool),
-        device: DeviceKind,
+        (owners, devices): (&[Owner], &[Devices]),
+        pool: Pool,
         options: &Options,
         retry_policy: RetryPolicy,
         (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
     ) -> Result<Policies> {
         let (mut places, mut opened, mut servers, mut copies) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut placed = Vec::new();
         for (place, owner) in owners.iter().enumerate() {
             if let Some(text) = &owner.said {
                 servers.push(((0, place), PolicyBackend::Absent(text.clone())));
@@ -120,6 +110,7 @@ impl Policies {
             let newest = Policy::open(&owner.directory)?;
             let versions = if pool.0 == 0 { vec![newest] } else { newest.history(pool.0)? };
             for (age, mut policy) in versions.into_iter().enumerate() {
+                placed.push(&devices[place]);
                 if let Some(folder) = local {
                     let copy = local::copy(&policy, folder)?;
                     if copy.copied && !retry_policy.quiet {
@@ -133,24 +124,26 @@ impl Policies {
                 opened.push(policy);
             }
         }
-        let groups = group_by_base_model(&opened);
+        let groups = group_by_base_model(&opened, &placed);
         // First of all: their child processes then share no memory with the engines.
         let models: Vec<&Path> = groups.iter().map(|group| opened[group[0]].model()).collect();
         let tokenizers = match &mut kept {
             Some(kept) => tokenizers(&models, &mut kept.tokenizers)?,
             None => models.iter().map(|model| Tokenizer::load(model).map(Arc::new)).collect::<Result<_>>()?,
         };
-        let models: Vec<(Vec<&Policy>, Vec<u32>)> = groups
+        let models: Vec<PlacedModel<'_>> = groups
             .iter()
             .zip(&tokenizers)
-            .map(|(group, tokenizer)| {
-                (group.iter().map(|&index| &opened[index]).collect(), tokenizer.stop_ids().to_vec())
+            .map(|(group, tokenizer)| PlacedModel {
+                policies: group.iter().map(|&index| &opened[index]).collect(),
+                stop_ids: tokenizer.stop_ids().to_vec(),
+                devices: placed[group[0]],
             })
             .collect();
         // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
             let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
-            let loaded = load(&models, device, options, kept);
+            let loaded = inference::load(&models, options, kept.map(|kept| &mut kept.engines));
             let verified = verifying.map_err(|error| spawn_failure(&error)).and_then(|thread| {
                 thread
                     .join()
@@ -182,7 +175,7 @@ impl Policies {
         policies.sort_by_key(|&(place, _)| place);
         let owners = policies.iter().map(|&((_, place), _)| place).collect();
         let policies = policies.into_iter().map(|(_, backend)| backend).collect();
-        Ok(Policies { inference: loaded?, policies, owners, _copies: copies })
+        Ok(Policies { inference: loaded?, playing: AtomicUsize::new(0), policies, owners, _copies: copies })
     }
 
     /// Labels, in the order of the policies.
@@ -218,7 +211,7 @@ impl Policies {
         })
     }
 
-    /// What plays on one thread, in the order of the policies.
+    /// What plays on one thread, in the order of the policies. Threads use the devices of a policy in turn.
     ///
     /// # Errors
     /// 69 where no thread can be started.
@@ -229,7 +222,11 @@ impl Policies {
                 let service = Service::start(move || Ok(own.iter().map(Engine::decoder).collect()))?;
                 (0..engines.len()).map(|model| (service.clone(), model)).collect()
             }
-            Inference::Device(services) => services.iter().map(|service| (service.clone(), 0)).collect(),
+            Inference::Device(services) => {
+                let thread = self.playing.fetch_add(1, Ordering::Relaxed);
+                let of_thread = |own: &Vec<Arc<Service>>| (own[thread % own.len()].clone(), 0);
+                services.iter().map(of_thread).collect()
+            }
         };
         let inbox = Inbox::new();
         let generator = |backend: &PolicyBackend| -> Box<dyn Generator> {
@@ -245,59 +242,6 @@ impl Policies {
         };
         Ok(self.policies.iter().map(generator).collect())
     }
-}
-
-/// Loads each model with its policies (the model itself or adapters of it) and its stop tokens. Reuses the
-/// entries of `kept` and replaces them with the new ones.
-fn load(
-    models: &[(Vec<&Policy>, Vec<u32>)],
-    device: DeviceKind,
-    options: &Options,
-    kept: Option<&mut ResidentState>,
-) -> Result<Inference> {
-    if device != DeviceKind::Cpu {
-        let mut kept = kept.map(|kept| &mut kept.services);
-        let before = kept.as_deref_mut().map(mem::take).unwrap_or_default();
-        let services = on_device(models, device, before)?;
-        if let Some(kept) = kept {
-            kept.clone_from(&services);
-        }
-        return Ok(Inference::Device(services));
-    }
-    let mut kept = kept.map(|kept| &mut kept.engines);
-    let cache_bytes = options.cache_bytes / models.len().max(1);
-    let mut before = kept.as_deref_mut().map(mem::take).unwrap_or_default().into_iter();
-    let mut engines = Vec::new();
-    for (policies, stop_ids) in models {
-        let options = Options { cache_bytes, stop_ids: stop_ids.clone(), ..options.clone() };
-        let engine = Engine::load_all(policies, &options, before.next())?;
-        if let Some(kept) = &mut kept {
-            kept.push(engine.kept());
-        }
-        engines.push(engine);
-    }
-    Ok(Inference::Cpu(engines))
-}
-
-/// The device engines: the previous ones with the new versions, if all can load them, else new ones.
-fn on_device(
-    models: &[(Vec<&Policy>, Vec<u32>)],
-    device: DeviceKind,
-    before: Vec<Arc<Service>>,
-) -> Result<Vec<Arc<Service>>> {
-    // A reload that fails will fail again on opening, with a better message.
-    let goes_on = |(service, (policies, stop_ids)): (&Arc<Service>, &(Vec<&Policy>, Vec<u32>))| {
-        service.reload(policies, stop_ids).unwrap_or(false)
-    };
-    if before.len() == models.len() && before.iter().zip(models).all(goes_on) {
-        return Ok(before);
-    }
-    // Free their memory before opening new ones.
-    drop(before);
-    let start = |(loaded, (policies, stop_ids)): (usize, &(Vec<&Policy>, Vec<u32>))| {
-        device_engine::start(policies, device, (models.len() - loaded) as u64, stop_ids.clone())
-    };
-    models.iter().enumerate().map(start).collect()
 }
 
 /// The tokenizers of the models, reused from `kept` if their files are the same.
@@ -330,13 +274,13 @@ fn tokenizer_files(model: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
     Ok(files)
 }
 
-/// Indices of policies by base model: adapters of one base are together, with the base itself if it plays too.
-fn group_by_base_model(policies: &[Policy]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(PathBuf, Vec<usize>)> = Vec::new();
-    for (index, policy) in policies.iter().enumerate() {
+/// Indices of policies by base model and devices: adapters of one base are together, with the base itself if it plays too.
+fn group_by_base_model(policies: &[Policy], devices: &[&Devices]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<((PathBuf, &Devices), Vec<usize>)> = Vec::new();
+    for (index, (policy, devices)) in policies.iter().zip(devices).enumerate() {
         // A link to the same files is the same model. A broken link is refused on opening.
         let files = policy.model();
-        let model = files.canonicalize().unwrap_or_else(|_| files.to_owned());
+        let model = (files.canonicalize().unwrap_or_else(|_| files.to_owned()), *devices);
         match groups.iter_mut().find(|(other, _)| *other == model) {
             Some((_, group)) => group.push(index),
             None => groups.push((model, vec![index])),
@@ -396,6 +340,10 @@ mod tests {
         std::os::unix::fs::symlink(place("base"), place("link")).expect("a link");
         let names = ["first", "foreign", "base", "second", "other", "link"];
         let policies: Vec<Policy> = names.map(|name| Policy::open(&place(name)).expect("a policy")).into();
-        assert_eq!(group_by_base_model(&policies), [vec![0, 2, 3, 5], vec![1, 4]]);
+        let [one, other] = ["cuda:0", "cuda:1"].map(|text| Devices::parse("", text).expect("a device"));
+        assert_eq!(group_by_base_model(&policies, &[&one; 6]), [vec![0, 2, 3, 5], vec![1, 4]]);
+        // Adapters with a device each are apart.
+        let apart = [&one, &one, &other, &other, &one, &one];
+        assert_eq!(group_by_base_model(&policies, &apart), [vec![0, 5], vec![1, 4], vec![2, 3]]);
     }
 }

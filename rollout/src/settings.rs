@@ -16,6 +16,7 @@ use crate::episode::joint::{Expand, JointConfig, Mode};
 use crate::episode::{EpisodeConfig, ServedAgents};
 use crate::fill::{FillBy, FillConfig};
 use crate::lines::RunMetadata;
+use crate::placement::DevicePlacement;
 use crate::sampling::{self, AgentSampling};
 use crate::server::RetryPolicy;
 
@@ -48,6 +49,8 @@ pub struct Settings {
     pub flags: Arguments,
     /// The policy of each agent.
     pub team: Ownership,
+    /// Where each policy runs.
+    pub placement: DevicePlacement,
     /// How long and how often servers are asked.
     pub retry_policy: RetryPolicy,
     /// How episodes are played.
@@ -62,7 +65,7 @@ pub struct Settings {
     pub fill: Option<FillConfig>,
     /// Worker threads.
     pub threads: usize,
-    /// Where the model runs.
+    /// The kind of device on which models run: one of them.
     pub device: DeviceKind,
     /// Precision of the operands of matrix products.
     pub dtype: Precision,
@@ -93,7 +96,9 @@ impl Arguments {
             .filter(|timeout| !timeout.is_zero())
             .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
         let shard: Shard = self.shard.parse()?;
-        let device = DeviceKind::parse("--device", &self.device)?;
+        let (policies, silent) = absent::split(&self.policy, &self.absent)?;
+        let placement = DevicePlacement::parse(&policies, &self.device)?;
+        let (device, threads) = (placement.device(), self.threads(placement.most())?);
         if let Some(isa) = self.isa {
             if device != DeviceKind::Cpu {
                 return Err(Failure::usage(format!("--isa has no effect with --device {device}"))
@@ -102,7 +107,8 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         let sampling = sampling::by_role(&self)?;
-        let team = absent::team(&self.policy, &self.absent)?;
+        let mut team = placement.team.clone();
+        silent.into_iter().for_each(|(agent, text)| team.silence(agent, text));
         let widths = self.widths(&team)?;
         let served = !team.owners().iter().all(Owner::has_weights);
         if served && self.joint.is_some() {
@@ -138,14 +144,28 @@ impl Arguments {
             sampling,
             fill: self.fill_config(shard)?,
             shard,
-            threads: self
-                .threads
-                .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            threads,
             device,
+            placement,
             dtype: self.precision(device)?,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             flags: self,
         })
+    }
+
+    /// The playing threads: as many on each card where they are not given.
+    fn threads(&self, cards: usize) -> Result<usize> {
+        match self.threads {
+            Some(threads) if threads < cards => Err(Failure::usage(format!(
+                "--threads {threads}: a policy has {cards} devices, and each needs a thread that plays on it"
+            ))
+            .hint(format!("--threads {cards} or more, or leave it out"))),
+            Some(threads) => Ok(threads),
+            None => {
+                let all = std::thread::available_parallelism().map_or(1, usize::from);
+                Ok(all.next_multiple_of(cards))
+            }
+        }
     }
 
     /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
@@ -228,7 +248,7 @@ impl Arguments {
     /// The precision that was asked for, or the device's default. Only the CPU has a choice.
     fn precision(&self, device: DeviceKind) -> Result<Precision> {
         let default = match device {
-            DeviceKind::Cpu | DeviceKind::Sim => Precision::Float32,
+            DeviceKind::Cpu | DeviceKind::Sim(_) => Precision::Float32,
             DeviceKind::Cuda(_) => Precision::BFloat16,
         };
         match self.dtype {

@@ -89,6 +89,7 @@ fn run(settings: &Settings) -> Result<()> {
     // Report a missing GPU or library before reading anything.
     if matches!(settings.device, DeviceKind::Cuda(_)) {
         runtime::open_cuda()?;
+        device::cuda::check_cards(&settings.placement.cards())?;
     }
     // Likewise a URL that contains a key, which a script would record.
     for owner in settings.team.owners().iter().filter(|owner| owner.is_server()) {
@@ -172,8 +173,8 @@ fn open(
     let branches = settings.episodes.widths.most() as usize;
     let tasks_per_thread = match settings.device {
         DeviceKind::Cpu => ROWS / branches,
-        // All threads share the device's rows. As many tasks wait, so that the device never runs dry.
-        _ => 2 * SEQUENCES / (branches * settings.threads),
+        // The threads of a device share its rows. As many tasks wait, so that it never runs dry.
+        _ => 2 * SEQUENCES * settings.placement.most() / (branches * settings.threads),
     };
     let tasks_per_thread = tasks_per_thread.max(2);
     let options = Options {
@@ -187,8 +188,8 @@ fn open(
     let owners = settings.team.owners();
     let local = settings.flags.local.as_deref();
     let pool = settings.flags.opponents;
-    let policies =
-        Policies::open((owners, pool), settings.device, &options, settings.retry_policy, (kept, local))?;
+    let (retry_policy, owned) = (settings.retry_policy, (owners, &settings.placement.devices[..]));
+    let policies = Policies::open(owned, pool, &options, retry_policy, (kept, local))?;
     if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
         policies.check_stop_strings()?;
     }

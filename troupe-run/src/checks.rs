@@ -26,10 +26,11 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
     let text = |name: &'static str| settings.text(name);
     let ask = |message: String, hint: &str| Err(Failure::usage(message).hint(hint));
     let device = text("device");
-    let numbered =
-        device.strip_prefix("cuda:").is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
-    if !["cpu", "sim", "cuda"].contains(&device) && !numbered {
-        return ask(format!("--device {device}: not a device"), "devices are cpu, cuda and cuda:N");
+    if !is_device(device) {
+        return ask(
+            format!("--device {device}: not a device"),
+            "devices are cpu, cuda and cuda:N, several as cuda:0-7 or cuda:0,2",
+        );
     }
     check_model(settings)?;
     check_learning(settings)?;
@@ -86,7 +87,7 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
         if device != "cpu" && launcher != Launcher::Srun {
             return ask(
                 format!("--shards cannot play with --device {device}"),
-                "leave out --shards, or let Slurm give each its device: --launcher srun",
+                "leave out --shards: --device cuda:0-7 plays on several GPUs; or let Slurm give each its device: --launcher srun",
             );
         }
         if settings.stage.contains_key("rollout") {
@@ -131,6 +132,16 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
         );
     }
     Ok(launcher)
+}
+
+/// Returns true for a device, or several of one kind. The stages check their numbers.
+fn is_device(text: &str) -> bool {
+    let numbers =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b",-".contains(&b));
+    match text.split_once(':') {
+        Some((kind, list)) => ["cuda", "sim"].contains(&kind) && numbers(list),
+        None => ["cpu", "sim", "cuda"].contains(&text),
+    }
 }
 
 /// The models that have a short name.

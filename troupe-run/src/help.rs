@@ -82,7 +82,8 @@ Options:
                         goes on. A file can also have a table [sweep] with values in brackets: lr = [1e-3, 2e-3] makes a run for
                         each, branches = [4, 8] for each of both          [default of --run: runs/FILE, or runs/ENV-seeds]
   --device NAME         cpu | cuda | cuda:N: where policies play and train; the
-                        warm-up is always on the CPU                         [default: cpu]
+                        warm-up is always on the CPU. cuda:0-7 or cuda:0,2: they play on several GPUs and train on the first, or
+                        with --ranks N on one a rank                         [default: cpu]
   --dtype NAME          float32 | bfloat16: what policies play and train in; the warm-up is
                         always in float32                [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]

@@ -138,9 +138,18 @@ impl Plan<'_> {
         }
         line = line
             .flag("--seed", text("seed"))
-            .flag("--device", text("device"))
+            .flag("--device", self.training_device())
             .flag_if_any("--dtype", text("dtype"));
         self.more("update", Self::watched(line))
+    }
+
+    /// One process trains on the first of several devices, ranks on one each.
+    fn training_device(&self) -> &str {
+        let all = self.settings.text("device");
+        match all.find([',', '-']) {
+            Some(end) if self.settings.number("ranks") == 1 => &all[..end],
+            _ => all,
+        }
     }
 
     /// `update`, started by `mpirun` or `srun` if there are several ranks.

@@ -151,7 +151,8 @@ pub struct Arguments {
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
-    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work)
+    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work).
+    /// Ranks of update-mpi have one GPU each, with cuda of all and with cuda:0-3 or cuda:0,2 of these
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 use std::thread::{self, Builder};
 
-use device::DeviceKind;
-use device::cuda::{Library, open_library};
+use device::cuda::{Library, check_cards, open_library};
+use device::{DeviceKind, Devices};
 use gemm::Precision;
 use record::failure::{Failure, Result};
 
@@ -13,7 +13,9 @@ use record::failure::{Failure, Result};
 pub struct Hardware {
     /// The device as `--device` names it.
     pub device: String,
-    /// The device.
+    /// All that it names: ranks have one each.
+    pub devices: Devices,
+    /// The device of this process.
     pub kind: DeviceKind,
     /// Type in which linear layers compute.
     pub precision: Precision,
@@ -39,7 +41,8 @@ impl Hardware {
         self.kind != DeviceKind::Cpu
     }
 
-    /// Fails for a device that cannot compute in `dtype`, or without the libraries that it needs; a plan needs none.
+    /// Fails for a device that cannot compute in `dtype`, that is not there, or without the libraries that it needs; a plan
+    /// needs none.
     ///
     /// # Errors
     /// Usage (exit 2), or 69.
@@ -52,6 +55,7 @@ impl Hardware {
             for library in [Library::Driver, Library::Nvrtc, Library::CublasLt] {
                 open_library(library)?;
             }
+            check_cards(&self.devices.cards())?;
         }
         Ok(())
     }

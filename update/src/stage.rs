@@ -58,7 +58,8 @@ fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
         let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
         ranks::flags::compare(ranks, &ranks::flags::of(&command, &matches))?;
     }
-    ranks::cards::assign(ranks, &mut settings.hardware)?;
+    let plans = matches!(settings.work, Work::Plan { .. });
+    ranks::cards::assign(ranks, &mut settings.hardware, plans)?;
     let ownership = Ownership::of_directories("--policy", &settings.policies)?;
     settings.check_ranks(ranks.count(), ownership.owners().len())?;
     let references = Ownership::of_directories("--reference", &settings.references)?;

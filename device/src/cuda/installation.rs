@@ -67,6 +67,34 @@ pub fn identities() -> Result<Vec<[u8; 16]>> {
     (0..result::device::get_count().map_err(failed)?).map(|number| identity(number).map_err(failed)).collect()
 }
 
+/// Checks that the GPUs with these numbers are there.
+///
+/// # Errors
+/// 69 without a driver, or names the first GPU that is missing and those that are there.
+pub fn check_cards(numbers: &[u32]) -> Result<()> {
+    library::open(Library::Driver)?;
+    let Some(&wanted) = numbers.first() else { return Ok(()) };
+    let refused = |what: &str, error: DriverError| {
+        Failure::unavailable(format!("cuda:{wanted}: {what}: {}", words(error)))
+            .hint("nvidia-smi shows the GPUs and who uses them; --device cpu needs none")
+    };
+    result::init().map_err(|error| refused("the driver does not start", error))?;
+    let count = result::device::get_count().map_err(|error| refused("the driver lists no GPUs", error))?;
+    let Some(missing) = numbers.iter().find(|&&number| i64::from(number) >= i64::from(count)) else {
+        return Ok(());
+    };
+    let name = |number| {
+        let name = result::device::get(number).and_then(result::device::get_name).unwrap_or_default();
+        format!("cuda:{number} ({name})")
+    };
+    let there: Vec<String> = (0..count).map(name).collect();
+    let hint = match &there[..] {
+        [] => "CUDA_VISIBLE_DEVICES may hide GPUs; nvidia-smi shows all".to_owned(),
+        there => format!("GPUs are counted from 0; there are {}", there.join(", ")),
+    };
+    Err(Failure::unavailable(format!("cuda:{missing}: this machine has {count} NVIDIA GPUs")).hint(hint))
+}
+
 /// The newest CUDA version that the open driver supports: 1000 × major + 10 × minor.
 pub(super) fn driver_version() -> std::result::Result<i32, DriverError> {
     let mut version = 0;

@@ -29,7 +29,7 @@ use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
 use cublaslt::CublasLt;
-pub use installation::{gpus, identities, installation};
+pub use installation::{check_cards, gpus, identities, installation};
 pub use library::{Found, Library, cudnn_version, open as open_library};
 
 /// cuBLASLt's workspace in bytes; part of the arena.
@@ -83,18 +83,11 @@ impl Cuda {
     /// # Errors
     /// 69: the driver, the GPU or a library is missing or unusable, or a library is newer than the driver.
     pub fn new(number: u32) -> Result<Self> {
-        library::open(Library::Driver)?;
+        installation::check_cards(&[number])?;
         let refused = |what: &str, error: DriverError| {
             Failure::unavailable(format!("cuda:{number}: {what}: {}", words(error)))
                 .hint("nvidia-smi shows the GPUs and who uses them; --device cpu needs none")
         };
-        result::init().map_err(|error| refused("the driver does not start", error))?;
-        let count =
-            result::device::get_count().map_err(|error| refused("the driver lists no GPUs", error))?;
-        if i64::from(number) >= i64::from(count) {
-            return Err(Failure::unavailable(format!("cuda:{number}: this machine has {count} NVIDIA GPUs"))
-                .hint("GPUs are counted from 0"));
-        }
         installation::check_versions(number)?;
         let context = CudaContext::new(number as usize).map_err(|error| refused("opening", error))?;
         let name = context.name().map_err(|error| refused("its name", error))?;

@@ -228,6 +228,24 @@ fn the_device_engine_plays_the_same_episodes() {
     }
 }
 
+/// An engine a device: the same bytes from 1, 2 and 4 of them, and from two policies with one each.
+#[test]
+fn the_number_of_devices_changes_no_byte() {
+    let folder = policies();
+    let input = tasks(8);
+    let play = |team: &[&str], device: &str| {
+        let flags = ["--branches", "2", "--turns", "2", "--seed", "5", "--threads", "4", "--device", device];
+        lines(folder.path(), &[team, &flags[..]].concat(), &input)
+    };
+    let one = play(&TEAM, "sim");
+    for device in ["sim:0-1", "sim:0-3"] {
+        assert!(play(&TEAM, device) == one, "{device}");
+    }
+    let apart = TEAM.map(|value| value.replace("planner=planner", "planner=planner@sim:1"));
+    assert!(apart.iter().any(|value| value.ends_with("@sim:1")), "{apart:?}");
+    assert!(play(&apart.each_ref().map(String::as_str), "sim") == one);
+}
+
 /// Limits on processes and threads do not bind root, so the program runs as another user.
 #[test]
 fn a_thread_that_cannot_be_started_is_unavailable() {

@@ -46,6 +46,9 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
         (&["--warmup", "5", "--warmup-lr", "-1"], 2, "-1"),
         (&["--policies", "adapter-per-role", "--adapter", "r=8"], 2, "r=8"),
         (&["--device", "cuda:99"], 69, ""),
+        (&["--device", "cuda:0-99"], 69, ""),
+        (&["--device", "sim:3-1"], 2, "--device sim:3-1: the range runs backwards"),
+        (&["--device", "sim:0-1", "--flags", "rollout=--threads 1"], 2, "a policy has 2 devices"),
     ] {
         for more in [&[][..], &["--resident"]] {
             let at = folder.path().join("run");

@@ -118,7 +118,9 @@ fn so_it_does_for_two_policies_in_bfloat16() {
 fn so_it_does_on_a_device() {
     let small = ["--device", "sim", "--tasks", "2", "--turns", "1", "--eval-every", "0"];
     same_run(&small);
-    same_run(&[&small[..], &["--policies", "adapter-per-role"]].concat());
+    // Two devices play, and the first trains.
+    let two = ["--device", "sim:0-1"];
+    same_run(&[&small[2..], &two, &["--policies", "adapter-per-role"]].concat());
 }
 
 /// Returns true if the training state of a version is on the disk.

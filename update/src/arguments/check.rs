@@ -3,7 +3,7 @@
 //! A flag that has no effect with the others is an error: whoever passes `--clip` with `--objective nll` expects
 //! something else.
 
-use device::DeviceKind;
+use device::{DeviceKind, Devices};
 use record::failure::{Failure, Result};
 use record::stage::choice;
 
@@ -72,9 +72,11 @@ impl Arguments {
     }
 
     fn hardware(&self) -> Result<Hardware> {
-        let kind = DeviceKind::parse("--device", &self.device)?;
+        let devices = Devices::parse("--device", &self.device)?;
+        let kind = devices.first();
         Ok(Hardware {
             device: self.device.clone(),
+            devices,
             kind,
             precision: self.dtype.unwrap_or(Hardware::default_precision(kind)),
             threads: self.threads.map_or_else(Hardware::all_threads, |threads| threads as usize),

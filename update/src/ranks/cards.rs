@@ -1,4 +1,5 @@
-//! Which card a rank computes on. With `--device cuda` it is that of its number among the ranks of its machine; no two have the same.
+//! Which card a rank computes on. With `--device cuda`, or a list of cards, it is that of its number among the ranks of its machine; no two
+//! have the same.
 
 use device::DeviceKind;
 use record::failure::{Failure, Result};
@@ -10,19 +11,26 @@ use crate::hardware::Hardware;
 const LOCAL_RANKS: [&str; 4] =
     ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"];
 
-/// Gives each rank its card.
+/// Gives each rank its card. One process that `plans` takes the first.
 ///
 /// # Errors
-/// 2 where two ranks would share a card; 69 without the driver or a card. The same on all ranks, or they are ended.
-pub fn assign(ranks: &dyn Ranks, hardware: &mut Hardware) -> Result<()> {
-    let DeviceKind::Cuda(mut number) = hardware.kind else { return Ok(()) };
+/// 2 where two ranks would share a card, or one process would have several; 69 without the driver or a card. The same on all ranks, or they are ended.
+pub fn assign(ranks: &dyn Ranks, hardware: &mut Hardware, plans: bool) -> Result<()> {
     if ranks.count() == 1 {
-        return Ok(());
+        return match hardware.devices.len() > 1 && !plans {
+            true => Err(several(hardware)),
+            false => Ok(()),
+        };
     }
+    let DeviceKind::Cuda(mut number) = hardware.kind else { return Ok(()) };
     let cards = device::cuda::identities()?;
-    if hardware.device == "cuda" {
+    let all: Vec<u32> = match hardware.device == "cuda" {
+        true => (0..cards.len() as u32).collect(),
+        false => hardware.devices.cards(),
+    };
+    if hardware.device == "cuda" || all.len() > 1 {
         let local = LOCAL_RANKS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
-        number = card(local.unwrap_or(0), cards.len());
+        number = card(local.unwrap_or(0), &all);
         hardware.kind = DeviceKind::Cuda(number);
         hardware.device = hardware.kind.to_string();
     }
@@ -30,9 +38,17 @@ pub fn assign(ranks: &dyn Ranks, hardware: &mut Hardware) -> Result<()> {
     distinct(ranks, cards.get(number as usize).map_or(&[][..], |identity| identity))
 }
 
+fn several(hardware: &Hardware) -> Failure {
+    let (device, count) = (&hardware.device, hardware.devices.len());
+    Failure::usage(format!("--device {device}: one process trains on one device")).hint(format!(
+        "--device {}, or a process for each: mpirun -n {count} update-mpi --device {device} --parts N",
+        hardware.kind
+    ))
+}
+
 /// The card of a machine's `local`-th rank. Where a launcher shows each rank its own card alone, that is the first.
-fn card(local: u32, cards: usize) -> u32 {
-    local % (cards as u32).max(1)
+fn card(local: u32, cards: &[u32]) -> u32 {
+    cards.get(local as usize % cards.len().max(1)).copied().unwrap_or(0)
 }
 
 /// Fails where two ranks have one card.
@@ -56,10 +72,9 @@ mod tests {
 
     #[test]
     fn ranks_of_a_machine_take_its_cards_in_turn() {
-        assert_eq!(
-            [(0, 8), (3, 8), (7, 8), (8, 8), (5, 1), (0, 0)].map(|(local, cards)| card(local, cards)),
-            [0, 3, 7, 0, 0, 0]
-        );
+        assert_eq!([0, 3, 7, 8].map(|local| card(local, &[0, 1, 2, 3, 4, 5, 6, 7])), [0, 3, 7, 0]);
+        assert_eq!([0, 1, 2].map(|local| card(local, &[4, 2])), [4, 2, 4], "those that are named");
+        assert_eq!([card(5, &[0]), card(0, &[])], [0, 0]);
     }
 
     #[test]

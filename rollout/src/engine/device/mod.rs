@@ -61,7 +61,7 @@ pub fn start(
     };
     match device {
         DeviceKind::Cpu => Err(Failure::work("the CPU has no device thread")),
-        DeviceKind::Sim => Service::start(move || {
+        DeviceKind::Sim(_) => Service::start(move || {
             let (config, weights, adapters) = load()?;
             let sim = Sim::new(1, 0)?;
             let capacity = |_: &Sim| Ok(SIMULATED);

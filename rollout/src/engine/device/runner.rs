@@ -57,6 +57,7 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     /// How adapters are stacked, and their factors, which are bound to the session.
     stack: Stack,
     factors: Vec<Buffer<T>>,
+    provider: Provider,
     /// Dropped after the buffers, which are in its memory.
     device: D,
 }
@@ -95,7 +96,8 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
     ) -> Result<Self> {
         let graph = graph::paged_decoder(&config, weights, T::ARITHMETIC, adapters.stack())?;
         let operators = operators::domain::<D, T>(&device, provider)?;
-        let mut session = Session::open(&graph, provider, operators)?;
+        let session = Session::open(&graph, provider, operators);
+        let mut session = session.map_err(|failure| provider.named(failure))?;
         let capacity = capacity(&device)?;
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
         let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut session)?;
@@ -111,6 +113,7 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
             config,
             capacity,
             kv,
+            provider,
             device,
         };
         runner.load(weights, adapters)?;
@@ -141,6 +144,35 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
     #[cfg(test)]
     pub fn device(&self) -> &D {
         &self.device
+    }
+
+    /// The sampled tokens of a batch.
+    fn step(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
+        self.kv.copy(&mut self.device, &batch.copies)?;
+        let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
+        let shape = self.graphs.padded(shape);
+        self.inputs.upload(&mut self.device, batch, &shape)?;
+        self.forward.request(&mut self.device, &batch.requests, &shape)?;
+        let count = batch.requests.len();
+        match self.graphs.step(&shape) {
+            Step::Replay(graph) => {
+                self.device.replay(graph)?;
+                self.forward.sampler.download(&mut self.device, count)
+            }
+            Step::Run => self.run_eagerly(&shape, count),
+            Step::Capture => {
+                let tokens = self.run_eagerly(&shape, count)?;
+                self.capture(&shape, tokens).or_else(|failure| {
+                    if self.graphs.fail(&shape) {
+                        let (rows, cause) = (shape.rows, failure.message);
+                        let text = format!("decoding {rows} sequences without a CUDA graph, which is slower");
+                        stage::note("rollout", format!("{text}: {cause}"));
+                    }
+                    // The failed replay may have changed the cache, so run again.
+                    self.run_eagerly(&shape, count)
+                })
+            }
+        }
     }
 
     /// Runs the uploaded batch without a graph.
@@ -177,31 +209,7 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
 
 impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
     fn run(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
-        self.kv.copy(&mut self.device, &batch.copies)?;
-        let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
-        let shape = self.graphs.padded(shape);
-        self.inputs.upload(&mut self.device, batch, &shape)?;
-        self.forward.request(&mut self.device, &batch.requests, &shape)?;
-        let count = batch.requests.len();
-        match self.graphs.step(&shape) {
-            Step::Replay(graph) => {
-                self.device.replay(graph)?;
-                self.forward.sampler.download(&mut self.device, count)
-            }
-            Step::Run => self.run_eagerly(&shape, count),
-            Step::Capture => {
-                let tokens = self.run_eagerly(&shape, count)?;
-                self.capture(&shape, tokens).or_else(|failure| {
-                    if self.graphs.fail(&shape) {
-                        let (rows, cause) = (shape.rows, failure.message);
-                        let text = format!("decoding {rows} sequences without a CUDA graph, which is slower");
-                        stage::note("rollout", format!("{text}: {cause}"));
-                    }
-                    // The failed replay may have changed the cache, so run again.
-                    self.run_eagerly(&shape, count)
-                })
-            }
-        }
+        self.step(batch).map_err(|failure| self.provider.named(failure))
     }
 
     fn release(&mut self) -> Result<bool> {

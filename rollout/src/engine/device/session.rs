@@ -27,6 +27,24 @@ pub enum Provider {
     },
 }
 
+impl Provider {
+    /// Says in a failure which of several GPUs failed.
+    pub fn named(&self, failure: Failure) -> Failure {
+        let Provider::Cuda { number, .. } = self else { return failure };
+        let name = format!("cuda:{number}");
+        let failure = match failure.message.starts_with(&format!("{name}: ")) {
+            true => failure,
+            false => failure.at(name),
+        };
+        match failure.hint {
+            Some(_) => failure,
+            None => failure.hint(
+                "nvidia-smi shows the state of the GPUs; --device takes those that are well, as cuda:0,2",
+            ),
+        }
+    }
+}
+
 /// A graph ready to run over bound tensors.
 pub struct Session {
     binding: Binding,
