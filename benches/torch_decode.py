@@ -3,7 +3,8 @@
 One step of all rows is one compiled function (on CUDA a graph of kernels, so nothing waits for the CPU): embedding, layers,
 tied head, softmax, sampling and log-probability. Keys and values are in a cache of fixed length. Every row has a separate cache
 that includes its prompt, as in other libraries that generate this way. Weights are random; sizes come from a config.json of
-the Qwen3 family. Prefill runs the same layers over whole prompts.
+the Qwen3 family. Prefill runs the same layers over whole prompts. A mask keeps scaled_dot_product_attention off its flash kernels,
+so flex_attention, which has a kernel for decoding, is measured too, and the faster of the two is printed.
 
 Prints one JSON object for each measurement, with the fields of `generate --device`.
 """
@@ -11,10 +12,12 @@ Prints one JSON object for each measurement, with the fields of `generate --devi
 import argparse
 import json
 import statistics
+import sys
 import time
 
 import torch
 from torch.nn import functional
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 
 class Decoder:
@@ -69,15 +72,28 @@ class Decoder:
             x = self.layer(x, index, position, attend)
         return self.normed(x, self.norm)
 
-    def step(self, ids, position):
+    def attention(self, kind, position):
+        """Attention of one query a row, over q [rows, heads, 1, head] and a layer's cache up to position [1]."""
+        if kind == "flex":
+            # Blocks beyond the position are read too: at most half the steps of a measurement.
+            blocks = create_block_mask(lambda row, head, query, key: key <= position[0], None, None, 1, len(self.places),
+                                       device=self.places.device)
+            return lambda q, keys, values: flex_attention(q, keys, values, block_mask=blocks, enable_gqa=True)
+
+        def masked(q, keys, values):
+            mask = (self.places <= position)[None, None, None]
+            return functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+
+        return masked
+
+    def step(self, ids, position, attention):
         """ids [rows] at position [1] -> the next ids [rows] and their log-probabilities [rows]."""
-        mask = self.places <= position
 
         def attend(index, q, k, v):
             keys, values = self.cache[index]
             keys.index_copy_(2, position, k)
             values.index_copy_(2, position, v)
-            return functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask[None, None, None], enable_gqa=True)
+            return attention(q, keys, values)
 
         hidden = self.forward(self.embedding[ids][:, None], position, attend)[:, 0]
         logprobs = torch.log_softmax(functional.linear(hidden, self.embedding).float(), -1)
@@ -107,25 +123,57 @@ def seconds(work, device):
     return time.perf_counter() - started
 
 
-@torch.inference_mode()
-def measure(arguments, config, device, batch, context):
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+def decoded(arguments, decoder, kind, batch, context):
+    """Seconds of a step with one kind of attention, compiled."""
     torch._dynamo.reset()
-    prompts = max(1, min(batch, 8))
-    decoder = Decoder(config, batch, context + arguments.steps, device, dtype)
+    device = decoder.places.device
+    start = context - arguments.steps // 2
+    # The mask is made for the last position, and read at each.
+    position = torch.tensor([start + arguments.steps], device=device)
+    attention = decoder.attention(kind, position)
     step = torch.compile(decoder.step, mode="reduce-overhead" if device.type == "cuda" else None, fullgraph=True)
-    position, ids = torch.tensor([context - arguments.steps // 2], device=device), torch.zeros(batch, dtype=torch.long, device=device)
+    ids = torch.zeros(batch, dtype=torch.long, device=device)
 
     def decode(steps):
         nonlocal ids
-        position.fill_(context - arguments.steps // 2)
+        position.fill_(start)
         for _ in range(steps):
-            ids = step(ids, position)[0].clone()
+            ids = step(ids, position, attention)[0].clone()
             position.add_(1)
 
     decode(3)
-    taken = statistics.median(seconds(lambda: decode(arguments.steps), device) for _ in range(arguments.repeats)) / arguments.steps
-    print(json.dumps({"measure": "decode", "batch": batch, "context": context, "branches": 1,
+    return statistics.median(seconds(lambda: decode(arguments.steps), device) for _ in range(arguments.repeats)) / arguments.steps
+
+
+@torch.inference_mode()
+def agree(decoder):
+    """Both kinds of attention give the same rows, so that either may be measured."""
+    device, config = decoder.places.device, decoder.config
+    position = torch.tensor([len(decoder.places) // 2], device=device)
+    keys, values = decoder.cache[0]
+    query = torch.randn(len(keys), config["num_attention_heads"], 1, config["head_dim"], device=device, dtype=keys.dtype)
+    masked, flex = (torch.compile(decoder.attention(kind, position))(query, keys, values) for kind in ("masked", "flex"))
+    far = (masked.float() - flex.float()).abs().max().item()
+    if far > (2e-2 if keys.dtype == torch.bfloat16 else 1e-4):
+        raise SystemExit(f"torch_decode.py: the two kinds of attention differ by {far}")
+
+
+@torch.inference_mode()
+def measure(arguments, config, device, batch, context):
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    prompts = max(1, min(batch, 8))
+    decoder = Decoder(config, batch, context + arguments.steps, device, dtype)
+    times = {"masked": decoded(arguments, decoder, "masked", batch, context)}
+    try:
+        times["flex"] = decoded(arguments, decoder, "flex", batch, context)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # a compiler's own errors have many types
+        print(f"torch_decode.py: flex_attention is not measured: {error}", file=sys.stderr)
+    else:
+        agree(decoder)
+    kind, taken = min(times.items(), key=lambda item: item[1])
+    print(json.dumps({"measure": "decode", "batch": batch, "context": context, "branches": 1, "attention": kind,
                       "tokens_per_second": batch / taken, "seconds": taken}), flush=True)
     if batch == max(arguments.batch):
         tokens = torch.randint(config["vocab_size"], (prompts, context), device=device)

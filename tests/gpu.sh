@@ -40,6 +40,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   kernels    a decode step by kernel, with each of ONNX Runtime's kernels for attention, by Nsight Compute if installed
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
   torch-decode  decode steps in PyTorch (static cache, compiled), if installed
+  torch-continuous  decode steps by transformers' continuous batching with CUDA graphs and shared prompts, if installed
   torch-train   a micro-batch of the same shapes in PyTorch (compiled; with prompts repeated, and shared by flex_attention), if installed
 Sizes: 0.6B 1.7B 8B (as Qwen3), 1B (heads of 64, as Llama-3.2-1B), tiny [default: 0.6B,1.7B; with sim: tiny]. Parts from sanitizer on,
 and team and adapters, take the first alone.
@@ -51,7 +52,7 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-all=facts,roofline,tests,agree,step,decode,decode-few,decode-long,rollout,products,train,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-train
+all=facts,roofline,tests,agree,step,decode,decode-few,decode-long,rollout,products,train,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
 device=cuda parts=$all sizes='' table='' limit=540 within='' keep='' plan=''
 while [ $# -gt 0 ]; do
     case $1 in
@@ -75,10 +76,10 @@ case $limit in '' | *[!0-9]*) stop "--limit $limit: not a number of seconds" 'gp
 case $within in *[!0-9]*) stop "--within $within: not a number of seconds" 'gpu.sh --help' ;; esac
 [ -z "$plan" ] || [ -r "$plan" ] || stop "--plan $plan: no such file" 'tests/gpu_visit.sh plan prints one'
 case $device in
-    sim) batches=4 few=1 context=48 contexts=48 steps=4 long_steps=8 repeats=1 episodes=1 turns=1 tokens=4 played=1 vocabulary=2048 tokenizer=tokenizer/small
+    sim) batches=4 few=1 context=48 contexts=48 steps=4 ramp=8 long_steps=8 repeats=1 episodes=1 turns=1 tokens=4 played=1 vocabulary=2048 tokenizer=tokenizer/small
         shapes='80,8,4' batch_tokens=120
         loop=(--warmup 4 --steps 1 --tasks 2 --branches 2 --turns 1 --eval-every 0) ;;
-    cuda*) batches=64,256 few=1,4,16 context=1536 contexts=1536,256 steps=64 long_steps=980 repeats=3 episodes=32 turns=4 tokens=256 played='16 64' vocabulary=151936 tokenizer=tokenizer
+    cuda*) batches=64,256 few=1,4,16 context=1536 contexts=1536,256 steps=64 ramp=96 long_steps=980 repeats=3 episodes=32 turns=4 tokens=256 played='16 64' vocabulary=151936 tokenizer=tokenizer
         shapes='4096,512,8 1024,1024,4' batch_tokens=32768
         loop=(--warmup 600 --steps 20 --eval-every 20) ;;
     *) stop "--device $device: neither cuda, cuda:N nor sim" 'gpu.sh --help' ;;

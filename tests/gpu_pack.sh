@@ -50,7 +50,7 @@ LIST
     if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp -r pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_decode.py benches/torch_train.py \
+    cp -r pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_continuous.py benches/torch_decode.py benches/torch_train.py \
         benches/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh tests/gpu_policies.sh tests/gpu_parts.sh "$1/" || exit 74
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }

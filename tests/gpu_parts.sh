@@ -157,10 +157,10 @@ speeds() { # FILE PREFIX: a figure for each JSON object
     local line name
     while read -r line; do
         printf '%s\n' "$line" >"$work/line"
-        name="$2 $(grep -o '"measure":"[a-z]*"' "$work/line" | cut -d'"' -f4), context $(last context "$work/line")"
+        name="$2 $(grep -o '"measure": *"[a-z]*"' "$work/line" | cut -d'"' -f4), context $(last context "$work/line")"
         case $line in *'"batch"'*) name="$name, batch $(last batch "$work/line"), $(last branches "$work/line") share a prompt" ;; esac
         case $line in
-            *'"skipped"'*) row "$name" "$(sed 's/.*"skipped":"\([^"]*\)".*/not run: \1/' "$work/line")" ;;
+            *'"skipped"'*) row "$name" "$(sed 's/.*"skipped": *"\([^"]*\)".*/not run: \1/' "$work/line")" ;;
             *) figure "$name" "$(last tokens_per_second "$work/line" | awk '{ printf "%.0f", $1 }')" tokens/s \
                 "$(share "$(last bytes "$work/line")" "$(last operations "$work/line")" "$(last seconds "$work/line")")" "$(last spread "$work/line")" ;;
         esac
@@ -340,6 +340,20 @@ part_torch-decode() { # SIZE
         --batch "$few,$batches" --context "$context" --steps "$steps" --repeats "$repeats"
     grep '^{' "$work/out" >"$work/speeds"
     speeds "$work/speeds" "  PyTorch, $1:"
+}
+part_torch-continuous() { # SIZE
+    local on=$device
+    if [ "$device" = sim ]; then on=cpu; else torch_is_there || return 0; fi
+    if ! python3 -c 'from transformers import ContinuousBatchingConfig' 2>/dev/null; then
+        row 'transformers, continuous batching' 'not run: python3 has no transformers with it'
+        return 0
+    fi
+    part_roofline
+    configuration "$1" >"$work/$1.json"
+    check "$1: transformers, continuous batching, CUDA graphs" python3 "$here/torch_continuous.py" --config "$work/$1.json" --device "$on" \
+        --batch "$batches" --branches 1,4 --context "$context" --steps "$steps" --ramp "$ramp" --repeats "$repeats"
+    grep '^{' "$work/out" >"$work/speeds"
+    speeds "$work/speeds" "  transformers, $1:"
 }
 part_torch-train() { # SIZE
     local size=$1 shape layout

@@ -48,6 +48,7 @@ kernels:1.7B 110 rollout/src/engine rollout/kernels policy/src/graph
 profile:1.7B 60 update/kernels update/src/backend/gpu
 tiers:1.7B 100 rollout/src/engine policy/src/graph
 team:0.6B 120 rollout policy update device
+torch-continuous:1.7B 150 benches/torch_continuous.py
 torch-decode:1.7B 200 benches/torch_decode.py
 torch-train:1.7B 200 benches/torch_train.py
 ROWS
