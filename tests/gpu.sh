@@ -144,10 +144,14 @@ if [ "$device" != sim ]; then
     card=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)
 fi
-failed=0 bytes=0 operations=0 took=0 entry=''
+failed=0 skipped=0 bytes=0 operations=0 took=0 entry=''
 row() { printf '%-72s %s\n' "$1" "$2" | tee -a "$table"; }
 record() { # ROW VALUE UNIT SHARE SPREAD SECONDS
     printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$date" "$commit" "${card:-unknown}" "${driver:-unknown}" "$1" "$2" "$3" "$4" "$5" "$6" >>"$table.tsv"
+}
+not_run() { # NAME REASON: a row for a part that this machine cannot run, which stays in the plan
+    row "$1" "NOT RUN: $2"
+    skipped=1
 }
 figure() { # NAME VALUE UNIT [SHARE [SPREAD]]: a row of the table and of the figures
     local share=${4:-} spread=${5:-} name
@@ -214,7 +218,7 @@ fi
 any=0
 for item in "${entries[@]}"; do
     IFS='|' read -r part size seconds <<<"$item"
-    entry=$part${size:+:$size} failed=0 begun=$SECONDS
+    entry=$part${size:+:$size} failed=0 skipped=0 begun=$SECONDS
     if [ -n "$within" ] && [ $((within - SECONDS)) -lt "$seconds" ]; then
         row "$entry" "not run: it may need $seconds s, and $((within - SECONDS)) are left"
         continue
@@ -224,7 +228,7 @@ for item in "${entries[@]}"; do
     if [ "$seconds" -gt 0 ] && [ $((2 * seconds)) -lt "$limit" ]; then limit=$((2 * seconds)); fi
     "part_$part" "$size"
     limit=$most
-    case $failed in 0) outcome=ok ;; *) outcome=FAILED any=1 ;; esac
+    case $failed$skipped in 00) outcome=ok ;; 01) outcome='NOT RUN' ;; *) outcome=FAILED any=1 ;; esac
     record "$entry" "$outcome" '' '' '' $((SECONDS - begun))
 done
 row 'table' "$table"

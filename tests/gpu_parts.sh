@@ -40,9 +40,9 @@ sanitized() { # TOOL COMMAND...: a test program under compute-sanitizer; hazards
 part_sanitizer() {
     local tool test words
     if [ "$device" = sim ]; then
-        row 'compute-sanitizer' 'not run: the simulator checks memory and barriers itself'
+        not_run 'compute-sanitizer' 'the simulator checks memory and barriers itself'
     elif ! command -v compute-sanitizer >/dev/null; then
-        row 'compute-sanitizer' 'not run: it is not installed (it comes with the CUDA toolkit)'
+        not_run 'compute-sanitizer' 'it is not installed (it comes with the CUDA toolkit)'
     else
         for tool in memcheck racecheck synccheck; do
             for test in tests/device 'tests/update kernels_operations:: attention::'; do
@@ -265,7 +265,7 @@ part_profile() { # SIZE
 part_kernels() { # SIZE
     local size=$1 batch=64 ramp layers kernels name text
     if ! command -v ncu >/dev/null || [ "$device" = sim ]; then
-        row 'decode by kernel' 'not run: Nsight Compute (ncu) is not installed, or there is no GPU'
+        not_run 'decode by kernel' 'Nsight Compute (ncu) is not installed, or there is no GPU'
     elif check "$size: random policy" policy_of "$size"; then
         # Skip the prefill launches, which run twice; after them all rows decode.
         ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
@@ -326,10 +326,10 @@ part_loop() {
 # ---- PyTorch ----------------------------------------------------------------------------------------------------
 torch_is_there() {
     if [ "$device" = sim ]; then
-        row 'PyTorch' 'not run in the simulator'
+        not_run 'PyTorch' 'it measures a GPU'
         return 1
     elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-        row 'PyTorch' 'not run: python3 has no torch that sees the GPU'
+        not_run 'PyTorch' 'python3 has no torch that sees the GPU'
         return 1
     fi
 }
@@ -345,7 +345,7 @@ part_torch-continuous() { # SIZE
     local on=$device
     if [ "$device" = sim ]; then on=cpu; else torch_is_there || return 0; fi
     if ! python3 -c 'from transformers import ContinuousBatchingConfig' 2>/dev/null; then
-        row 'transformers, continuous batching' 'not run: python3 has no transformers with it'
+        not_run 'transformers, continuous batching' 'python3 has no transformers with it'
         return 0
     fi
     part_roofline

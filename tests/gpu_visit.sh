@@ -12,7 +12,8 @@ Prepares a visit to a machine with a GPU, and keeps what it measured.
   tests/gpu_visit.sh plan          prints the rows to measure, in order, and the seconds that each may need
   tests/gpu_visit.sh merge FILE    appends the figures of a visit (the table's .tsv) to benches/gpu.tsv
 
-Rows that were never measured come first, then those whose code has changed since, then the oldest. On the other machine:
+Rows that were never measured, or could not run on that machine, come first, then those whose code has changed since,
+then the oldest. On the other machine:
 
   mkdir -p /tmp/visit && python3 -m tarfile -e visit.tar.xz /tmp/visit
   /tmp/visit/gpu.sh --plan /tmp/visit/plan --within 540 --table OUT/table.txt
@@ -58,7 +59,7 @@ plan() {
     printf 'facts 10\nroofline 15\n'
     while read -r name seconds paths; do
         order=$((order + 1))
-        newest=$(awk -F'\t' -v row="$name" '$5 == row { found = $1 "\t" $2 } END { print found }' "$figures" 2>/dev/null)
+        newest=$(awk -F'\t' -v row="$name" '$5 == row && $6 != "NOT RUN" { found = $1 "\t" $2 } END { print found }' "$figures" 2>/dev/null)
         IFS=$'\t' read -r date commit <<<"$newest"
         # shellcheck disable=SC2086
         if [ -z "$date" ]; then

@@ -57,6 +57,11 @@ fn what_was_never_measured_comes_first_then_what_has_changed_then_the_oldest() {
     assert!(must(folder, "tests/gpu_visit.sh merge figures").contains("0 new"), "merged twice");
     let measured = plan();
     assert_eq!((&*measured[2], &*measured[measured.len() - 1]), ("decode-long:1.7B", &*new[3]));
+    // One that could not run there is one that was never measured.
+    let missed = format!("2026-11-28\t{head}\tcard\t580\t{}\tNOT RUN\t\t\t\t0\n", measured[2]);
+    std::fs::write(folder.join("figures"), missed).expect("written");
+    assert!(must(folder, "tests/gpu_visit.sh merge figures").contains("1 new"));
+    assert_eq!(plan(), measured);
     // Rows with changed code come before others of the same day, and after rows that were never measured.
     std::fs::write(folder.join("update/code"), "second").expect("written");
     let changed = plan();
