@@ -190,6 +190,11 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help = format!("Where models run: {}.", Devices::HELP))]
     pub device: String,
 
+    /// The most memory of each GPU for all policies on it, with KV caches, activations and a reserve of 1 GiB each: in GB
+    /// (10^9 bytes), or a share as 50%. Default: all that is free.
+    #[arg(long, value_name = "GB|SHARE%")]
+    pub device_memory: Option<String>,
+
     /// Precision of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
     /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). Default: float32; with --device cuda always
     /// bfloat16.

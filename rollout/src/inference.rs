@@ -8,7 +8,7 @@ use device::{DeviceKind, Devices};
 use policy::directory::Policy;
 use record::failure::{Failure, Result};
 
-use crate::engine::device as device_engine;
+use crate::engine::device::{self as device_engine, DeviceBudget, MemoryLimit};
 use crate::engine::service::Service;
 use crate::engine::{CarriedOver, Engine, Options};
 use crate::runtime::spawn_failure;
@@ -49,19 +49,20 @@ pub struct PlacedModel<'a> {
     pub devices: &'a Devices,
 }
 
-/// Loads the models. Reuses the entries of `kept` and replaces them with the new ones.
+/// Loads the models, on each device within the limit of memory. Reuses the entries of `kept` and replaces them with the new ones.
 ///
 /// # Errors
 /// See [`Engine::load_all`] and [`device_engine::start`].
 pub fn load(
     models: &[PlacedModel<'_>],
+    limit: Option<MemoryLimit>,
     options: &Options,
     kept: Option<&mut KeptEngines>,
 ) -> Result<Inference> {
     if models.iter().any(|model| model.devices.first() != DeviceKind::Cpu) {
         let mut kept = kept.map(|kept| &mut kept.on_devices);
         let before = kept.as_deref_mut().map(mem::take).unwrap_or_default();
-        let services = on_devices(models, before)?;
+        let services = on_devices(models, limit, before)?;
         if let Some(kept) = kept {
             kept.clone_from(&services);
         }
@@ -84,7 +85,11 @@ pub fn load(
 
 /// The device engines: the previous ones with the new versions, if all can load them, else new ones. Devices
 /// load at the same time, the models of one device one after another.
-fn on_devices(models: &[PlacedModel<'_>], before: Vec<Vec<Arc<Service>>>) -> Result<Vec<Vec<Arc<Service>>>> {
+fn on_devices(
+    models: &[PlacedModel<'_>],
+    limit: Option<MemoryLimit>,
+    before: Vec<Vec<Arc<Service>>>,
+) -> Result<Vec<Vec<Arc<Service>>>> {
     let mut devices: Vec<DeviceKind> = Vec::new();
     for device in models.iter().flat_map(|model| model.devices.iter()) {
         if !devices.contains(device) {
@@ -114,11 +119,12 @@ fn on_devices(models: &[PlacedModel<'_>], before: Vec<Vec<Arc<Service>>>) -> Res
     drop(before);
     let start = |device| {
         let own = of_device(device);
-        let start = |(loaded, &(model, _)): (usize, &(usize, usize))| {
+        let budget = Arc::new(DeviceBudget::new(limit, own.len()));
+        let start = |&(model, _): &(usize, usize)| {
             let PlacedModel { policies, stop_ids, .. } = &models[model];
-            device_engine::start(policies, device, (own.len() - loaded) as u64, stop_ids.clone())
+            device_engine::start(policies, device, &budget, stop_ids.clone())
         };
-        own.iter().enumerate().map(start).collect::<Result<Vec<Arc<Service>>>>()
+        own.iter().map(start).collect::<Result<Vec<Arc<Service>>>>()
     };
     let mut started: Vec<_> = at_once(&devices, &start)?.into_iter().map(Vec::into_iter).collect();
     let mut of_model = |model: &PlacedModel<'_>| {

@@ -7,6 +7,8 @@ use device::{DeviceKind, Devices};
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 
+use crate::engine::device::MemoryLimit;
+
 const FLAG: &str = "--policy";
 
 /// The policies of a command line, and their devices.
@@ -14,17 +16,19 @@ const FLAG: &str = "--policy";
 pub struct DevicePlacement {
     /// The policies.
     pub team: Ownership,
-    /// By policy, all of one kind. A server's are not used.
+    /// By policy, all of one kind. A server's are not used; absent agents, which come last, have none.
     pub devices: Vec<Devices>,
+    /// The most memory of a device for all policies on it.
+    pub memory: Option<MemoryLimit>,
 }
 
 impl DevicePlacement {
-    /// Parses the values of `--policy`, which may end in `@DEVICE`, over the value of `--device`.
+    /// Parses the values of `--policy`, which may end in `@DEVICE`, over the values of `--device` and `--device-memory`.
     ///
     /// # Errors
-    /// Usage (exit 2): see [`Ownership::parse`] and [`Devices::parse`]; one policy at two places, or policies on devices of
+    /// Usage (exit 2): see [`Ownership::parse`], [`Devices::parse`] and [`MemoryLimit::parse`]; one policy at two places, or policies on devices of
     /// different kinds.
-    pub fn parse(policies: &[String], device: &str) -> Result<DevicePlacement> {
+    pub fn parse(policies: &[String], device: &str, memory: Option<&str>) -> Result<DevicePlacement> {
         let all = Devices::parse("--device", device)?;
         let split: Vec<(&str, Option<&str>)> = policies.iter().map(|value| split(value)).collect();
         let plain: Vec<String> = split.iter().map(|(policy, _)| (*policy).to_owned()).collect();
@@ -44,8 +48,16 @@ impl DevicePlacement {
             *place = Some(devices);
         }
         let devices: Vec<Devices> = own.into_iter().map(|own| own.unwrap_or_else(|| all.clone())).collect();
-        let placement = DevicePlacement { team, devices };
+        let placement =
+            DevicePlacement { team, devices, memory: memory.map(MemoryLimit::parse).transpose()? };
         placement.check_kinds()?;
+        if let (Some(limit), true) = (&placement.memory, placement.cards().is_empty()) {
+            return Err(Failure::usage(format!(
+                "{limit} has no effect with --device {}",
+                placement.device()
+            ))
+            .hint("leave it out: only NVIDIA GPUs have such a limit"));
+        }
         Ok(placement)
     }
 
@@ -96,7 +108,7 @@ mod tests {
 
     fn parse(policies: &[&str], device: &str) -> Result<DevicePlacement> {
         let policies: Vec<String> = policies.iter().map(|&policy| policy.to_owned()).collect();
-        DevicePlacement::parse(&policies, device)
+        DevicePlacement::parse(&policies, device, None)
     }
 
     #[test]
@@ -130,5 +142,9 @@ mod tests {
             assert_eq!(failure.code, record::failure::USAGE);
             assert!(failure.message.contains(cause), "{failure}");
         }
+        let limited = |device| DevicePlacement::parse(&["run/x".to_owned()], device, Some("50%"));
+        assert_eq!(limited("cuda:0-1").expect("a limit").memory, Some(MemoryLimit::Percent(50.0)));
+        let failure = limited("sim").expect_err("no effect");
+        assert_eq!(failure.message, "--device-memory 50% has no effect with --device sim");
     }
 }

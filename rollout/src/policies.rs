@@ -23,6 +23,7 @@ use crate::generator::{EngineGenerator, Generator};
 use crate::inference::{self, Inference, KeptEngines, PlacedModel};
 use crate::lines::PolicyLabel;
 use crate::opponents::{Opponents, Pool};
+use crate::placement::DevicePlacement;
 use crate::runtime::spawn_failure;
 use crate::server::{RetryPolicy, Server};
 
@@ -86,8 +87,7 @@ impl Policies {
     /// # Errors
     /// See [`local::copy`], [`Policy::history`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
     pub fn open(
-        (owners, devices): (&[Owner], &[Devices]),
-        pool: Pool,
+        (placement, pool): (&DevicePlacement, Pool),
         options: &Options,
         retry_policy: RetryPolicy,
         (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
@@ -95,7 +95,7 @@ impl Policies {
         let (mut places, mut opened, mut servers, mut copies) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut placed = Vec::new();
-        for (place, owner) in owners.iter().enumerate() {
+        for (place, owner) in placement.team.owners().iter().enumerate() {
             if let Some(text) = &owner.said {
                 servers.push(((0, place), PolicyBackend::Absent(text.clone())));
                 continue;
@@ -110,7 +110,7 @@ impl Policies {
             let newest = Policy::open(&owner.directory)?;
             let versions = if pool.0 == 0 { vec![newest] } else { newest.history(pool.0)? };
             for (age, mut policy) in versions.into_iter().enumerate() {
-                placed.push(&devices[place]);
+                placed.push(&placement.devices[place]);
                 if let Some(folder) = local {
                     let copy = local::copy(&policy, folder)?;
                     if copy.copied && !retry_policy.quiet {
@@ -143,7 +143,8 @@ impl Policies {
         // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
             let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
-            let loaded = inference::load(&models, options, kept.map(|kept| &mut kept.engines));
+            let loaded =
+                inference::load(&models, placement.memory, options, kept.map(|kept| &mut kept.engines));
             let verified = verifying.map_err(|error| spawn_failure(&error)).and_then(|thread| {
                 thread
                     .join()

@@ -97,7 +97,8 @@ impl Arguments {
             .ok_or_else(|| Failure::usage(format!("--timeout {timeout}: must be above 0 seconds")))?;
         let shard: Shard = self.shard.parse()?;
         let (policies, silent) = absent::split(&self.policy, &self.absent)?;
-        let placement = DevicePlacement::parse(&policies, &self.device)?;
+        let mut placement = DevicePlacement::parse(&policies, &self.device, self.device_memory.as_deref())?;
+        silent.into_iter().for_each(|(agent, text)| placement.team.silence(agent, text));
         let (device, threads) = (placement.device(), self.threads(placement.most())?);
         if let Some(isa) = self.isa {
             if device != DeviceKind::Cpu {
@@ -107,8 +108,7 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         let sampling = sampling::by_role(&self)?;
-        let mut team = placement.team.clone();
-        silent.into_iter().for_each(|(agent, text)| team.silence(agent, text));
+        let team = placement.team.clone();
         let widths = self.widths(&team)?;
         let served = !team.owners().iter().all(Owner::has_weights);
         if served && self.joint.is_some() {

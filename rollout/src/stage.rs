@@ -188,8 +188,8 @@ fn open(
     let owners = settings.team.owners();
     let local = settings.flags.local.as_deref();
     let pool = settings.flags.opponents;
-    let (retry_policy, owned) = (settings.retry_policy, (owners, &settings.placement.devices[..]));
-    let policies = Policies::open(owned, pool, &options, retry_policy, (kept, local))?;
+    let placed = (&settings.placement, pool);
+    let policies = Policies::open(placed, &options, settings.retry_policy, (kept, local))?;
     if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
         policies.check_stop_strings()?;
     }

@@ -24,7 +24,7 @@ mod tests;
 mod weights;
 
 pub use self::attention_tier::sdpa_kernel;
-pub use self::budget::SEQUENCES;
+pub use self::budget::{DeviceBudget, MemoryLimit, SEQUENCES};
 use self::config::Capacity;
 use self::runner::{DeviceRunner, read};
 use self::session::Provider;
@@ -41,17 +41,17 @@ use std::sync::Arc;
 const SIMULATED: Capacity = Capacity { rows: 256 + 64, sequences: 64, blocks: 64, block_size: 64 };
 
 /// Loads a model, or a base with its adapters, in a thread of its own. Clients select an adapter by index; the base
-/// itself may be one of the policies. `share` counts the models that are still to be loaded there, this one included: they
-/// divide the free memory.
+/// itself may be one of the policies. The models of one device share its `budget`.
 ///
 /// # Errors
 /// Exit 69 without the device, a library or enough memory; files that are missing, damaged or not implemented.
 pub fn start(
     policies: &[&Policy],
     device: DeviceKind,
-    share: u64,
+    budget: &Arc<DeviceBudget>,
     stop_ids: Vec<u32>,
 ) -> Result<Arc<Service>> {
+    let budget = budget.clone();
     let policies: Vec<Policy> = policies.iter().map(|&policy| policy.clone()).collect();
     let load = move || {
         let Some(policy) = policies.first() else {
@@ -76,10 +76,8 @@ pub fn start(
             let cuda = Cuda::new(number)?;
             let provider = Provider::Cuda { number, stream: cuda.stream() };
             let sizes = config.clone();
-            let capacity = |cuda: &Cuda| {
-                let free = cuda.memory()?.free / share;
-                budget::capacity::<bf16>(&sizes, &adapters, free, &device.to_string())
-            };
+            let capacity =
+                |cuda: &Cuda| budget.next::<bf16>(&sizes, &adapters, cuda.memory()?, &device.to_string());
             let runner =
                 DeviceRunner::<Cuda, bf16>::open(config, &weights, &adapters, cuda, provider, capacity)?;
             let limits = runner.scheduler_config(stop_ids);
