@@ -11,12 +11,15 @@ use crate::episode::group::{Candidate, ServerTokens};
 use crate::generator::{Generated, Generator, GroupRequest};
 use crate::prompts::{Prompt, PromptCache};
 
+/// An absent agent and its text.
+pub type Silence<'a> = (&'a str, &'a str);
+
 /// The policies of a command line without those of absent agents, and the texts of those; each of `absent` is `AGENT` or `AGENT=TEXT`.
 ///
 /// # Errors
 /// Usage: an agent without a name, or one named twice.
-pub fn split<'a>(policies: &[String], absent: &'a [String]) -> Result<(Vec<String>, Vec<(&'a str, &'a str)>)> {
-    let mut silent: Vec<(&str, &str)> = Vec::new();
+pub fn split<'a>(policies: &[String], absent: &'a [String]) -> Result<(Vec<String>, Vec<Silence<'a>>)> {
+    let mut silent: Vec<Silence<'_>> = Vec::new();
     for value in absent {
         let (agent, text) = value.split_once('=').unwrap_or((value, ""));
         if agent.is_empty() || silent.iter().any(|(other, _)| *other == agent) {

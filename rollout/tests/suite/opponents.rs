@@ -137,7 +137,7 @@ fn joint_actions_and_opponents_exclude_each_other() {
         rollout::arguments::CommandLine::parse_from(words).arguments.resolve().expect_err("refused");
     assert_eq!((refused.code, refused.hint.is_some()), (2, true));
     assert!(
-        rollout::arguments::CommandLine::try_parse_from(&["rollout", "--policy", "x", "--opponents", "past"])
+        rollout::arguments::CommandLine::try_parse_from(["rollout", "--policy", "x", "--opponents", "past"])
             .is_err()
     );
 }
