@@ -98,7 +98,7 @@ def strategy_of(lines):
 
 
 def chance(tame, bold, tame_chances, bold_chances):
-    """The probability of the second move: from those of the answers that occurred, else from counts of both."""
+    """The probability of the second move, from the log-probabilities of the answers, else from counts."""
     if tame_chances or bold_chances:  # what did not occur is shared equally
         return Fraction(min(1.0, max(0.0, (1 + sum(bold_chances) - sum(tame_chances)) / 2)))
     return Fraction(bold, tame + bold) if tame + bold else Fraction(1, 2)

@@ -8,9 +8,9 @@
     python3 experiments/self_play.py run --jobs 2      trains missing runs, then prints the table
     python3 experiments/self_play.py table
 
-Exploitability is what both players together can lose to best responses, halved, in chips a game: 0 at an equilibrium. It is
-exact for the probabilities of the samples of a step, here the mean of five steps. Elo is that of the last version, with the first at
-0, from games of three versions that play each other both ways.
+Exploitability is half the chips a game that best responses gain against the two players: 0 at an equilibrium. It is exact for the
+probabilities of the samples of a step; the table has the mean of five steps. The last version's Elo, with the first at 0, comes from
+games of three versions that play each other both ways.
 """
 
 import argparse

@@ -63,7 +63,7 @@ struct Spoken {
     model: Option<String>,
 }
 
-/// Versions, and what they scored against each other.
+/// Versions and their scores against each other.
 #[derive(Default)]
 struct Games {
     /// By name, in the order of their first games.

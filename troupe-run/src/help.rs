@@ -63,7 +63,7 @@ Options:
                         server, which plays and is not trained (repeatable)  [default: shared]
   --adapter SETTINGS    of adapter-per-role, as of `policy init --adapter`   [default: rank=16,alpha=32]
   --opponents past:K    self-play: in each episode one agent learns, all in turn, and a version of its policy drawn from the last K
-                        plays each other one. K + 1 versions are kept, with --save-every N K + N   [default: none]
+                        plays each other one. K + 1 versions are kept, with --save-every N K + N   [default: past:0]
   --select WHICH        the candidate that is executed: random | best (the paper's)   [default: random]
   --turns T             turns of an episode at most           [default: the environment's own]
   --max-tokens N        tokens of a candidate at most       [default: the environment's own: 8 to 96 for tiny

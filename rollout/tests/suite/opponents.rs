@@ -93,7 +93,7 @@ fn what_an_opponent_earns_is_taken_from_the_learners_last_move() {
             assert!((asker + doer).abs() < 1e-9 && (asker - earned).abs() < 1e-9, "{episode}");
         }
     }
-    // Without opponents both are paid, but the doer for what comes after its first move.
+    // Without opponents both are paid, but the doer only after its first move.
     let input = tasks(&vec![json!({"zero_sum": true}); 6]);
     let alone = play(settings(&["--branches", "3", "--sampling", "parallel"]), sequential(), 4, &input).0;
     for episode in of_type(&alone, "episode") {
@@ -104,7 +104,7 @@ fn what_an_opponent_earns_is_taken_from_the_learners_last_move() {
         let first = samples.iter().filter(is_own).find(|line| line["agent"] == "asker").and_then(digit);
         assert!((sum - first.expect("a digit") / 10.0).abs() < 1e-9, "{episode}");
     }
-    // Candidates of a tree have what they earn themselves.
+    // Candidates of a tree keep their rewards.
     for sample in of_type(&output(&["--branches", "3"], 12), "sample") {
         let team = sample["rewards"]["team"].as_f64().expect("a number");
         let own = digit(&sample).expect("a digit") / 10.0 + team;
