@@ -255,14 +255,14 @@ impl TaskRun {
                 self.stats.drop_groups(error.boundary, open);
                 self.end_tree(&error);
             }
-            for group in &transition.groups {
+            if !transition.joint.is_empty() {
+                self.write_joint(index, &transition.groups, &transition.joint)?;
+            }
+            for group in transition.groups {
                 self.take(index, group)?;
             }
             for (agent, late) in transition.late {
                 self.pay_late(index, agent, late);
-            }
-            if !transition.joint.is_empty() {
-                self.write_joint(index, &transition.groups, &transition.joint)?;
             }
             let mut begun = vec![(index, transition.requests)];
             for (fork, requests) in transition.forks {
@@ -290,9 +290,8 @@ impl TaskRun {
     }
 
     /// Writes a completed group, or holds it while it may still be paid.
-    fn take(&mut self, index: usize, group: &Group) -> Result<()> {
+    fn take(&mut self, index: usize, mut group: Group) -> Result<()> {
         let Some((prompt, policy)) = self.prompts.remove(&(index, group.agent)) else { return Ok(()) };
-        let mut group = group.clone();
         if self.is_opponent(group.agent) && !self.context.labels[policy].served {
             for Candidate { usage, ids, .. } in group.members.iter_mut().map(|member| &mut member.candidate) {
                 let tokens = [prompt.ids.len(), ids.len()].map(|count| Some(count as u64));
