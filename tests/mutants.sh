@@ -33,7 +33,7 @@ episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}           
 plan-path     games,envs envs/games/src/plan_path                                     --lib --test suite -- plan_path contract tasks
 sokoban       games,envs envs/games/src/sokoban                                       --lib --test suite -- sokoban contract tasks
 sudoku        games,envs envs/games/src/sudoku                                        --lib --test suite -- sudoku contract tasks
-tic-tac-toe   games,envs envs/games/src/tic_tac_toe                                   --lib --test suite -- tic_tac_toe contract tasks command_line
+tic-tac-toe   games,envs envs/games/src/{tic_tac_toe.rs,tic_tac_toe}               --lib --test suite -- tic_tac_toe contract tasks command_line
 math          problems,envs envs/problems/src/math                                          --lib --test suite -- math tasks
 code          problems,envs envs/problems/src/code                                          --lib --test suite -- code no_sandbox tasks
 TABLE

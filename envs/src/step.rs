@@ -116,13 +116,9 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         }
     };
     let observations = if outcome.terminated { json!({}) } else { observations(&*state) };
-    let rewards = match outcome.locals.is_empty() {
-        true => json!(outcome.rewards),
-        false => json!({"team": outcome.rewards.team, "local": outcome.locals}),
-    };
     let mut answer = json!({
         "state": state.to_json(),
-        "rewards": rewards,
+        "rewards": rewards(&outcome),
         "reward_components": outcome.components,
         "terminated": outcome.terminated,
         "success": outcome.success,
@@ -132,6 +128,14 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         answer["info"] = info.into();
     }
     Ok(answer)
+}
+
+/// The rewards as the protocol writes them.
+pub(crate) fn rewards(outcome: &Outcome) -> Value {
+    match outcome.locals.is_empty() {
+        true => json!(outcome.rewards),
+        false => json!({"team": outcome.rewards.team, "local": outcome.locals}),
+    }
 }
 
 /// Test actions and oracle; no oracle if the task is solved.

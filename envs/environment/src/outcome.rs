@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 pub struct Outcome {
     /// The team's and the agent's local reward, each within [`crate::State::reward_range`].
     pub rewards: Rewards,
-    /// Local rewards by agent after a joint action, within the same range. Empty if `rewards.local` has the
-    /// value.
+    /// Local rewards by agent after a joint action, or of opponents at the end of their game, within the same
+    /// range. Empty if `rewards.local` has the value.
     pub locals: BTreeMap<String, f64>,
     /// Components of the rewards, each in [0, 1] before its weight; a component of one agent of a joint
     /// action is named `AGENT.NAME`.

@@ -43,7 +43,7 @@ fn fidelity(
     let says = |key: &str, value: serde_json::Value| answer.contains(&format!("\"{key}\":{value}"));
     let same = answer == step::answer(environment, &request)
         && says("state", one.to_json())
-        && says("rewards", serde_json::json!(first.rewards))
+        && says("rewards", step::rewards(&first))
         && says("terminated", first.terminated.into())
         && says("success", first.success.into());
     ledger.rule("`envs step` is a pure function", same, || format!("{}: {answer}", here()));

@@ -43,6 +43,61 @@ fn a_game_without_a_fault_pays_the_team() {
     assert_eq!(apply(&mut *spoiled, "x", " c0"), (0.0, 1.0, [1.0, 1.0, 1.0], true, false));
 }
 
+fn opponents(board: &str) -> Box<dyn State> {
+    environment().reset(&json!({"board": board, "reward": "win"}), "team").unwrap()
+}
+
+/// Plays `moves` of x and o in turn; what x and o earned at the end, and the components of the last move.
+fn result(board: &str, moves: &[&str]) -> ([f64; 2], [f64; 4]) {
+    let mut game = opponents(board);
+    for (number, text) in moves.iter().enumerate() {
+        game = environment().restore(&game.to_json()).unwrap();
+        let outcome = game.apply(["x", "o"][number % 2], text).unwrap();
+        assert_eq!(outcome.rewards.team, 0.0);
+        assert_eq!(outcome.terminated, number + 1 == moves.len(), "{board} {moves:?}");
+        if outcome.terminated {
+            let components = ["format", "legal", "value", "perfect"].map(|name| outcome.components[name]);
+            let saved = environment().restore(&game.to_json()).unwrap();
+            assert!(saved.clone_state().apply("x", " a0").is_err(), "the game has ended");
+            return (["x", "o"].map(|agent| outcome.local_of(agent)), components);
+        }
+        assert_eq!((outcome.rewards.local, outcome.locals.len()), (0.0, 0));
+    }
+    unreachable!("{moves:?} end no game")
+}
+
+#[test]
+fn opponents_are_paid_for_the_result() {
+    assert_eq!(opponents("xx.oo....").reward_range(), (-1.0, 1.0));
+    assert_eq!(result("xx.oo....", &[" c0"]), ([1.0, -1.0], [1.0; 4]));
+    assert_eq!(result("xx.oo....", &[" a2", " c1"]), ([-1.0, 1.0], [1.0; 4]));
+    assert_eq!(result("xoxxoo.x.", &[" b2"]).0, [0.0, 0.0]);
+    // Who makes an illegal move loses, also from a won position.
+    assert_eq!(result("xx.oo....", &[" a0"]), ([-1.0, 1.0], [1.0, 0.0, 0.0, 0.0]));
+    assert_eq!(result("xx.oo....", &[" c1", "pass"]), ([1.0, -1.0], [0.0; 4]));
+}
+
+/// The exact value of a position under perfect play is what its oracle gets.
+#[test]
+fn perfect_opponents_get_the_value_of_the_position() {
+    for (board, value) in
+        [(".........", 0.0), ("x...o....", 0.0), ("xx.oo....", 1.0), ("oo.o.xx.x", 1.0), ("oo.o..x.x", 1.0)]
+    {
+        let mut game = opponents(board);
+        let mut agents = ["x", "o"].iter().cycle();
+        let end = loop {
+            let agent = agents.next().unwrap();
+            let outcome = game.apply(agent, &game.oracle(agent).unwrap()).unwrap();
+            assert_eq!(outcome.components["perfect"], 1.0);
+            if outcome.terminated {
+                break outcome;
+            }
+        };
+        assert_eq!((end.local_of("x"), end.local_of("o")), (value, 0.0 - value), "{board}");
+        assert!(end.success);
+    }
+}
+
 #[test]
 fn a_game_that_was_saved_goes_on() {
     // x blocks instead of winning, or does not.
@@ -94,6 +149,7 @@ fn boards_that_are_none_are_refused() {
         (json!({"board": "xxxoo...."}), "already over"),
         (json!({"board": "xoxxoxoxo"}), "already over"),
         (Value::Null, "nine of x, o and ."),
+        (json!({"board": "xx.oo....", "reward": "loss"}), "not shaped or win"),
     ] {
         let failure = environment().reset(&spec, "team").err().unwrap();
         assert!(failure.code == 65 && failure.message.contains(cause), "{spec}: {failure:?}");
