@@ -1,8 +1,7 @@
 //! Tic-Tac-Toe: x and o take turns on one board. This is the smallest complete environment: start here to write one.
 //!
-//! Every word is one token of the tiny tokenizer. The prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in reading
-//! order, 1 for the agent's marks and 2 for its opponent's. The action ` b0` marks the cell in column b of row 0. A
-//! malformed or illegal move places nothing. [`perfect`] has the rewards, the oracle and the demonstrations.
+//! The prompt `at 1 0 0 0 2 0 0 0 0 moves` lists the cells in reading order, 1 for the agent's marks and 2 for its
+//! opponent's. The action ` b0` marks column b of row 0. [`perfect`] has rewards, oracle and demonstrations.
 
 mod perfect;
 
@@ -14,8 +13,8 @@ use record::philox::{Draws, Stream};
 use record::sample::Message;
 use serde_json::{Value, json};
 
-use environment::{Demonstration, Demonstrator, Environment, Outcome, Selection, Setting, Split, State};
-use environment::{Tasks, Workflow, spec::fail, streams};
+use environment::{Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting};
+use environment::{Split, State, Tasks, Workflow, spec::fail, streams};
 use perfect::Reward;
 
 const NAME: &str = "tic-tac-toe";
@@ -52,8 +51,7 @@ fn is_over(board: &Board) -> bool {
 
 /// One board in eight is for testing, together with its images.
 fn split(board: &Board) -> Split {
-    let shown =
-        |image: &str| -> Vec<u8> { image.bytes().map(|cell| board[usize::from(cell - b'0')]).collect() };
+    let shown = |image: &str| image.bytes().map(|cell| board[usize::from(cell - b'0')]).collect::<Vec<u8>>();
     streams::split_of(&IMAGES.split(' ').map(shown).min().unwrap_or_default(), 8)
 }
 
@@ -102,10 +100,13 @@ impl Environment for TicTacToe {
 
     fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
         self.workflow(state["workflow"].as_str().unwrap_or_default(), &state["spec"])?;
-        let board = parse(&state["board"]);
-        let board = board.ok_or_else(|| Failure::data("state: board: not nine of x, o and ."))?;
+        let board = parse(&state["board"]).ok_or(Failure::data("state: board: not nine of x, o and ."))?;
         let (flawless, forfeit) = (state["flawless"] == true, state["forfeit"] == true);
         Ok(Box::new(Game { board, flawless, forfeit, ..Game::new(&state["spec"])? }))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        perfect::extraction_cases()
     }
 
     fn demonstrators(&self) -> &'static [(&'static str, f64)] {
@@ -118,7 +119,6 @@ impl Environment for TicTacToe {
     }
 }
 
-/// A game in progress.
 #[derive(Clone)]
 struct Game {
     reward: Reward,

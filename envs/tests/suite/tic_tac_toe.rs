@@ -71,7 +71,7 @@ fn opponents_are_paid_for_the_result() {
     assert_eq!(opponents("xx.oo....").reward_range(), (-1.0, 1.0));
     assert_eq!(result("xx.oo....", &[" c0"]), ([1.0, -1.0], [1.0; 4]));
     assert_eq!(result("xx.oo....", &[" a2", " c1"]), ([-1.0, 1.0], [1.0; 4]));
-    assert_eq!(result("xoxxoo.x.", &[" b2"]).0, [0.0, 0.0]);
+    assert_eq!(result("xoxxoo.x.", &[" c2", " a2"]).0, [0.0, 0.0]);
     // Who makes an illegal move loses, also from a won position.
     assert_eq!(result("xx.oo....", &[" a0"]), ([-1.0, 1.0], [1.0, 0.0, 0.0, 0.0]));
     assert_eq!(result("xx.oo....", &[" c1", "pass"]), ([1.0, -1.0], [0.0; 4]));

@@ -20,7 +20,7 @@ use crate::grid::local_reward;
 use environment::demonstration::{Demonstration, sample};
 use environment::settings::{Setting, choice};
 use environment::spec::fail;
-use environment::{Demonstrator, Outcome, Split, State, streams};
+use environment::{Demonstrator, ExtractionCase, Outcome, Split, State, streams};
 
 pub const REWARD: Setting = Setting::new(
     "reward",
@@ -134,6 +134,12 @@ impl Game {
         }
         outcome
     }
+}
+
+pub fn extraction_cases() -> Vec<ExtractionCase> {
+    [("plain", " b0", Some("b0")), ("outside", " d0", None)]
+        .map(|case| ExtractionCase::new(&json!({"board": "x...o...."}), "x", case))
+        .to_vec()
 }
 
 /// Complete games: `opt` plays perfectly, `random` marks any empty cell.
