@@ -11,6 +11,7 @@
 //!
 //! [`Environment`] needs two functions and [`State`] six; all others have defaults.
 
+mod built_in;
 pub mod demonstration;
 mod environment;
 mod outcome;
@@ -21,6 +22,7 @@ mod state;
 pub mod streams;
 pub mod workflow;
 
+pub use built_in::{BuiltIn, Functions};
 pub use demonstration::Demonstration;
 pub use environment::{Demonstrator, Environment, ExtractionCase};
 pub use outcome::Outcome;

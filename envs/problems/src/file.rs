@@ -48,9 +48,14 @@ pub fn split_of(text: &str, share: Option<f64>) -> Split {
 /// # Errors
 /// A file that cannot be read, or a split that is empty: usage. A line that is no task of this environment, or a problem
 /// in both splits: data, naming the line.
-pub fn tasks<P: Problem>(file: &str, rules: &P::Rules, selection: &Selection) -> Result<Tasks<'static>> {
+pub fn tasks<P: Problem>(
+    name: &'static str,
+    file: &str,
+    rules: &P::Rules,
+    selection: &Selection,
+) -> Result<Tasks<'static>> {
     let (split, seed) = (selection.split, selection.seed);
-    let mut tasks = if file == SHIPPED { shipped::<P>(rules)? } else { read::<P>(file, rules)? };
+    let mut tasks = if file == SHIPPED { shipped::<P>(name, rules)? } else { read::<P>(name, file, rules)? };
     tasks.retain(|task| task.split.as_deref() == Some(split.name()));
     if tasks.is_empty() {
         return Err(Failure::usage(format!("--set data={file}: it has no {} problem", split.name()))
@@ -60,8 +65,7 @@ pub fn tasks<P: Problem>(file: &str, rules: &P::Rules, selection: &Selection) ->
     Ok(Box::new((0..).flat_map(move |round: u64| {
         let mut order: Vec<usize> = (0..tasks.len()).collect();
         if round > 0 || split == Split::Train {
-            let name =
-                [Part::Text(P::NAME), Part::Text("data"), Part::Text(split.name()), Part::Number(round)];
+            let name = [Part::Text(name), Part::Text("data"), Part::Text(split.name()), Part::Number(round)];
             Draws::new(Stream::named(seed, &name)).shuffle(&mut order);
         }
         let tasks = Arc::clone(&tasks);
@@ -70,7 +74,13 @@ pub fn tasks<P: Problem>(file: &str, rules: &P::Rules, selection: &Selection) ->
 }
 
 /// The task of the problem in `raw`. What a source says besides (a level, a source) is kept.
-fn task<P: Problem>(rules: &P::Rules, raw: &Value, identity: u64, split: Split) -> Result<Task> {
+fn task<P: Problem>(
+    environment: &str,
+    rules: &P::Rules,
+    raw: &Value,
+    identity: u64,
+    split: Split,
+) -> Result<Task> {
     let name = format!("{identity:016x}");
     let mut spec = P::from_file(rules, raw, &name)?;
     if let (Value::Object(spec), Value::Object(raw)) = (&mut spec, raw) {
@@ -78,22 +88,22 @@ fn task<P: Problem>(rules: &P::Rules, raw: &Value, identity: u64, split: Split) 
             spec.entry(key).or_insert_with(|| value.clone());
         }
     }
-    Ok(streams::task(P::NAME, split, &name, spec))
+    Ok(streams::task(environment, split, &name, spec))
 }
 
 /// The shipped problems.
-fn shipped<P: Problem>(rules: &P::Rules) -> Result<Vec<Task>> {
+fn shipped<P: Problem>(name: &str, rules: &P::Rules) -> Result<Vec<Task>> {
     let parse = |line| {
         let mut raw: Value = serde_json::from_str(line).map_err(Failure::work)?;
         raw["source"] = SHIPPED.into();
         let text = raw["problem"].as_str().unwrap_or_default();
-        task::<P>(rules, &raw, identity(text), split_of(text, None))
+        task::<P>(name, rules, &raw, identity(text), split_of(text, None))
     };
-    P::SHIPPED.lines().map(parse).collect()
+    P::shipped(name).lines().map(parse).collect()
 }
 
 /// The problems of `file`, each once.
-fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
+fn read<P: Problem>(name: &str, file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
     let path = Path::new(file);
     let opened = record::file::open(path).and_then(|opened| Ok((path.metadata()?.len(), opened)));
     let (length, opened) = opened.map_err(|error| {
@@ -102,7 +112,8 @@ fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
     })?;
     // A pipe does not say how long it is.
     let mut bounded = opened.take(LARGEST + 1);
-    let tasks = if length > LARGEST { Ok(Vec::new()) } else { tasks_of::<P>(file, &mut bounded, rules) };
+    let tasks =
+        if length > LARGEST { Ok(Vec::new()) } else { tasks_of::<P>(name, file, &mut bounded, rules) };
     match length > LARGEST || bounded.limit() == 0 {
         true => Err(Failure::data(format!("--set data={file}: more than {} MiB", LARGEST >> 20))
             .hint("all problems are kept in memory: divide the file, or select from it with jq")),
@@ -110,7 +121,7 @@ fn read<P: Problem>(file: &str, rules: &P::Rules) -> Result<Vec<Task>> {
     }
 }
 
-fn tasks_of<P: Problem>(file: &str, lines: impl Read, rules: &P::Rules) -> Result<Vec<Task>> {
+fn tasks_of<P: Problem>(name: &str, file: &str, lines: impl Read, rules: &P::Rules) -> Result<Vec<Task>> {
     const HINT: &str = "`envs import` writes this layout from public data sets";
     let place = |failure: Failure| failure.at(format!("--set data={file}"));
     let mut reader = Reader::new(file, lines);
@@ -122,7 +133,7 @@ fn tasks_of<P: Problem>(file: &str, lines: impl Read, rules: &P::Rules) -> Resul
         }
         let fail = |cause: String| place(line.failure(cause));
         let raw: Task = record::line::parse(&line).map_err(place)?;
-        if raw.env != P::NAME {
+        if raw.env != name {
             return Err(fail(format!("{} is a task of {}", raw.task, raw.env)));
         }
         let text = raw.spec["problem"].as_str();
@@ -135,7 +146,7 @@ fn tasks_of<P: Problem>(file: &str, lines: impl Read, rules: &P::Rules) -> Resul
         };
         match known.insert(identity, split) {
             None => tasks.push(
-                task::<P>(rules, &raw.spec, identity, split)
+                task::<P>(name, rules, &raw.spec, identity, split)
                     .map_err(|failure| fail(failure.message.clone()).hint(HINT))?,
             ),
             Some(before) if before == split => {}

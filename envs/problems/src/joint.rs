@@ -13,48 +13,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
-use record::line::Task;
-use record::philox::{Draws, Stream};
+use record::philox::Draws;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use crate::{Episode, Problem, fences};
+use crate::{Episode, Play, Problem, fences};
+use environment::Outcome;
 use environment::demonstration::Demonstration;
-use environment::settings::{Setting, Settings};
 use environment::workflow::Workflow;
-use environment::{ExtractionCase, Outcome, Split};
 
-/// A task that is answered by the texts of all agents together. [`Problem`] documents the constants and
-/// functions without a comment.
-pub trait JointTask: Clone + Debug + Send + Sync + 'static {
-    const NAME: &'static str;
-    const SUMMARY: &'static str;
-    const SETTINGS: &'static [Setting];
-    const DEMONSTRATORS: &'static [(&'static str, f64)] = &[];
-    const SHIPPED: &'static str = "";
-    const DATA: Option<&'static str> = Some("shipped");
-    const MAX_TOKENS: u32;
-
-    type Rules: Clone + Send + Sync + 'static;
-
-    fn workflows() -> Vec<Arc<Workflow>>;
-    /// # Errors
-    /// Values are out of range or contradict each other: usage.
-    fn rules(settings: &Settings) -> Result<Self::Rules>;
-    /// # Errors
-    /// The rules allow no task: usage.
-    fn draw(_rules: &Self::Rules, _split: Split, _stream: Stream) -> Result<Task> {
-        Err(Failure::usage(format!("{} draws no tasks", Self::NAME)).hint("--set data=shipped"))
-    }
-    /// # Errors
-    /// `raw` is not a valid problem: data.
-    fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
-    /// # Errors
-    /// `spec` is not a valid task: data.
-    fn parse(spec: &Value) -> Result<Self>;
-    fn turns(&self, workflow: &Workflow) -> u32;
-    fn reward_range(&self) -> (f64, f64);
-
+/// A problem that is answered by the texts of all agents together.
+pub trait JointTask: Problem {
     /// The prompt of `agent`, with the visible part of earlier turns.
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String;
     /// Grades `texts`, one per agent of `workflow`; an empty text means that the agent wrote nothing.
@@ -66,13 +34,25 @@ pub trait JointTask: Clone + Debug + Send + Sync + 'static {
     /// An optimal text of `agent`, given the best texts of the others, if one is known.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String>;
     fn test_actions(&self, workflow: &Workflow, agent: &str) -> Vec<String>;
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        Vec::new()
-    }
     fn picture(&self) -> String;
     fn demonstrate(&self, _workflow: &Workflow, _agent: &str, _kind: &str, _draws: &mut Draws) -> String {
         String::new()
     }
+}
+
+/// The workflows of two agents, and of one who does the work of both.
+pub fn workflows(agents: [&str; 2], alone: &str) -> Vec<Arc<Workflow>> {
+    vec![
+        Workflow::parallel("team", &agents),
+        Workflow::sequential("pipeline", &agents),
+        Workflow::parallel("discussion", &agents),
+        Workflow::sequential("single", &[alone]),
+    ]
+}
+
+/// Turns of an episode, of which a discussion has at least two.
+pub fn turns(turns: u32, workflow: &Workflow) -> u32 {
+    if workflow.name() == "discussion" { turns.max(2) } else { turns }
 }
 
 /// The grade of all texts together.
@@ -99,6 +79,16 @@ pub struct Shown<'a> {
     pub feedback: Option<&'a str>,
 }
 
+impl Shown<'_> {
+    /// The earlier texts, as `agent` is told of them.
+    pub fn told(&self, workflow: &Workflow, agent: &str) -> impl Iterator<Item = String> {
+        self.texts.iter().map(move |(position, text)| {
+            let who = if workflow.agents()[*position] == agent { "You" } else { "Your partner" };
+            format!("{who} wrote:\n\n{}", text.trim())
+        })
+    }
+}
+
 /// The part of the state that turns change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,57 +101,17 @@ pub struct JointProgress {
     feedback: Vec<String>,
 }
 
-/// A [`JointTask`] as a [`Problem`].
-#[derive(Clone, Debug)]
-pub struct Together<J>(pub J);
-
-impl<J: JointTask> Together<J> {
-    fn grade(&self, workflow: &Workflow, said: &JointProgress) -> Result<Grade> {
-        let texts: Vec<&str> = said.texts.iter().map(|text| text.as_deref().unwrap_or_default()).collect();
-        self.0.grade(workflow, &texts)
-    }
+/// Grades the texts of a situation.
+fn grade<J: JointTask>(episode: &Episode<J>) -> Result<Grade> {
+    let said = episode.situation.texts.iter();
+    let texts: Vec<&str> = said.map(|text| text.as_deref().unwrap_or_default()).collect();
+    episode.problem.grade(&episode.workflow, &texts)
 }
 
-impl<J: JointTask> Problem for Together<J> {
-    const NAME: &'static str = J::NAME;
-    const SUMMARY: &'static str = J::SUMMARY;
-    const SETTINGS: &'static [Setting] = J::SETTINGS;
-    const DEMONSTRATORS: &'static [(&'static str, f64)] = J::DEMONSTRATORS;
-    const SHIPPED: &'static str = J::SHIPPED;
+impl<J: JointTask> Play for J {
     const JOINT: bool = true;
-    const MAX_TOKENS: u32 = J::MAX_TOKENS;
-    const DATA: Option<&'static str> = J::DATA;
 
-    type Rules = J::Rules;
     type Situation = JointProgress;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        J::workflows()
-    }
-
-    fn rules(settings: &Settings) -> Result<J::Rules> {
-        J::rules(settings)
-    }
-
-    fn draw(rules: &J::Rules, split: Split, stream: Stream) -> Result<Task> {
-        J::draw(rules, split, stream)
-    }
-
-    fn from_file(rules: &J::Rules, raw: &Value, name: &str) -> Result<Value> {
-        J::from_file(rules, raw, name)
-    }
-
-    fn parse(spec: &Value) -> Result<Self> {
-        J::parse(spec).map(Together)
-    }
-
-    fn turns(&self, workflow: &Workflow) -> u32 {
-        self.0.turns(workflow)
-    }
-
-    fn reward_range(&self) -> (f64, f64) {
-        self.0.reward_range()
-    }
 
     fn start(&self, workflow: &Workflow) -> JointProgress {
         JointProgress { turn: 0, texts: vec![None; workflow.agents().len()], feedback: Vec::new() }
@@ -196,7 +146,7 @@ impl<J: JointTask> Problem for Together<J> {
             texts: texts.filter_map(|(position, text)| Some((position, text.as_deref()?))).collect(),
             feedback: feedback.get(own).map(String::as_str),
         };
-        episode.problem.0.prompt(workflow, agent, &shown)
+        episode.problem.prompt(workflow, agent, &shown)
     }
 
     /// The text of one agent alone earns nothing and ends nothing, unless it is the only agent.
@@ -217,7 +167,7 @@ impl<J: JointTask> Problem for Together<J> {
         if !last.all(|agent| actions.iter().any(|(actor, _)| actor == agent)) {
             return Ok(Outcome::new(0.0, 0.0, &[]));
         }
-        let grade = episode.problem.grade(&workflow, &episode.situation)?;
+        let grade = grade(episode)?;
         episode.situation.turn += 1;
         episode.situation.feedback = grade.feedback;
         let mut outcome = Outcome::new(grade.team, 0.0, &grade.components);
@@ -227,28 +177,23 @@ impl<J: JointTask> Problem for Together<J> {
     }
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String> {
-        episode.problem.0.best(&episode.workflow, agent)
+        episode.problem.best(&episode.workflow, agent)
     }
 
     /// Grades the texts in the state again.
     fn is_solved(episode: &Episode<Self>) -> bool {
-        let grade = || episode.problem.grade(&episode.workflow, &episode.situation);
-        Self::ending(episode).is_some() && grade().is_ok_and(|grade| grade.success)
+        Self::ending(episode).is_some() && grade(episode).is_ok_and(|grade| grade.success)
     }
 
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
-        let mut actions = episode.problem.0.test_actions(&episode.workflow, agent);
+        let mut actions = episode.problem.test_actions(&episode.workflow, agent);
         let malformed = ["", " ", "\u{0}\u{1b}[2J", "é\u{202e}\u{1f600} ```", "so on "];
         actions.extend(malformed.map(str::to_owned));
         actions
     }
 
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        J::extraction_cases()
-    }
-
     fn picture(episode: &Episode<Self>) -> String {
-        let mut text = format!("{}\n", episode.problem.0.picture());
+        let mut text = format!("{}\n", episode.problem.picture());
         for (agent, said) in episode.workflow.agents().iter().zip(&episode.situation.texts) {
             text.push_str(&format!("{agent}: {}\n", said.as_deref().unwrap_or("nothing yet")));
         }
@@ -262,6 +207,6 @@ impl<J: JointTask> Problem for Together<J> {
         draws: &mut Draws,
     ) -> String {
         let kind = demonstration.kind(draws).to_owned();
-        episode.problem.0.demonstrate(&episode.workflow, agent, &kind, draws)
+        episode.problem.demonstrate(&episode.workflow, agent, &kind, draws)
     }
 }

@@ -23,5 +23,5 @@ pub mod strbuild;
 pub mod workflow_file;
 pub mod writing;
 
-pub use problem::{Episode, Problem, Problems, outcome, spell};
+pub use problem::{Episode, Play, Problem, outcome, spell};
 pub use reasoning::Reasoning;

@@ -1,8 +1,7 @@
 //! A problem as an environment: workflows, tasks, episodes, state JSON and demonstrations.
 
 use std::fmt::Debug;
-use std::marker::PhantomData;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 use record::line::Task;
@@ -15,11 +14,11 @@ use serde_json::{Map, Value};
 use crate::workflow_file::state::FileState;
 use crate::workflow_file::{Checker, is_file, load};
 use environment::demonstration::{self, Demonstration};
-use environment::settings::{Setting, Settings};
+use environment::settings::Settings;
 use environment::spec;
 use environment::streams;
-use environment::workflow;
-use environment::workflow::Workflow;
+use environment::workflow::{Workflow, find};
+use environment::{BuiltIn, Functions};
 use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
 
 /// Token limit for problems from a file, whose answers are unknown.
@@ -27,38 +26,23 @@ const MAX_TOKENS_OF_FILES: u32 = 512;
 
 /// A problem: a task's instance, constant during its episodes.
 pub trait Problem: Clone + Debug + Send + Sync + 'static {
-    const NAME: &'static str;
-    const SUMMARY: &'static str;
-    const SETTINGS: &'static [Setting];
-    /// Kinds of demonstrators with their default shares.
-    const DEMONSTRATORS: &'static [(&'static str, f64)];
-    /// The shipped problems: a `spec` without rules on each line.
-    const SHIPPED: &'static str;
-    /// Token limit of a completion in the compact encoding.
-    const MAX_TOKENS: u32;
-    /// True if an agent's success can depend on the actions of the others in its stage.
-    const JOINT: bool;
     /// Default of `--set data`; `None`: tasks are generated.
     const DATA: Option<&'static str> = None;
+    /// The shipped problems: a `spec` without rules on each line.
+    const SHIPPED: &'static str = "";
 
-    /// Token limit of a completion in prose: room for an explained answer, as untrained chat models give.
-    fn max_prose_tokens(settings: &Settings) -> u32 {
-        let _ = settings;
-        Self::MAX_TOKENS
+    /// How tasks are drawn.
+    type Rules: Clone + Send + Sync + 'static;
+
+    /// The shipped problems of the environment called `name`.
+    fn shipped(_name: &str) -> &'static str {
+        Self::SHIPPED
     }
-
     /// What checks answers in workflows of a file; `None`: such workflows cannot be played.
     fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
         None
     }
-
-    /// How tasks are drawn.
-    type Rules: Clone + Send + Sync + 'static;
-    /// The part of the state that actions change.
-    type Situation: Clone + Debug + Send + Serialize + DeserializeOwned + 'static;
-
-    fn workflows() -> Vec<Arc<Workflow>>;
-    /// The workflow `name`, if its agents depend on `spec`; `None` for the one in [`Problem::workflows`].
+    /// The workflow `name`, if its agents depend on `spec`; `None` for the environment's.
     ///
     /// # Errors
     /// `spec` is invalid: data.
@@ -73,22 +57,39 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// The rules allow none: usage.
-    fn draw(rules: &Self::Rules, split: Split, stream: Stream) -> Result<Task>;
+    fn draw(_rules: &Self::Rules, _split: Split, _stream: Stream) -> Result<Task> {
+        Err(Failure::usage("these tasks are not drawn").hint("--set data=shipped"))
+    }
     /// The `spec` of the problem called `name` under these rules. The caller copies
     /// the other fields of `raw`.
     ///
     /// # Errors
     /// `raw` is not a valid problem: data.
-    fn from_file(rules: &Self::Rules, raw: &Value, name: &str) -> Result<Value>;
+    fn from_file(_rules: &Self::Rules, _raw: &Value, _name: &str) -> Result<Value> {
+        Err(spec::fail("these tasks are drawn, not read"))
+    }
 
+    /// The task of the environment called `name`.
+    ///
     /// # Errors
     /// `spec` is not a valid task: data.
-    fn parse(spec: &Value) -> Result<Self>;
+    fn parse(name: &str, spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
     /// Least and greatest reward.
     fn reward_range(&self) -> (f64, f64) {
         (0.0, 1.0)
     }
+    fn extraction_cases() -> Vec<ExtractionCase>;
+}
+
+/// How a problem is played; [`crate::joint`] plays every [`crate::joint::JointTask`].
+pub trait Play: Problem {
+    /// True if an agent's success can depend on the actions of the others in its stage.
+    const JOINT: bool;
+
+    /// The part of the state that actions change.
+    type Situation: Clone + Debug + Send + Serialize + DeserializeOwned + 'static;
+
     fn start(&self, workflow: &Workflow) -> Self::Situation;
     /// Checks a situation read from JSON.
     ///
@@ -108,17 +109,10 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     -> Result<Outcome>;
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
-    /// Returns true if the problem is solved, determined independently of [`Problem::play`].
+    /// Returns true if the problem is solved, determined independently of [`Play::play`].
     fn is_solved(episode: &Episode<Self>) -> bool;
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String>;
-    fn extraction_cases() -> Vec<ExtractionCase>;
     fn picture(episode: &Episode<Self>) -> String;
-
-    /// # Errors
-    /// There are no demonstrations under these rules: usage.
-    fn demonstrated(_rules: &Self::Rules) -> Result<()> {
-        Ok(())
-    }
     /// The text of a demonstrator of `agent`.
     fn demonstrate(
         episode: &Episode<Self>,
@@ -142,148 +136,123 @@ pub fn spell(text: &str) -> String {
     text.chars().flat_map(|letter| [' ', letter]).collect()
 }
 
-/// Problems of one kind as an environment.
-pub struct Problems<P> {
-    workflows: LazyLock<Vec<Arc<Workflow>>>,
-    problem: PhantomData<fn() -> P>,
-}
-
-impl<P: Problem> Problems<P> {
-    #[allow(clippy::new_without_default, reason = "it is made in constants")]
-    pub const fn new() -> Self {
-        Problems { workflows: LazyLock::new(P::workflows), problem: PhantomData }
+/// Token limit of a completion: `compact`, or `prose` with room for an explained answer, as untrained chat models give.
+pub fn max_tokens(settings: &Settings, compact: u32, prose: u32) -> u32 {
+    match settings.text("data") {
+        Some(_) => MAX_TOKENS_OF_FILES,
+        None if settings.is_prose() => prose,
+        None => compact,
     }
 }
 
-impl<P: Problem> Environment for Problems<P> {
-    fn name(&self) -> &'static str {
-        P::NAME
-    }
-
-    fn summary(&self) -> &'static str {
-        P::SUMMARY
-    }
-
-    fn workflows(&self) -> &[Arc<Workflow>] {
-        &self.workflows
-    }
-
-    fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
-        if is_file(name) {
-            if !spec.is_null() {
-                checker(P::parse(spec)?)?;
-            }
-            return load(name)?.workflow(name);
-        }
-        P::workflow(name, spec)?.map_or_else(|| workflow::find(self.workflows(), P::NAME, name), Ok)
-    }
-
-    fn settings(&self) -> &'static [Setting] {
-        P::SETTINGS
-    }
-
-    fn max_tokens(&self, settings: &Settings) -> u32 {
-        match settings.text("data") {
-            Some(_) => MAX_TOKENS_OF_FILES,
-            None if settings.is_prose() => P::max_prose_tokens(settings),
-            None => P::MAX_TOKENS,
-        }
-    }
-
-    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        let rules = P::rules(&selection.settings)?;
-        match selection.settings.text("data").or(P::DATA) {
-            Some(file) => crate::file::tasks::<P>(file, &rules, selection),
-            None => {
-                Ok(streams::tasks(P::NAME, selection, move |split, stream| P::draw(&rules, split, stream)))
-            }
-        }
-    }
-
-    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        if is_file(workflow) {
-            let (checker, spec) = (checker(P::parse(spec)?)?, Arc::new(spec.clone()));
-            return Ok(Box::new(FileState::begin(P::NAME, checker, spec, load(workflow)?, workflow)?));
-        }
-        let workflow = self.workflow(workflow, spec)?;
-        Ok(Box::new(Episode::begin(&Arc::new(P::parse(spec)?), &Arc::new(spec.clone()), &workflow)))
-    }
-
-    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        if state["workflow"].is_object() {
-            let checker = checker(P::parse(&state["spec"])?)?;
-            return Ok(Box::new(FileState::restore(P::NAME, checker, state)?));
-        }
-        let mut raw: Map<String, Value> = spec::read_state(state)?;
-        raw.shift_remove("env");
-        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
-        let (spec, name) = (Arc::new(take("spec")), take("workflow"));
-        let problem = Arc::new(P::parse(&spec)?);
-        let workflow = self.workflow(&spec::read_state::<String>(&name)?, &spec)?;
-        let situation = spec::read_state(&Value::Object(raw))?;
-        let episode = Episode { problem, spec, workflow, situation };
-        P::check(&episode)?;
-        Ok(Box::new(episode))
-    }
-
-    fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        P::extraction_cases()
-    }
-
-    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        P::DEMONSTRATORS
-    }
-
-    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
-        let rules = P::rules(&demonstration.tasks.settings)?;
-        if demonstration.tasks.settings.text("data").is_some() {
-            return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
-        }
-        P::demonstrated(&rules)?;
-        if is_file(&demonstration.workflow) {
-            return Err(Failure::usage("a workflow of a file is not demonstrated").hint(
-                "a pretrained policy needs no demonstrations: ./pipeline.sh --model NAME, or --warmup 0",
-            ));
-        }
-        let workflow = workflow::find(self.workflows(), P::NAME, &demonstration.workflow)?;
-        let demonstration = demonstration.clone();
-        Ok(Box::new(move |index| demonstrate::<P>(&rules, &workflow, &demonstration, index)))
+/// The functions of a kind of problem as an environment.
+pub const fn functions<P: Play>() -> Functions {
+    Functions {
+        workflow: workflow::<P>,
+        tasks: tasks::<P>,
+        reset: reset::<P>,
+        restore: restore::<P>,
+        demonstrator: demonstrator::<P>,
+        extraction_cases: P::extraction_cases,
     }
 }
 
-/// What checks the answers to `problem` in a workflow of a file.
-fn checker<P: Problem>(problem: P) -> Result<Arc<dyn Checker>> {
-    Arc::new(problem).checker().ok_or_else(|| {
-        Failure::usage(format!("this task of {} plays no workflow of a file", P::NAME))
+fn workflow<P: Play>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+    if is_file(name) {
+        if !spec.is_null() {
+            checker::<P>(environment, spec)?;
+        }
+        return load(name)?.workflow(name);
+    }
+    P::workflow(name, spec)?.map_or_else(|| find(environment.workflows, environment.name, name), Ok)
+}
+
+fn tasks<P: Play>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
+    let (name, rules) = (environment.name, P::rules(&selection.settings)?);
+    match selection.settings.text("data").or(P::DATA) {
+        Some(file) => crate::file::tasks::<P>(name, file, &rules, selection),
+        None => Ok(streams::tasks(name, selection, move |split, stream| P::draw(&rules, split, stream))),
+    }
+}
+
+fn reset<P: Play>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+    let name = environment.name;
+    if is_file(workflow) {
+        let (checker, spec) = (checker::<P>(environment, spec)?, Arc::new(spec.clone()));
+        return Ok(Box::new(FileState::begin(name, checker, spec, load(workflow)?, workflow)?));
+    }
+    let workflow = environment.workflow(workflow, spec)?;
+    let problem = Arc::new(P::parse(name, spec)?);
+    Ok(Box::new(Episode::begin(name, &problem, &Arc::new(spec.clone()), &workflow)))
+}
+
+fn restore<P: Play>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
+    let name = environment.name;
+    if state["workflow"].is_object() {
+        let checker = checker::<P>(environment, &state["spec"])?;
+        return Ok(Box::new(FileState::restore(name, checker, state)?));
+    }
+    let mut raw: Map<String, Value> = spec::read_state(state)?;
+    raw.shift_remove("env");
+    let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+    let (spec, workflow) = (Arc::new(take("spec")), take("workflow"));
+    let problem = Arc::new(P::parse(name, &spec)?);
+    let workflow = environment.workflow(&spec::read_state::<String>(&workflow)?, &spec)?;
+    let situation = spec::read_state(&Value::Object(raw))?;
+    let episode = Episode { name, problem, spec, workflow, situation };
+    P::check(&episode)?;
+    Ok(Box::new(episode))
+}
+
+fn demonstrator<P: Play>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
+    let (name, rules) = (environment.name, P::rules(&demonstration.tasks.settings)?);
+    if demonstration.tasks.settings.text("data").is_some() {
+        return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
+    }
+    if is_file(&demonstration.workflow) {
+        return Err(Failure::usage("a workflow of a file is not demonstrated")
+            .hint("a pretrained policy needs no demonstrations: ./pipeline.sh --model NAME, or --warmup 0"));
+    }
+    let workflow = find(environment.workflows, name, &demonstration.workflow)?;
+    let demonstration = demonstration.clone();
+    Ok(Box::new(move |index| demonstrate::<P>(name, &rules, &workflow, &demonstration, index)))
+}
+
+/// What checks the answers to a problem in a workflow of a file.
+fn checker<P: Problem>(environment: &BuiltIn, spec: &Value) -> Result<Arc<dyn Checker>> {
+    let problem = Arc::new(P::parse(environment.name, spec)?);
+    problem.checker().ok_or_else(|| {
+        Failure::usage(format!("this task of {} plays no workflow of a file", environment.name))
             .hint("math and code do, in prose: --set encoding=full")
     })
 }
 
 /// The demonstrations of the train task at `index`: what every agent says in the first turn, and every second time after
 /// a turn of such answers, if that did not end the episode.
-fn demonstrate<P: Problem>(
+fn demonstrate<P: Play>(
+    name: &'static str,
     rules: &P::Rules,
     workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
 ) -> Result<Vec<Sample<'static>>> {
-    let task = P::draw(rules, Split::Train, streams::train_stream(P::NAME, demonstration.tasks.seed, index))?;
-    let (problem, spec) = (Arc::new(P::parse(&task.spec)?), Arc::new(task.spec.clone()));
+    let task = P::draw(rules, Split::Train, streams::train_stream(name, demonstration.tasks.seed, index))?;
+    let (problem, spec) = (Arc::new(P::parse(name, &task.spec)?), Arc::new(task.spec.clone()));
     let workflow = P::workflow(workflow.name(), &task.spec)?.unwrap_or_else(|| Arc::clone(workflow));
-    let mut draws = demonstration.draws(P::NAME, index);
+    let mut draws = demonstration.draws(name, index);
     let mut samples = Vec::new();
     for number in 0..demonstration.states {
-        let mut episode = Episode::begin(&problem, &spec, &workflow);
+        let mut episode = Episode::begin(name, &problem, &spec, &workflow);
         if number % 2 == 1 {
             let mut later = episode.clone();
             if !later.demonstrated_turn(demonstration, &mut draws, None)? {
                 episode = later;
             }
         }
-        let name = format!("{index}.{number}");
+        let id = format!("{index}.{number}");
         let mut record = |episode: &Episode<P>, agent: &str, text: &str| {
             let prompt = episode.observe(agent);
-            samples.push(demonstration::sample(&task, &name, agent, prompt, text.to_owned()));
+            samples.push(demonstration::sample(&task, &id, agent, prompt, text.to_owned()));
         };
         episode.demonstrated_turn(demonstration, &mut draws, Some(&mut record))?;
     }
@@ -295,18 +264,20 @@ type Recorder<'a, P> = &'a mut dyn FnMut(&Episode<P>, &str, &str);
 
 /// A situation in an episode.
 #[derive(Clone, Debug)]
-pub struct Episode<P: Problem> {
+pub struct Episode<P: Play> {
+    /// The environment's.
+    name: &'static str,
     pub problem: Arc<P>,
     spec: Arc<Value>,
     pub workflow: Arc<Workflow>,
     pub situation: P::Situation,
 }
 
-impl<P: Problem> Episode<P> {
-    fn begin(problem: &Arc<P>, spec: &Arc<Value>, workflow: &Arc<Workflow>) -> Self {
+impl<P: Play> Episode<P> {
+    fn begin(name: &'static str, problem: &Arc<P>, spec: &Arc<Value>, workflow: &Arc<Workflow>) -> Self {
         let situation = problem.start(workflow);
         let (problem, spec, workflow) = (Arc::clone(problem), Arc::clone(spec), Arc::clone(workflow));
-        Episode { problem, spec, workflow, situation }
+        Episode { name, problem, spec, workflow, situation }
     }
 
     fn play(&mut self, actions: &[(&str, &str)], credited: Option<&str>) -> Result<Outcome> {
@@ -351,7 +322,7 @@ impl<P: Problem> Episode<P> {
     }
 }
 
-impl<P: Problem> State for Episode<P> {
+impl<P: Play> State for Episode<P> {
     fn workflow(&self) -> &Arc<Workflow> {
         &self.workflow
     }
@@ -389,7 +360,7 @@ impl<P: Problem> State for Episode<P> {
     }
 
     fn to_json(&self) -> Value {
-        spec::state(P::NAME, (*self.spec).clone(), self.workflow.name(), &self.situation).into()
+        spec::state(self.name, (*self.spec).clone(), self.workflow.name(), &self.situation).into()
     }
 
     fn oracle(&self, agent: &str) -> Option<String> {

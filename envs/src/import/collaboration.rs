@@ -6,17 +6,15 @@ use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, text};
 use environment::spec::write;
-use problems::class_eval::{self, Class};
-use problems::coop_code::{self, Pair};
-use problems::joint::JointTask;
-use problems::writing::prose::{Arxiv, Prose, Tldr};
+use problems::writing::prose;
+use problems::{class_eval, coop_code};
 
 const ABSTRACT: &[&str] = &["abstract_text", "abstract"];
 
 /// TL;DR: a post that ends with `TL;DR:`, and its summary.
 pub static TLDR: Layout = Layout {
     name: "tldr",
-    environment: <Prose<Tldr> as JointTask>::NAME,
+    environment: prose::TLDR.name,
     summary: "TL;DR: prompt (a post that ends with TL;DR:), completion",
     recognizes: |record| {
         text(record, &["prompt"]).is_some_and(|prompt| prompt.trim_end().ends_with("TL;DR:"))
@@ -30,7 +28,7 @@ pub static TLDR: Layout = Layout {
 /// Abstracts of papers.
 pub static ARXIV: Layout = Layout {
     name: "arxiv",
-    environment: <Prose<Arxiv> as JointTask>::NAME,
+    environment: prose::ARXIV.name,
     summary: "abstracts of papers: abstract_text or abstract, perhaps title",
     recognizes: |record| text(record, ABSTRACT).is_some(),
     convert: |record| {
@@ -51,7 +49,7 @@ fn problem(body: &str, record: &Fields) -> Option<Problem> {
 /// HumanEval, and data sets that follow it.
 pub static HUMAN_EVAL: Layout = Layout {
     name: "human-eval",
-    environment: Pair::NAME,
+    environment: coop_code::NAME,
     summary: "HumanEval, CoopHumanEval: prompt, entry_point, test (with check(candidate))",
     recognizes: |record| ["prompt", "entry_point", "test"].iter().all(|name| text(record, &[name]).is_some()),
     convert: |record| {
@@ -67,7 +65,7 @@ pub static HUMAN_EVAL: Layout = Layout {
 /// ClassEval: a class without the bodies of its methods, and tests.
 pub static CLASS_EVAL: Layout = Layout {
     name: "class-eval",
-    environment: Class::NAME,
+    environment: class_eval::NAME,
     summary: "ClassEval: skeleton, test, perhaps solution_code",
     recognizes: |record| ["skeleton", "test"].iter().all(|name| text(record, &[name]).is_some()),
     convert: |record| {

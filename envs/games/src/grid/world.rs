@@ -7,7 +7,6 @@
 //! writes a route and then its moves in one action.
 
 use std::fmt::Debug;
-use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock};
 
 use record::failure::{Failure, Result};
@@ -20,11 +19,13 @@ use serde_json::{Map, Value};
 
 use super::{ActionFormat, ActionSpace, Parsed};
 use environment::demonstration::{self, Demonstration};
-use environment::settings::{Encoding, RewardMode, Setting, Settings};
+use environment::settings::{Encoding, RewardMode, Settings};
 use environment::spec::{self, checked};
 use environment::streams;
-use environment::workflow::Workflow;
-use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
+use environment::workflow::{self, Workflow};
+use environment::{
+    BuiltIn, Demonstrator, Environment, ExtractionCase, Functions, Outcome, Selection, Split, State, Tasks,
+};
 
 /// The fields that every `spec` has, without the board.
 #[derive(Clone, Debug)]
@@ -66,13 +67,6 @@ impl Episode {
 
 /// A grid world: a task's instance, constant during its episodes.
 pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
-    const NAME: &'static str;
-    const SUMMARY: &'static str;
-    const SETTINGS: &'static [Setting];
-    /// Kinds of demonstrators with their default shares.
-    const DEMONSTRATORS: &'static [(&'static str, f64)];
-    /// True if there is a walker, and so a workflow `route-moves`.
-    const WALKS: bool;
     /// Draws after which settings are assumed to allow no task.
     const ATTEMPTS: u32;
 
@@ -85,11 +79,6 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     /// One step of an action.
     type Step: Clone;
 
-    /// Token limit of a completion: a bit more than the longest right answer, in prose
-    /// with some words around it.
-    fn max_tokens(settings: &Settings) -> u32 {
-        if settings.is_prose() { 128 } else { 8 }
-    }
     /// # Errors
     /// Values are out of range or contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
@@ -151,118 +140,101 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
 /// Draws situations without end, or `None` if there are no more.
 pub type Situations<'a, W> = dyn FnMut(&mut Draws) -> Option<<W as GridWorld>::Situation> + 'a;
 
-/// A grid world as an environment.
-pub struct Grid<W> {
-    workflows: LazyLock<Vec<Arc<Workflow>>>,
-    world: PhantomData<fn() -> W>,
-}
+/// Workflows of worlds with a walker.
+pub static WALKING: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| workflows(true));
+/// Workflows of other worlds.
+pub static PLACING: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| workflows(false));
 
-impl<W: GridWorld> Grid<W> {
-    #[allow(clippy::new_without_default, reason = "it is made in constants")]
-    pub const fn new() -> Self {
-        Grid { workflows: LazyLock::new(workflows::<W>), world: PhantomData }
-    }
-}
-
-fn workflows<W: GridWorld>() -> Vec<Arc<Workflow>> {
+fn workflows(walks: bool) -> Vec<Arc<Workflow>> {
     let mut workflows = vec![
         Workflow::sequential("team", &["tool", "planner"]),
         Workflow::sequential("single", &["planner"]),
     ];
-    workflows.extend(W::WALKS.then(|| Workflow::sequential("route-moves", &["planner"])));
+    workflows.extend(walks.then(|| Workflow::sequential("route-moves", &["planner"])));
     workflows.push(Workflow::sequential("mechanical", &["tool"]));
     workflows
 }
 
+/// The functions of a world as an environment.
+pub const fn functions<W: GridWorld>() -> Functions {
+    Functions {
+        workflow: |environment, name, _| workflow::find(environment.workflows, environment.name, name),
+        tasks: tasks::<W>,
+        reset: reset::<W>,
+        restore: restore::<W>,
+        demonstrator: demonstrator::<W>,
+        extraction_cases: W::extraction_cases,
+    }
+}
+
 /// The first task of `stream` that is in `split`.
-fn draw<W: GridWorld>(rules: &W::Rules, split: Split, stream: Stream) -> Result<Task> {
+fn draw<W: GridWorld>(name: &str, rules: &W::Rules, split: Split, stream: Stream) -> Result<Task> {
     let drawn = |draws: &mut Draws| {
         let (spec, identity) = W::draw(rules, split, draws)?;
-        Some(streams::task(W::NAME, split, &format!("{identity:016x}"), spec))
+        Some(streams::task(name, split, &format!("{identity:016x}"), spec))
     };
     streams::first_task(W::ATTEMPTS, split, stream, drawn, || W::describe(rules))
 }
 
-impl<W: GridWorld> Environment for Grid<W> {
-    fn name(&self) -> &'static str {
-        W::NAME
-    }
+fn tasks<W: GridWorld>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
+    let (name, rules) = (environment.name, W::rules(&selection.settings)?);
+    Ok(streams::tasks(name, selection, move |split, stream| draw::<W>(name, &rules, split, stream)))
+}
 
-    fn summary(&self) -> &'static str {
-        W::SUMMARY
-    }
+fn reset<W: GridWorld>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+    let workflow = environment.workflow(workflow, spec)?;
+    let world = Arc::new(W::parse(spec)?);
+    Ok(Box::new(GridState {
+        name: environment.name,
+        situation: world.start(),
+        world,
+        workflow,
+        proposal: None,
+    }))
+}
 
-    fn workflows(&self) -> &[Arc<Workflow>] {
-        &self.workflows
-    }
+fn restore<W: GridWorld>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
+    let mut raw: Map<String, Value> = spec::read_state(state)?;
+    raw.shift_remove("env");
+    let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+    let world = Arc::new(W::parse(&take("spec"))?);
+    let workflow: String = spec::read_state(&take("workflow"))?;
+    let proposal: Option<String> = spec::read_state(&take("proposal"))?;
+    let situation = world
+        .load(spec::read_state(&Value::Object(raw))?)
+        .map_err(|failure| Failure { message: format!("state: {}", failure.message), ..failure })?;
+    let workflow = environment.workflow(&workflow, &Value::Null)?;
+    let proposal = proposal.map(Arc::from);
+    Ok(Box::new(GridState { name: environment.name, world, workflow, situation, proposal }))
+}
 
-    fn settings(&self) -> &'static [Setting] {
-        W::SETTINGS
-    }
-
-    fn max_tokens(&self, settings: &Settings) -> u32 {
-        W::max_tokens(settings)
-    }
-
-    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
-        let rules = W::rules(&selection.settings)?;
-        Ok(streams::tasks(W::NAME, selection, move |split, stream| draw::<W>(&rules, split, stream)))
-    }
-
-    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-        let workflow = self.workflow(workflow, spec)?;
-        let world = Arc::new(W::parse(spec)?);
-        Ok(Box::new(GridState { situation: world.start(), world, workflow, proposal: None }))
-    }
-
-    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
-        let mut raw: Map<String, Value> = spec::read_state(state)?;
-        raw.shift_remove("env");
-        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
-        let world = Arc::new(W::parse(&take("spec"))?);
-        let workflow: String = spec::read_state(&take("workflow"))?;
-        let proposal: Option<String> = spec::read_state(&take("proposal"))?;
-        let situation = world
-            .load(spec::read_state(&Value::Object(raw))?)
-            .map_err(|failure| Failure { message: format!("state: {}", failure.message), ..failure })?;
-        let workflow = self.workflow(&workflow, &Value::Null)?;
-        Ok(Box::new(GridState { world, workflow, situation, proposal: proposal.map(Arc::from) }))
-    }
-
-    fn extraction_cases(&self) -> Vec<ExtractionCase> {
-        W::extraction_cases()
-    }
-
-    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        W::DEMONSTRATORS
-    }
-
-    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
-        let rules = W::rules(&demonstration.tasks.settings)?;
-        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
-        let demonstration = demonstration.clone();
-        Ok(Box::new(move |index| demonstrate::<W>(&rules, &workflow, &demonstration, index)))
-    }
+fn demonstrator<W: GridWorld>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
+    let (name, rules) = (environment.name, W::rules(&demonstration.tasks.settings)?);
+    let workflow = environment.workflow(&demonstration.workflow, &Value::Null)?;
+    let demonstration = demonstration.clone();
+    Ok(Box::new(move |index| demonstrate::<W>(name, &rules, &workflow, &demonstration, index)))
 }
 
 /// The demonstrations of the train task at `index`. A planner adopts the proposal that it sees, good or bad,
 /// with probability `follow`; otherwise a demonstrator decides. Consecutive samples share a board, and so the
 /// beginning of their prompts.
 fn demonstrate<W: GridWorld>(
+    name: &'static str,
     rules: &W::Rules,
     workflow: &Arc<Workflow>,
     demonstration: &Demonstration,
     index: u64,
 ) -> Result<Vec<Sample<'static>>> {
-    let stream = streams::train_stream(W::NAME, demonstration.tasks.seed, index);
-    let task = draw::<W>(rules, Split::Train, stream)?;
+    let stream = streams::train_stream(name, demonstration.tasks.seed, index);
+    let task = draw::<W>(name, rules, Split::Train, stream)?;
     let world = Arc::new(W::parse(&task.spec)?);
-    let mut draws = demonstration.draws(W::NAME, index);
+    let mut draws = demonstration.draws(name, index);
     let mut situations = world.situations(rules);
     let mut samples = Vec::with_capacity(demonstration.states as usize * workflow.agents().len());
     for number in 0..demonstration.states {
         let Some(situation) = situations(&mut draws) else { break };
         let mut state = GridState {
+            name,
             world: Arc::clone(&world),
             workflow: Arc::clone(workflow),
             situation,
@@ -287,6 +259,8 @@ fn demonstrate<W: GridWorld>(
 
 /// A situation in an episode, and the tool's proposal.
 struct GridState<W: GridWorld> {
+    /// The environment's.
+    name: &'static str,
     world: Arc<W>,
     workflow: Arc<Workflow>,
     situation: W::Situation,
@@ -348,6 +322,7 @@ impl<W: GridWorld> State for GridState<W> {
 
     fn clone_state(&self) -> Box<dyn State> {
         Box::new(GridState {
+            name: self.name,
             world: Arc::clone(&self.world),
             workflow: Arc::clone(&self.workflow),
             situation: self.situation.clone(),
@@ -357,7 +332,7 @@ impl<W: GridWorld> State for GridState<W> {
 
     fn to_json(&self) -> Value {
         let spec = self.world.episode().spec.clone();
-        let mut state = spec::state(W::NAME, spec, self.workflow.name(), &self.world.save(&self.situation));
+        let mut state = spec::state(self.name, spec, self.workflow.name(), &self.world.save(&self.situation));
         state.insert("proposal".to_owned(), self.proposal.as_deref().into());
         Value::Object(state)
     }

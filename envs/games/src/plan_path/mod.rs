@@ -21,16 +21,49 @@ use serde_json::{Value, json};
 
 use crate::grid::bounds::bounds;
 use crate::grid::format::PROPOSAL;
-use crate::grid::world::{Episode, Grid, GridWorld, Situations};
+use crate::grid::world::{Episode, GridWorld, Situations, WALKING, functions};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
 use environment::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS, choice};
 use environment::spec::{checked, fail, read};
-use environment::{ExtractionCase, Outcome, Split};
+use environment::{BuiltIn, ExtractionCase, Outcome, Split};
 use map::{Cell, LARGEST, Map, UNREACHABLE};
 use rules::Progress;
 
 /// The environment.
-pub static PLAN_PATH: Grid<Instance> = Grid::new();
+pub static PLAN_PATH: BuiltIn = BuiltIn {
+    name: "plan-path",
+    summary: "walk round walls to a goal, a few moves a turn",
+    workflows: &WALKING,
+    settings: &[
+        Setting::new("size", "5; by level if full", "cells a side, 2 to 26"),
+        Setting::new(
+            "level",
+            "1 if full and without size",
+            "sets size, density, nearest, farthest, turns, and short prompts in prose: 1 and 2 are boards of 4x4, 3 of 5x5",
+        ),
+        ENCODING,
+        PROPOSAL,
+        Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
+        TURNS,
+        REWARD,
+        Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
+        Setting::new(
+            "draw",
+            "balanced; uniform if size > 8",
+            "balanced: density x U(0.8, 1.2) walls, every distance from nearest to farthest as likely; \
+             uniform: each cell a wall by chance, start and goal anywhere",
+        ),
+        Setting::new("nearest", "4; 1 if uniform", "least distance from start to goal"),
+        Setting::new(
+            "farthest",
+            "9; moves x turns if uniform",
+            "greatest distance from start to goal, at most moves x turns",
+        ),
+    ],
+    demonstrators: &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)],
+    max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
+    functions: functions::<Instance>(),
+};
 
 /// How walls, goal and start are drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,37 +211,6 @@ impl Instance {
 }
 
 impl GridWorld for Instance {
-    const NAME: &'static str = "plan-path";
-    const SUMMARY: &'static str = "walk round walls to a goal, a few moves a turn";
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new("size", "5; by level if full", "cells a side, 2 to 26"),
-        Setting::new(
-            "level",
-            "1 if full and without size",
-            "sets size, density, nearest, farthest, turns, and short prompts in prose: 1 and 2 are boards of 4x4, 3 of 5x5",
-        ),
-        ENCODING,
-        PROPOSAL,
-        Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
-        TURNS,
-        REWARD,
-        Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
-        Setting::new(
-            "draw",
-            "balanced; uniform if size > 8",
-            "balanced: density x U(0.8, 1.2) walls, every distance from nearest to farthest as likely; \
-             uniform: each cell a wall by chance, start and goal anywhere",
-        ),
-        Setting::new("nearest", "4; 1 if uniform", "least distance from start to goal"),
-        Setting::new(
-            "farthest",
-            "9; moves x turns if uniform",
-            "greatest distance from start to goal, at most moves x turns",
-        ),
-    ];
-    const DEMONSTRATORS: &'static [(&'static str, f64)] =
-        &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)];
-    const WALKS: bool = true;
     const ATTEMPTS: u32 = 20_000;
 
     type Rules = Rules;

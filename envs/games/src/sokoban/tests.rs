@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use record::philox::{Draws, Part, Stream};
 use serde_json::json;
 
-use super::{Instance, Move, Paid, Position, straight};
+use super::{Instance, Move, Paid, Position, SOKOBAN, straight};
 use crate::grid::world::GridWorld;
 use crate::sokoban::generate::{board, start};
 use crate::sokoban::level::{Cell, Level, Situation};
@@ -17,7 +17,7 @@ fn draws(name: &str) -> Draws {
 
 fn rules(texts: &[&str]) -> super::Rules {
     let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-    Instance::rules(&Settings::parse(&texts, "sokoban", Instance::SETTINGS).unwrap()).unwrap()
+    Instance::rules(&Settings::parse(&texts, "sokoban", SOKOBAN.settings).unwrap()).unwrap()
 }
 
 fn places(texts: &[&str]) -> Vec<Position> {

@@ -25,15 +25,36 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::grid::bounds::bounds;
-use crate::grid::world::{Episode, Grid, GridWorld, Situations};
+use crate::grid::world::{Episode, GridWorld, PLACING, Situations, functions};
 use crate::grid::{ActionFormat, Parsed};
 use board::{Board, Placement, SIZES, Shape};
 use environment::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS};
 use environment::spec::{fail, read};
-use environment::{ExtractionCase, Outcome, Split};
+use environment::{BuiltIn, ExtractionCase, Outcome, Split};
 
 /// The environment.
-pub static SUDOKU: Grid<Instance> = Grid::new();
+pub static SUDOKU: BuiltIn = BuiltIn {
+    name: "sudoku",
+    summary: "fill a board with digits, some a turn",
+    workflows: &PLACING,
+    settings: &[
+        Setting::new("size", "4", "cells a side, 4 or 9"),
+        ENCODING,
+        Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
+        TURNS,
+        REWARD,
+        Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
+        Setting::new("most", "7; 45 if size = 9", "greatest number of empty cells, at most fills x turns"),
+    ],
+    demonstrators: &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)],
+    max_tokens: |settings| match (settings.text("size") == Some("9"), settings.is_prose()) {
+        (true, true) => 512, // a grid of 81 digits
+        (true, false) => 96,
+        (false, true) => 128,
+        (false, false) => 8,
+    },
+    functions: functions::<Instance>(),
+};
 
 /// How tasks are drawn.
 #[derive(Clone, Debug)]
@@ -115,35 +136,12 @@ impl Instance {
 }
 
 impl GridWorld for Instance {
-    const NAME: &'static str = "sudoku";
-    const SUMMARY: &'static str = "fill a board with digits, some a turn";
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new("size", "4", "cells a side, 4 or 9"),
-        ENCODING,
-        Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
-        TURNS,
-        REWARD,
-        Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
-        Setting::new("most", "7; 45 if size = 9", "greatest number of empty cells, at most fills x turns"),
-    ];
-    const DEMONSTRATORS: &'static [(&'static str, f64)] =
-        &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)];
-    const WALKS: bool = false;
     const ATTEMPTS: u32 = 2000;
 
     type Rules = Rules;
     type Situation = Board;
     type RawSituation = RawBoard;
     type Step = Placement;
-
-    fn max_tokens(settings: &Settings) -> u32 {
-        match (settings.text("size") == Some("9"), settings.is_prose()) {
-            (true, true) => 512, // a grid of 81 digits
-            (true, false) => 96,
-            (false, true) => 128,
-            (false, false) => 8,
-        }
-    }
 
     fn rules(settings: &Settings) -> Result<Rules> {
         let size: usize = settings.value("size", "a whole number")?.unwrap_or(4);

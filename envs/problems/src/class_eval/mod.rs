@@ -12,7 +12,7 @@ pub mod class;
 pub mod score;
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use record::failure::Result;
 use record::philox::{Draws, Part, Stream};
@@ -22,16 +22,52 @@ use serde_json::{Value, json};
 
 use crate::functions::lines;
 use crate::gates::{GATES, Gates};
-use crate::joint::{Grade, JointTask, Shown, Together};
-use crate::{Problems, run};
-use environment::ExtractionCase;
+use crate::joint::{Grade, JointTask, Shown, turns, workflows};
+use crate::{Problem, problem, run};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write_both};
 use environment::workflow::Workflow;
+use environment::{BuiltIn, ExtractionCase};
 use score::Score;
 
+/// The environment's name.
+pub const NAME: &str = "class-eval";
 /// The environment.
-pub static CLASS_EVAL: Problems<Together<Class>> = Problems::new();
+pub static CLASS_EVAL: BuiltIn = BuiltIn {
+    name: NAME,
+    summary: "complete a class together, each some of its methods",
+    workflows: &WORKFLOWS,
+    settings: &[
+        Setting::new(
+            "data",
+            "shipped",
+            "FILE of classes, as `envs import` writes it; shipped: 10 of our own",
+        ),
+        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        GATES,
+        Setting::new(
+            "jobs",
+            "take",
+            "take (agents choose their methods) or partition (each is told its half)",
+        ),
+        Setting::new(
+            "overlap",
+            "published",
+            "published (pays for overlap in classes of 7 methods and more) or capped",
+        ),
+        Setting::new("cpu", "10", "processor seconds of the tests, 0.1 to 60"),
+        Setting::new(
+            "success",
+            "0.9",
+            "share of the reward 7 that a success takes beside passing every test",
+        ),
+    ],
+    demonstrators: &[],
+    max_tokens: |settings| problem::max_tokens(settings, 512, 512),
+    functions: problem::functions::<Class>(),
+};
+
+static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| workflows(["coder-1", "coder-2"], "coder"));
 
 /// Appended to a test module: runs its tests and prints their number and the number of failures.
 const RUN_TESTS: &str = "
@@ -138,48 +174,11 @@ impl Class {
     }
 }
 
-impl JointTask for Class {
-    const NAME: &'static str = "class-eval";
-    const SUMMARY: &'static str = "complete a class together, each some of its methods";
-    const MAX_TOKENS: u32 = 512;
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new(
-            "data",
-            "shipped",
-            "FILE of classes, as `envs import` writes it; shipped: 10 of our own",
-        ),
-        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
-        GATES,
-        Setting::new(
-            "jobs",
-            "take",
-            "take (agents choose their methods) or partition (each is told its half)",
-        ),
-        Setting::new(
-            "overlap",
-            "published",
-            "published (pays for overlap in classes of 7 methods and more) or capped",
-        ),
-        Setting::new("cpu", "10", "processor seconds of the tests, 0.1 to 60"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the reward 7 that a success takes beside passing every test",
-        ),
-    ];
+impl Problem for Class {
     const SHIPPED: &'static str = include_str!("../../data/class-eval.jsonl");
+    const DATA: Option<&'static str> = Some("shipped");
 
     type Rules = Rules;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        const CODERS: [&str; 2] = ["coder-1", "coder-2"];
-        vec![
-            Workflow::parallel("team", &CODERS),
-            Workflow::sequential("pipeline", &CODERS),
-            Workflow::parallel("discussion", &CODERS),
-            Workflow::sequential("single", &["coder"]),
-        ]
-    }
 
     fn rules(settings: &Settings) -> Result<Rules> {
         let either = |name, first: &str, second: &str| match settings.text(name) {
@@ -203,14 +202,14 @@ impl JointTask for Class {
         spec.jobs.clear();
         if rules.partition {
             let mut methods = class::missing(&spec.problem);
-            Draws::new(Stream::named(0, &[Part::Text(Self::NAME), Part::Text(name)])).shuffle(&mut methods);
+            Draws::new(Stream::named(0, &[Part::Text(NAME), Part::Text(name)])).shuffle(&mut methods);
             let second = methods.split_off(methods.len().div_ceil(2));
             spec.jobs = vec![methods, second];
         }
         Ok(write_both(&spec, rules))
     }
 
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         let (spec, rules): (Spec, Rules) = (read(spec)?, read(spec)?);
         spec.check().map_err(fail)?;
         checked("turns", rules.turns, 1, 99)?;
@@ -226,13 +225,21 @@ impl JointTask for Class {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        if workflow.name() == "discussion" { self.rules.turns.max(2) } else { self.rules.turns }
+        turns(self.rules.turns, workflow)
     }
 
     fn reward_range(&self) -> (f64, f64) {
         (-2.0, Score::most(self.missing.len(), 2, self.rules.capped))
     }
 
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec =
+            json!({"problem": "class A:\n    def one(self):\n        pass\n", "test": "import unittest\n"});
+        vec![ExtractionCase::new(&spec, "coder-1", ("empty", "", None))]
+    }
+}
+
+impl JointTask for Class {
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
         let mut text = format!("Complete this class:\n\n```python\n{}\n```\n\n", self.spec.problem.trim());
         let position = workflow.position(agent).unwrap_or_default();
@@ -248,10 +255,7 @@ impl JointTask for Class {
             )),
         }
         text.push_str("Put the methods alone, without the class, into one ```python block.");
-        for (position, said) in &shown.texts {
-            let who = if workflow.agents()[*position] == agent { "You wrote" } else { "Your partner wrote" };
-            text.push_str(&format!("\n\n{who}:\n\n{}", said.trim()));
-        }
+        text.extend(shown.told(workflow, agent).flat_map(|told| ["\n\n".to_owned(), told]));
         if let Some(feedback) = shown.feedback {
             text.push_str(&format!("\n\n{feedback}\n\nWrite your methods again."));
         }
@@ -303,12 +307,6 @@ impl JointTask for Class {
             format!("def {name}(self, *more):\n    import os\n    os._exit(0)\n"),
             "I would write the first methods.".to_owned(),
         ]
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        let spec =
-            json!({"problem": "class A:\n    def one(self):\n        pass\n", "test": "import unittest\n"});
-        vec![ExtractionCase::new(&spec, "coder-1", ("empty", "", None))]
     }
 
     fn picture(&self) -> String {

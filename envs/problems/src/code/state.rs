@@ -26,12 +26,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::judge::{self, Disagreement, Quality, TestResults};
-use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, SETTINGS, Style, TaskSettings, Test};
+use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, TaskSettings, Test};
 use super::{NAME, compact, expression, extract, full, generate, test_actions};
 use crate::workflow_file::Checker;
-use crate::{Episode, Problem, fences, outcome};
+use crate::{Episode, Play, Problem, fences, outcome};
 use environment::demonstration::Demonstration;
-use environment::settings::{Setting, Settings, ranged};
+use environment::settings::{Settings, ranged};
 use environment::spec::{fail, read};
 use environment::workflow::Workflow;
 use environment::{ExtractionCase, Outcome, Split};
@@ -210,36 +210,12 @@ impl Instance {
 }
 
 impl Problem for Instance {
-    const NAME: &'static str = NAME;
-    const SUMMARY: &'static str = "write a program and a test case that agree, and pass the golden tests";
-    const SETTINGS: &'static [Setting] = SETTINGS;
-    const DEMONSTRATORS: &'static [(&'static str, f64)] = &[("opt", 0.45), ("careless", 0.55)];
     const SHIPPED: &'static str = include_str!("../../data/code.jsonl");
-    const MAX_TOKENS: u32 = 24;
-
-    /// The reference judges program and test case separately.
-    const JOINT: bool = false;
-
     fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
         (self.rules.encoding == Encoding::Full).then_some(self as Arc<dyn Checker>)
     }
 
     type Rules = TaskSettings;
-    type Situation = Situation;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        vec![
-            Workflow::parallel("team", &["coder", "tester"]),
-            Workflow::sequential("single", &["coder"]),
-            Workflow::sequential("one-shot", &["coder"]),
-        ]
-    }
-
-    /// Room for a one-line function with some words; programs on lists are longer.
-    fn max_prose_tokens(settings: &Settings) -> u32 {
-        let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
-        if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 }
-    }
 
     fn rules(settings: &Settings) -> Result<TaskSettings> {
         let encoding = Encoding::of_problems(settings)?;
@@ -278,13 +254,24 @@ impl Problem for Instance {
         Ok(rules.rules.spec(&problem))
     }
 
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         Instance::parse(spec)
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
         if workflow.name() == "one-shot" { 1 } else { self.rules.turns }
     }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases()
+    }
+}
+
+impl Play for Instance {
+    /// The reference judges program and test case separately.
+    const JOINT: bool = false;
+
+    type Situation = Situation;
 
     fn start(&self, _workflow: &Workflow) -> Situation {
         Situation::default()
@@ -364,10 +351,6 @@ impl Problem for Instance {
 
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
         test_actions::all(episode, agent)
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        test_actions::extraction_cases()
     }
 
     fn picture(episode: &Episode<Self>) -> String {

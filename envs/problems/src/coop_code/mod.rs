@@ -14,24 +14,56 @@ pub mod functions;
 pub mod judge;
 pub mod need;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use record::failure::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Problems;
 use crate::gates::{GATES, Gates};
-use crate::joint::{Grade, JointTask, Shown, Together};
-use environment::ExtractionCase;
+use crate::joint::{Grade, JointTask, Shown, turns, workflows};
+use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write_both};
 use environment::workflow::Workflow;
+use environment::{BuiltIn, ExtractionCase};
 use feedback::Feedback;
 use judge::{MOST, Question, Report};
 
+/// The environment's name.
+pub const NAME: &str = "coop-code";
 /// The environment.
-pub static COOP_CODE: Problems<Together<Pair>> = Problems::new();
+pub static COOP_CODE: BuiltIn = BuiltIn {
+    name: NAME,
+    summary: "write a helper function and the main function that calls it",
+    workflows: &WORKFLOWS,
+    settings: &[
+        Setting::new(
+            "data",
+            "shipped",
+            "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
+        ),
+        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        GATES,
+        Setting::new(
+            "feedback",
+            "level-feedback",
+            "what is told after a turn: plain (nothing), passed, level-passed or level-feedback (every finding)",
+        ),
+        Setting::new("shown", "1", "assertions that feedback is about, the first ones, 0 to 1000; 0: all"),
+        Setting::new("cpu", "4", "processor seconds of an assertion, 0.1 to 60"),
+        Setting::new(
+            "success",
+            "0.9",
+            "share of the greatest reward, 4, that a success takes beside passing every test",
+        ),
+    ],
+    demonstrators: &[],
+    max_tokens: |settings| problem::max_tokens(settings, 256, 256),
+    functions: problem::functions::<Pair>(),
+};
+
+static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| workflows(["aux", "main"], "coder"));
 
 /// The rules of an episode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -122,43 +154,11 @@ impl Pair {
     }
 }
 
-impl JointTask for Pair {
-    const NAME: &'static str = "coop-code";
-    const SUMMARY: &'static str = "write a helper function and the main function that calls it";
-    const MAX_TOKENS: u32 = 256;
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new(
-            "data",
-            "shipped",
-            "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
-        ),
-        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
-        GATES,
-        Setting::new(
-            "feedback",
-            "level-feedback",
-            "what is told after a turn: plain (nothing), passed, level-passed or level-feedback (every finding)",
-        ),
-        Setting::new("shown", "1", "assertions that feedback is about, the first ones, 0 to 1000; 0: all"),
-        Setting::new("cpu", "4", "processor seconds of an assertion, 0.1 to 60"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the greatest reward, 4, that a success takes beside passing every test",
-        ),
-    ];
+impl Problem for Pair {
     const SHIPPED: &'static str = include_str!("../../data/coop-code.jsonl");
+    const DATA: Option<&'static str> = Some("shipped");
 
     type Rules = Rules;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        vec![
-            Workflow::parallel("team", &["aux", "main"]),
-            Workflow::sequential("pipeline", &["aux", "main"]),
-            Workflow::parallel("discussion", &["aux", "main"]),
-            Workflow::sequential("single", &["coder"]),
-        ]
-    }
 
     fn rules(settings: &Settings) -> Result<Rules> {
         let feedback = settings.text("feedback").map_or(Ok(Feedback::default()), |name| {
@@ -180,7 +180,7 @@ impl JointTask for Pair {
         Ok(write_both(&spec, rules))
     }
 
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         let (spec, rules): (Spec, Rules) = (read(spec)?, read(spec)?);
         spec.check().map_err(fail)?;
         checked("turns", rules.turns, 1, 99)?;
@@ -190,13 +190,25 @@ impl JointTask for Pair {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        if workflow.name() == "discussion" { self.rules.turns.max(2) } else { self.rules.turns }
+        turns(self.rules.turns, workflow)
     }
 
     fn reward_range(&self) -> (f64, f64) {
         (0.0, MOST)
     }
 
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec = json!({
+            "problem": "def double(x):\n    \"\"\"Twice x.\"\"\"\n", "entry_point": "double",
+            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
+        });
+        [("empty", "", None), ("prose", "I would call aux.", None)]
+            .map(|case| ExtractionCase::new(&spec, "main", case))
+            .to_vec()
+    }
+}
+
+impl JointTask for Pair {
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
         let Spec { problem, entry_point: entry, .. } = &self.spec;
         let signature =
@@ -265,16 +277,6 @@ impl JointTask for Pair {
             answer("def aux(:\n    return 1", &format!("def {entry}(:\n    return 1")),
             format!("I would write aux and {entry}."),
         ]
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        let spec = json!({
-            "problem": "def double(x):\n    \"\"\"Twice x.\"\"\"\n", "entry_point": "double",
-            "test": "def check(candidate):\n    assert candidate(2) == 4\n",
-        });
-        [("empty", "", None), ("prose", "I would call aux.", None)]
-            .map(|case| ExtractionCase::new(&spec, "main", case))
-            .to_vec()
     }
 
     fn picture(&self) -> String {

@@ -22,13 +22,13 @@ use serde_json::Value;
 
 use super::answer::{Answer, extract};
 use super::message::{AgentMessage, Role};
-use super::spec::{Encoding, MathProblem, Pay, Reasoning, Rules, SETTINGS, Spec};
+use super::spec::{Encoding, MathProblem, Pay, Reasoning, Rules, Spec};
 use super::story::Chain;
 use super::{NAME, compact, demonstrate, full, test_actions};
 use crate::workflow_file::Checker;
-use crate::{Episode, Problem, fences, outcome, run, spell};
+use crate::{Episode, Play, Problem, fences, outcome, run, spell};
 use environment::demonstration::Demonstration;
-use environment::settings::{RewardMode, Setting, Settings};
+use environment::settings::{RewardMode, Settings};
 use environment::streams;
 use environment::workflow::Workflow;
 use environment::{ExtractionCase, Outcome, Split};
@@ -225,44 +225,18 @@ impl Checker for MathProblem {
 }
 
 impl Problem for MathProblem {
-    const NAME: &'static str = NAME;
-    const SUMMARY: &'static str = "work out the answer of a problem, by thinking and by program";
-    const SETTINGS: &'static [Setting] = SETTINGS;
-    const DEMONSTRATORS: &'static [(&'static str, f64)] = demonstrate::KINDS;
     const SHIPPED: &'static str = include_str!("../../data/math.jsonl");
-    const MAX_TOKENS: u32 = 24;
-
-    const JOINT: bool = true;
-
     fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
         (self.spec.encoding == Encoding::Full).then_some(self as Arc<dyn Checker>)
     }
 
     type Rules = Rules;
-    type Situation = Answers;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        let mut workflows = vec![
-            Workflow::parallel("team", &["tool", "reasoner"]),
-            Workflow::sequential("single", &["reasoner"]),
-            Workflow::sequential("turns", &["reasoner"]),
-            Workflow::sequential("check", &["solver", "checker"]),
-        ];
-        // The default numbers are in range.
-        workflows.extend(MathProblem::ensemble(&Spec::default()));
-        workflows
-    }
 
     fn workflow(name: &str, spec: &Value) -> Result<Option<Arc<Workflow>>> {
         if name != "ensemble" {
             return Ok(None);
         }
         MathProblem::ensemble(&MathProblem::parse(spec)?.spec).map(Some)
-    }
-
-    /// Room for an equation with some words, or for all steps.
-    fn max_prose_tokens(settings: &Settings) -> u32 {
-        if settings.text("reasoning") == Some("steps") { 512 } else { 128 }
     }
 
     fn rules(settings: &Settings) -> Result<Rules> {
@@ -310,13 +284,23 @@ impl Problem for MathProblem {
         Ok(rules.spec(problem, answer))
     }
 
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         MathProblem::parse(spec)
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
         if matches!(workflow.name(), "single" | "check") { 1 } else { self.spec.turns }
     }
+
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        test_actions::extraction_cases()
+    }
+}
+
+impl Play for MathProblem {
+    const JOINT: bool = true;
+
+    type Situation = Answers;
 
     fn start(&self, workflow: &Workflow) -> Answers {
         Answers { said: vec![None; workflow.agents().len()] }
@@ -400,10 +384,6 @@ impl Problem for MathProblem {
 
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String> {
         test_actions::all(episode, agent)
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        test_actions::extraction_cases()
     }
 
     fn picture(episode: &Episode<Self>) -> String {

@@ -9,7 +9,7 @@
 pub mod font;
 pub mod wall;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use record::failure::Result;
 use record::line::Task;
@@ -17,17 +17,40 @@ use record::philox::{Draws, Stream};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::Problems;
-use crate::joint::{Grade, JointTask, Shown, Together};
+use crate::joint::{Grade, JointTask, Shown, turns, workflows};
+use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write};
 use environment::streams;
 use environment::workflow::Workflow;
-use environment::{ExtractionCase, Split};
+use environment::{BuiltIn, ExtractionCase, Split};
 use wall::{Blocks, PALETTES, RANGE, Score};
 
+/// The environment's name.
+pub const NAME: &str = "strbuild";
 /// The environment.
-pub static STRBUILD: Problems<Together<Word>> = Problems::new();
+pub static STRBUILD: BuiltIn = BuiltIn {
+    name: NAME,
+    summary: "two builders draw a word with blocks of different kinds",
+    workflows: &WORKFLOWS,
+    settings: &[
+        Setting::new("letters", "4", "most letters of a word, 1 to 12; each number is as likely"),
+        Setting::new("turns", "4", "turns in an episode, 1 to 99; discussion has at least 2"),
+        Setting::new("commands", "300", "commands of both builders together, 2 to 2000"),
+        Setting::new("feedback", "position", "what is told after a turn: plain (nothing), position or score"),
+        Setting::new(
+            "success",
+            "0.9",
+            "share of the greatest score, 2, from which on it is a success, 0 to 1",
+        ),
+    ],
+    demonstrators: &[],
+    max_tokens: |settings| problem::max_tokens(settings, 512, 512),
+    functions: problem::functions::<Word>(),
+};
+
+static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> =
+    LazyLock::new(|| workflows(["builder-1", "builder-2"], "builder"));
 
 /// One in this many words is for testing.
 const TEST_SHARE: u64 = 8;
@@ -110,34 +133,8 @@ impl Word {
     }
 }
 
-impl JointTask for Word {
-    const NAME: &'static str = "strbuild";
-    const SUMMARY: &'static str = "two builders draw a word with blocks of different kinds";
-    const MAX_TOKENS: u32 = 512;
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new("letters", "4", "most letters of a word, 1 to 12; each number is as likely"),
-        Setting::new("turns", "4", "turns in an episode, 1 to 99; discussion has at least 2"),
-        Setting::new("commands", "300", "commands of both builders together, 2 to 2000"),
-        Setting::new("feedback", "position", "what is told after a turn: plain (nothing), position or score"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the greatest score, 2, from which on it is a success, 0 to 1",
-        ),
-    ];
-    const DATA: Option<&'static str> = None;
-
+impl Problem for Word {
     type Rules = Rules;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        const BUILDERS: [&str; 2] = ["builder-1", "builder-2"];
-        vec![
-            Workflow::parallel("team", &BUILDERS),
-            Workflow::sequential("pipeline", &BUILDERS),
-            Workflow::parallel("discussion", &BUILDERS),
-            Workflow::sequential("single", &["builder"]),
-        ]
-    }
 
     fn rules(settings: &Settings) -> Result<Rules> {
         let feedback = match settings.text("feedback") {
@@ -162,18 +159,12 @@ impl JointTask for Word {
             let word: String = (0..count).map(|_| char::from(b'A' + draws.below(26) as u8)).collect();
             let wanted = streams::split_of(word.as_bytes(), TEST_SHARE) == split;
             let spec = write(&Spec { word: word.clone(), ..spec.clone() });
-            wanted.then(|| streams::task(Self::NAME, split, &word, spec))
+            wanted.then(|| streams::task(NAME, split, &word, spec))
         };
-        streams::first_task(1000, split, stream, draw, || {
-            (Self::NAME.to_owned(), "more letters leave more room")
-        })
+        streams::first_task(1000, split, stream, draw, || (NAME.to_owned(), "more letters leave more room"))
     }
 
-    fn from_file(_rules: &Rules, _raw: &Value, _name: &str) -> Result<Value> {
-        Err(fail("words are drawn, not read"))
-    }
-
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         let spec: Spec = read(spec)?;
         if !(1..=12).contains(&spec.word.len())
             || !spec.word.bytes().all(|letter| letter.is_ascii_uppercase())
@@ -187,13 +178,20 @@ impl JointTask for Word {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        if workflow.name() == "discussion" { self.0.turns.max(2) } else { self.0.turns }
+        turns(self.0.turns, workflow)
     }
 
     fn reward_range(&self) -> (f64, f64) {
         RANGE
     }
 
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec = json!({"word": "HI", "turns": 1, "commands": 300, "feedback": "plain", "success": 0.9});
+        vec![ExtractionCase::new(&spec, "builder-1", ("empty", "", None))]
+    }
+}
+
+impl JointTask for Word {
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
         let agents = workflow.agents().len();
         let position = workflow.position(agent).unwrap_or_default();
@@ -214,10 +212,7 @@ impl JointTask for Word {
             Word::picture(self),
             self.share(agents, position),
         );
-        for (position, said) in &shown.texts {
-            let who = if workflow.agents()[*position] == agent { "You wrote" } else { "Your partner wrote" };
-            text.push_str(&format!("\n\n{who}:\n\n{}", said.trim()));
-        }
+        text.extend(shown.told(workflow, agent).flat_map(|told| ["\n\n".to_owned(), told]));
         if let Some(feedback) = shown.feedback {
             text.push_str(&format!("\n\n{feedback} Write all commands again: the wall is empty."));
         }
@@ -262,11 +257,6 @@ impl JointTask for Word {
             format!("{best}{}", all("air")),
             "/setblock 99999999999999999999 0 0 stone\n/setblock -1 0 0 stone".to_owned(),
         ]
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        let spec = json!({"word": "HI", "turns": 1, "commands": 300, "feedback": "plain", "success": 0.9});
-        vec![ExtractionCase::new(&spec, "builder-1", ("empty", "", None))]
     }
 
     fn picture(&self) -> String {

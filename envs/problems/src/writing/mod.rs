@@ -16,36 +16,17 @@ pub mod score;
 pub mod source;
 pub mod tiny;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use crate::Problems;
-use crate::joint::{Grade, Together};
+use crate::joint::{Grade, workflows};
 use environment::workflow::Workflow;
 use score::Score;
-
-/// Summaries of posts.
-pub static TLDR: Problems<Together<prose::Prose<prose::Tldr>>> = Problems::new();
-/// Expanded abstracts.
-pub static ARXIV: Problems<Together<prose::Prose<prose::Arxiv>>> = Problems::new();
-/// `tldr` in small.
-pub static WRITE: Problems<Together<tiny::Post>> = Problems::new();
 
 /// Share of the greatest reward from which on a piece counts as a success.
 const SUCCESS: f64 = 0.9;
 
-fn workflows() -> Vec<Arc<Workflow>> {
-    const WRITERS: [&str; 2] = ["writer-1", "writer-2"];
-    vec![
-        Workflow::parallel("team", &WRITERS),
-        Workflow::sequential("pipeline", &WRITERS),
-        Workflow::parallel("discussion", &WRITERS),
-        Workflow::sequential("single", &["writer"]),
-    ]
-}
-
-fn turns(workflow: &Workflow) -> u32 {
-    if workflow.name() == "discussion" { 2 } else { 1 }
-}
+static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> =
+    LazyLock::new(|| workflows(["writer-1", "writer-2"], "writer"));
 
 /// The two texts of a piece; of one writer, those before and after `mark`. Without the mark there is no second.
 fn pair<'a>(texts: &[&'a str], mark: &str) -> [&'a str; 2] {

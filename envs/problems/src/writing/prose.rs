@@ -10,8 +10,6 @@
 //! Left out: demonstrations, which a pretrained policy does not need.
 
 use std::fmt::Debug;
-use std::marker::PhantomData;
-use std::sync::Arc;
 
 use record::failure::Result;
 use serde::{Deserialize, Serialize};
@@ -21,11 +19,12 @@ use super::connectives::{Hits, content, kinds, words};
 use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
 use super::{SUCCESS, grade, pair, source};
 use crate::gates::{GATES, Gates as Kinds};
-use crate::joint::{Grade, JointTask, Shown};
-use environment::ExtractionCase;
+use crate::joint::{Grade, JointTask, Shown, turns};
+use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write};
 use environment::workflow::Workflow;
+use environment::{BuiltIn, ExtractionCase};
 
 /// Separates the two texts of a single writer.
 const MARK: &str = "[PARAGRAPH_SPLIT]";
@@ -41,88 +40,100 @@ const SHARE: Setting =
     Setting::new("success", "0.9", "share of the greatest reward, 3, from which on it is a success, 0 to 1");
 
 /// The differences between the two kinds of prose.
-pub trait Kind: Clone + Debug + Send + Sync + 'static {
-    /// The environment's name.
-    const NAME: &'static str;
-    /// One-line description.
-    const SUMMARY: &'static str;
+#[derive(Debug)]
+struct Kind {
     /// The shipped texts.
-    const SHIPPED: &'static str;
+    shipped: &'static str,
     /// The conditions of the levels.
-    const GATES: Gates;
+    gates: Gates,
     /// The required share of a text's content words that occur in the source.
-    const SOURCE: Ramp;
+    source: Ramp,
     /// True if connectives count in both texts, not only in the second.
-    const BOTH: bool;
+    both: bool,
     /// The source, and the tasks of the first and the second writer.
-    const ROLES: [&'static str; 3];
+    roles: [&'static str; 3],
     /// Texts with the largest reward under the published rules, 2.98, for any source.
-    fn best() -> [String; 2];
+    best: fn() -> [String; 2],
+}
+
+impl Kind {
+    fn of(environment: &str) -> &'static Kind {
+        if environment == ARXIV.name { &ARXIV_KIND } else { &TLDR_KIND }
+    }
+}
+
+/// Summaries of posts.
+pub static TLDR: BuiltIn =
+    environment("tldr", "two writers summarize a post, one shortly and one at more length");
+/// Expanded abstracts.
+pub static ARXIV: BuiltIn = environment("arxiv", "two writers expand an abstract: background, then method");
+
+const fn environment(name: &'static str, summary: &'static str) -> BuiltIn {
+    BuiltIn {
+        name,
+        summary,
+        workflows: &super::WORKFLOWS,
+        settings: &[DATA, GATES, HITS, SHARE],
+        demonstrators: &[],
+        max_tokens: |settings| problem::max_tokens(settings, 256, 256),
+        functions: problem::functions::<Prose>(),
+    }
 }
 
 /// Summaries of a post.
-#[derive(Clone, Debug)]
-pub struct Tldr;
-
-impl Kind for Tldr {
-    const NAME: &'static str = "tldr";
-    const SUMMARY: &'static str = "two writers summarize a post, one shortly and one at more length";
-    const SHIPPED: &'static str = include_str!("../../data/tldr.jsonl");
-    const GATES: Gates = Gates {
+static TLDR_KIND: Kind = Kind {
+    shipped: include_str!("../../data/tldr.jsonl"),
+    gates: Gates {
         words: (8, 256),
         length: Ramp { from: 1.1, least: 1.6, most: 3.2, to: 5.0 },
         vocabulary: Ramp { from: 1.3, least: 2.0, most: f64::INFINITY, to: f64::INFINITY },
         kind: 0.05,
         overlap: 0.03,
-    };
-    const SOURCE: Ramp = Ramp { from: 0.25, least: 0.5, most: f64::INFINITY, to: f64::INFINITY };
-    const BOTH: bool = false;
-    const ROLES: [&'static str; 3] = [
+    },
+    source: Ramp { from: 0.25, least: 0.5, most: f64::INFINITY, to: f64::INFINITY },
+    both: false,
+    roles: [
         "post",
         "Summarize the post in one or two short sentences.",
         "Summarize the post in a paragraph two to three times as long as a short summary: use other and more words, and \
          connect the sentences with words such as however, because of this, for example or finally.",
-    ];
+    ],
+    best: best_tldr,
+};
 
-    fn best() -> [String; 2] {
-        let first = "Someone tells what happened at home and asks for help.";
-        let second = "Also, someone tells what happened; notably, that is likewise the point, so it was hard at first, but \
+fn best_tldr() -> [String; 2] {
+    let first = "Someone tells what happened at home and asks for help.";
+    let second = "Also, someone tells what happened; notably, that is likewise the point, so it was hard at first, but \
                       overall, although things went wrong, we should indeed act when we can.";
-        [first.to_owned(), second.to_owned()]
-    }
+    [first.to_owned(), second.to_owned()]
 }
 
 /// An abstract, expanded.
-#[derive(Clone, Debug)]
-pub struct Arxiv;
-
-impl Kind for Arxiv {
-    const NAME: &'static str = "arxiv";
-    const SUMMARY: &'static str = "two writers expand an abstract: background, then method";
-    const SHIPPED: &'static str = include_str!("../../data/arxiv.jsonl");
-    const GATES: Gates = Gates {
+static ARXIV_KIND: Kind = Kind {
+    shipped: include_str!("../../data/arxiv.jsonl"),
+    gates: Gates {
         words: (128, 256),
         length: Ramp { from: 0.8, least: 1.0, most: 1.3, to: 1.5 },
         vocabulary: Ramp { from: 0.5, least: 0.7, most: 1.3, to: 1.7 },
         kind: 0.05,
         overlap: 0.23,
-    };
-    // Background and method use more new words than a summary.
-    const SOURCE: Ramp = Ramp { from: 0.15, least: 0.3, most: f64::INFINITY, to: f64::INFINITY };
-    const BOTH: bool = true;
-    const ROLES: [&'static str; 3] = [
+    },
+    source: Ramp { from: 0.15, least: 0.3, most: f64::INFINITY, to: f64::INFINITY },
+    both: true,
+    roles: [
         "abstract",
         "Write the paragraph on background and motivation of a paper with this abstract, in 130 to 200 words. Leave its method \
          to your partner.",
         "Write the paragraph on method and implications of a paper with this abstract, in 130 to 200 words. Leave its background \
          to your partner; keep the same style and the same terms.",
-    ];
+    ],
+    best: best_arxiv,
+};
 
-    fn best() -> [String; 2] {
-        let [_, connected] = Tldr::best();
-        let text = [connected.as_str(); 5].join(" ");
-        [text.clone(), text]
-    }
+fn best_arxiv() -> [String; 2] {
+    let [_, connected] = best_tldr();
+    let text = [connected.as_str(); 5].join(" ");
+    [text.clone(), text]
 }
 
 /// The fields of a `spec`; others are kept and ignored.
@@ -158,15 +169,15 @@ fn success() -> f64 {
 
 /// A source to write about.
 #[derive(Clone, Debug)]
-pub struct Prose<K> {
+pub struct Prose {
     spec: Spec,
-    kind: PhantomData<fn() -> K>,
+    kind: &'static Kind,
 }
 
-impl<K: Kind> Prose<K> {
+impl Prose {
     fn score(&self, [first, second]: [&str; 2]) -> Score {
         let (one, two) = (words(first), words(second));
-        let connected = if K::BOTH { [first, second].concat() } else { second.to_owned() };
+        let connected = if self.kind.both { [first, second].concat() } else { second.to_owned() };
         let count = |text: &str| text.split(is_space).filter(|word| !word.is_empty()).count();
         let counts = Counts {
             words: [count(first), count(second)],
@@ -175,7 +186,7 @@ impl<K: Kind> Prose<K> {
             kinds: kinds(&connected, self.spec.rules.hits()),
             overlap: jaccard(&content(&one), &content(&two)),
         };
-        Score::of(&counts, &K::GATES)
+        Score::of(&counts, &self.kind.gates)
     }
 }
 
@@ -184,17 +195,13 @@ fn is_space(letter: char) -> bool {
     letter.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&letter)
 }
 
-impl<K: Kind> JointTask for Prose<K> {
-    const NAME: &'static str = K::NAME;
-    const SUMMARY: &'static str = K::SUMMARY;
-    const SETTINGS: &'static [Setting] = &[DATA, GATES, HITS, SHARE];
-    const SHIPPED: &'static str = K::SHIPPED;
-    const MAX_TOKENS: u32 = 256;
+impl Problem for Prose {
+    const DATA: Option<&'static str> = Some("shipped");
 
     type Rules = Rules;
 
-    fn workflows() -> Vec<Arc<Workflow>> {
-        super::workflows()
+    fn shipped(name: &str) -> &'static str {
+        Kind::of(name).shipped
     }
 
     fn rules(settings: &Settings) -> Result<Rules> {
@@ -216,30 +223,34 @@ impl<K: Kind> JointTask for Prose<K> {
         Ok(write(&Spec { problem, rules: rules.clone() }))
     }
 
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(name: &str, spec: &Value) -> Result<Self> {
         let spec: Spec = read(spec)?;
         if spec.problem.trim().is_empty() {
             return Err(fail("problem: there is no text"));
         }
         checked("success", spec.rules.success, 0.0, 1.0)?;
-        Ok(Prose { spec, kind: PhantomData })
+        Ok(Prose { spec, kind: Kind::of(name) })
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        super::turns(workflow)
+        turns(1, workflow)
     }
 
     fn reward_range(&self) -> (f64, f64) {
         (0.0, MOST)
     }
 
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec = json!({"problem": "My cat sits on the keyboard whenever I write."});
+        vec![ExtractionCase::new(&spec, "writer-1", ("empty", "", None))]
+    }
+}
+
+impl JointTask for Prose {
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
-        let [source, first, second] = K::ROLES;
+        let [source, first, second] = self.kind.roles;
         let mut text = format!("This is the {source}:\n\n{}\n\n", self.spec.problem.trim());
-        for (position, said) in &shown.texts {
-            let whose = if workflow.agents()[*position] == agent { "You" } else { "Your partner" };
-            text.push_str(&format!("{whose} wrote:\n\n{}\n\n", said.trim()));
-        }
+        text.extend(shown.told(workflow, agent).flat_map(|told| [told, "\n\n".to_owned()]));
         if workflow.name() == "single" {
             let parts = format!("Write two texts. The first: {first} The second: {second}");
             return format!("{text}{parts}\n\nPut {MARK} between the two, and write nothing else.");
@@ -257,7 +268,7 @@ impl<K: Kind> JointTask for Prose<K> {
         let Rules { gates, success, .. } = self.spec.rules;
         let mut grade = grade(&self.score(texts), success);
         if gates.earned() {
-            let work = texts.map(|text| source::work(text, &self.spec.problem, K::SOURCE));
+            let work = texts.map(|text| source::work(text, &self.spec.problem, self.kind.source));
             let least = work[0].min(work[1]);
             grade.team *= least;
             grade.success = grade.team >= success * MOST;
@@ -268,7 +279,7 @@ impl<K: Kind> JointTask for Prose<K> {
 
     /// The best summary is unknown.
     fn best(&self, workflow: &Workflow, agent: &str) -> Option<String> {
-        let texts = (!self.spec.rules.gates.earned()).then(K::best)?;
+        let texts = (!self.spec.rules.gates.earned()).then(self.kind.best)?;
         match workflow.position(agent) {
             _ if workflow.name() == "single" => Some(texts.join(MARK)),
             position => texts.get(position?).cloned(),
@@ -283,11 +294,6 @@ impl<K: Kind> JointTask for Prose<K> {
         vec![best, twice, source.clone(), format!("{source} {MARK} {source}"), long, MARK.to_owned()]
     }
 
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        let spec = json!({"problem": "My cat sits on the keyboard whenever I write."});
-        vec![ExtractionCase::new(&spec, "writer-1", ("empty", "", None))]
-    }
-
     fn picture(&self) -> String {
         self.spec.problem.clone()
     }
@@ -296,14 +302,13 @@ impl<K: Kind> JointTask for Prose<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::writing::{ARXIV, TLDR};
     use environment::Environment;
 
     /// What the best texts earn, however connectives are found.
     #[test]
     fn the_best_texts_earn_what_is_published() {
         let environments: [(&dyn Environment, [String; 2]); 2] =
-            [(&TLDR, Tldr::best()), (&ARXIV, Arxiv::best())];
+            [(&TLDR, best_tldr()), (&ARXIV, best_arxiv())];
         for (environment, [first, second]) in environments {
             for hits in ["substring", "word"] {
                 let spec = json!({"problem": "text", "hits": hits, "gates": "published"});

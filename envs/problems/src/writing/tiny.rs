@@ -17,7 +17,6 @@
 //! at most one connective); `random`. Most are short, so that a warmed-up policy has a habit to lose.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
@@ -27,15 +26,36 @@ use serde_json::{Value, json};
 
 use super::score::{Counts, Gates, MOST, Ramp, Score, jaccard};
 use super::{SUCCESS, grade, pair};
-use crate::joint::{Grade, JointTask, Shown};
+use crate::joint::{Grade, JointTask, Shown, turns};
+use crate::{Problem, problem};
 use environment::settings::{Setting, Settings};
 use environment::spec::{checked, fail, read, write};
 use environment::streams;
 use environment::workflow::Workflow;
-use environment::{ExtractionCase, Split};
+use environment::{BuiltIn, ExtractionCase, Split};
 
 const CONNECTIVES: [&str; 4] = ["but", "was", "ok", "none"];
 const MARK: &str = " :";
+/// The environment's name.
+const NAME: &str = "write";
+/// The environment.
+pub static WRITE: BuiltIn = BuiltIn {
+    name: NAME,
+    summary: "two writers summarize a post in a language of a hundred words",
+    workflows: &super::WORKFLOWS,
+    settings: &[
+        Setting::new("words", "6", "words in a post, 4 to 9"),
+        Setting::new(
+            "success",
+            "0.9",
+            "share of the greatest reward, 3, from which on it is a success, 0 to 1",
+        ),
+    ],
+    demonstrators: &[("opt", 0.15), ("short", 0.45), ("loose", 0.3), ("random", 0.1)],
+    max_tokens: |settings| problem::max_tokens(settings, 24, 24),
+    functions: problem::functions::<Post>(),
+};
+
 /// One in this many posts is for testing.
 const TEST_SHARE: u64 = 8;
 const GATES: Gates = Gates {
@@ -111,27 +131,8 @@ impl Post {
     }
 }
 
-impl JointTask for Post {
-    const NAME: &'static str = "write";
-    const SUMMARY: &'static str = "two writers summarize a post in a language of a hundred words";
-    const MAX_TOKENS: u32 = 24;
-    const SETTINGS: &'static [Setting] = &[
-        Setting::new("words", "6", "words in a post, 4 to 9"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the greatest reward, 3, from which on it is a success, 0 to 1",
-        ),
-    ];
-    const DEMONSTRATORS: &'static [(&'static str, f64)] =
-        &[("opt", 0.15), ("short", 0.45), ("loose", 0.3), ("random", 0.1)];
-    const DATA: Option<&'static str> = None;
-
+impl Problem for Post {
     type Rules = Rules;
-
-    fn workflows() -> Vec<Arc<Workflow>> {
-        super::workflows()
-    }
 
     fn rules(settings: &Settings) -> Result<Rules> {
         let words = settings.whole("words", 6, 4, 9)?;
@@ -150,16 +151,12 @@ impl JointTask for Post {
             let name = post.concat();
             let wanted = streams::split_of(name.as_bytes(), TEST_SHARE) == split;
             let spec = write(&Spec { post, success: rules.success });
-            wanted.then(|| streams::task(Self::NAME, split, &name, spec))
+            wanted.then(|| streams::task(NAME, split, &name, spec))
         };
-        streams::first_task(1000, split, stream, draw, || (Self::NAME.to_owned(), "try another seed"))
+        streams::first_task(1000, split, stream, draw, || (NAME.to_owned(), "try another seed"))
     }
 
-    fn from_file(_rules: &Rules, _raw: &Value, _name: &str) -> Result<Value> {
-        Err(fail("posts are drawn, not read"))
-    }
-
-    fn parse(spec: &Value) -> Result<Self> {
+    fn parse(_name: &str, spec: &Value) -> Result<Self> {
         let spec: Spec = read(spec)?;
         let post: HashSet<&String> = spec.post.iter().collect();
         if !(4..=9).contains(&post.len())
@@ -173,13 +170,20 @@ impl JointTask for Post {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        super::turns(workflow)
+        turns(1, workflow)
     }
 
     fn reward_range(&self) -> (f64, f64) {
         (0.0, MOST)
     }
 
+    fn extraction_cases() -> Vec<ExtractionCase> {
+        let spec = json!({"post": ["c3", "f1", "a0", "j9"], "success": 0.9});
+        vec![ExtractionCase::new(&spec, "writer-1", ("empty", "", None))]
+    }
+}
+
+impl JointTask for Post {
     fn prompt(&self, workflow: &Workflow, agent: &str, shown: &Shown<'_>) -> String {
         let mut text = format!("at{}", spaced(&self.0.post));
         for (position, said) in &shown.texts {
@@ -206,11 +210,6 @@ impl JointTask for Post {
         let texts = pairs.map(|pair| self.said(workflow, agent, pair));
         let others = [format!("{post}{post}"), format!("{best} but"), " but was".to_owned(), " :".to_owned()];
         [best].into_iter().chain(texts).chain(others).collect()
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        let spec = json!({"post": ["c3", "f1", "a0", "j9"], "success": 0.9});
-        vec![ExtractionCase::new(&spec, "writer-1", ("empty", "", None))]
     }
 
     fn picture(&self) -> String {
