@@ -9,7 +9,8 @@
 //! chosen actions of the others in the stage, `action` is scored together with them. A request with `state`,
 //! `agent` and `"probe":true` changes nothing: it returns `probes` (test actions), `oracle` (an action that
 //! no other outscores, or null) and `solved`; only `envs check --env-command` sends it. A null observation
-//! means that its agent skips its turn.
+//! means that its agent skips its turn. With `"draw":true` an answer has the `board` of its state as text, if the
+//! environment draws one.
 //!
 //! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with
 //! `error`, and the next one is read. The response is a pure function of the line: the same line gives the
@@ -85,7 +86,7 @@ fn reset(environment: &dyn Environment, task: &Value, request: &Map<String, Valu
     if state.reward_range() != (0.0, 1.0) {
         answer["reward_range"] = json!(state.reward_range());
     }
-    Ok(answer)
+    Ok(drawn(answer, &*state, request))
 }
 
 fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Value>) -> Result<Value> {
@@ -127,7 +128,15 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
     if let Some(info) = outcome.info {
         answer["info"] = info.into();
     }
-    Ok(answer)
+    Ok(drawn(answer, &*state, request))
+}
+
+/// Adds the board of `state`, if it has one and the request says `draw`.
+fn drawn(mut answer: Value, state: &dyn State, request: &Map<String, Value>) -> Value {
+    if let Some(board) = state.board().filter(|_| request.get("draw") == Some(&Value::Bool(true))) {
+        answer["board"] = board.into();
+    }
+    answer
 }
 
 /// The rewards as the protocol writes them.

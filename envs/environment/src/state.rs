@@ -94,9 +94,14 @@ pub trait State: Send {
         Vec::new()
     }
 
+    /// The board, if the situation is one.
+    fn board(&self) -> Option<String> {
+        None
+    }
+
     /// The situation as a person would like to see it.
     fn draw(&self) -> String {
-        self.to_json().to_string()
+        self.board().unwrap_or_else(|| self.to_json().to_string())
     }
 }
 

@@ -193,7 +193,7 @@ impl State for Game {
         CELLS.iter().map(|cell| format!(" {cell}")).chain(malformed).collect()
     }
 
-    fn draw(&self) -> String {
-        self.board.chunks(3).map(|row| format!("{}\n", String::from_utf8_lossy(row))).collect()
+    fn board(&self) -> Option<String> {
+        Some(self.board.chunks(3).map(|row| format!("{}\n", String::from_utf8_lossy(row))).collect())
     }
 }

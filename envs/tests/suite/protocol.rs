@@ -181,3 +181,36 @@ fn every_task_is_read_or_refused() {
         }
     }
 }
+
+/// With `draw` an answer has the board of its state, where the state is a board; otherwise the bytes are the same.
+#[test]
+fn boards_are_drawn_where_asked_for() {
+    let mut drawn = Vec::new();
+    for environment in ENVIRONMENTS {
+        let task = &tasks(*environment, 1)[0];
+        let mut state = environment.begin(task, None).unwrap();
+        let agent = state.workflow().agents()[0].clone();
+        let action = state.test_actions(&agent)[0].clone();
+        let plain =
+            [json!({"task": task}), json!({"state": state.to_json(), "agent": agent, "action": action})];
+        for (request, shown) in plain.iter().zip([state.board(), {
+            state.apply(&agent, &action).unwrap();
+            state.board()
+        }]) {
+            let mut asked = request.clone();
+            asked["draw"] = true.into();
+            let answer: Value =
+                serde_json::from_str(&step::answer(*environment, &asked.to_string())).unwrap();
+            let mut bare: Value =
+                serde_json::from_str(&step::answer(*environment, &request.to_string())).unwrap();
+            assert!(bare.get("board").is_none(), "{}", environment.name());
+            if let Some(board) = shown {
+                bare["board"] = board.as_str().into();
+                drawn.push(environment.name());
+            }
+            assert_eq!(answer, bare, "{}", environment.name());
+        }
+    }
+    drawn.dedup();
+    assert_eq!(drawn, ["plan-path", "sudoku", "sokoban", "tic-tac-toe"]);
+}

@@ -349,7 +349,7 @@ impl<W: GridWorld> State for GridState<W> {
         self.world.test_actions(&self.situation, &|steps| self.write(agent, steps))
     }
 
-    fn draw(&self) -> String {
-        self.world.picture(&self.situation)
+    fn board(&self) -> Option<String> {
+        Some(self.world.picture(&self.situation))
     }
 }
