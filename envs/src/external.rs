@@ -1,11 +1,12 @@
 //! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
 //!
 //! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
-//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it
-//! dies or times out.
+//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`response`] reads
+//! answers. [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
+mod response;
 mod state_value;
 
 use std::collections::BTreeMap;
@@ -16,10 +17,10 @@ use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
 use record::tools;
-use serde::de::Error;
-use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
+pub use response::ProbeResponse;
+use response::{Actors, Local, Observation, Observations, ResetResponse, StepResponse, checked_info, read};
 use state_value::StateValue;
 
 use environment::workflow::Workflow;
@@ -147,130 +148,6 @@ impl Probing {
     fn lock(&self) -> MutexGuard<'_, (bool, Option<Failure>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What each agent sees; `None` for one that skips its turn.
-type Observations = BTreeMap<String, Option<Observation>>;
-
-/// What an agent sees: messages, or `{"messages": …, "tools": …}`.
-#[derive(Clone)]
-struct Observation {
-    messages: Vec<Message>,
-    tools: Option<Arc<Value>>,
-}
-
-impl<'de> Deserialize<'de> for Observation {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct WithTools {
-            messages: Vec<Message>,
-            tools: Option<Value>,
-        }
-        let value = Value::deserialize(deserializer)?;
-        if !value.is_object() {
-            let messages = serde_json::from_value(value).map_err(D::Error::custom)?;
-            return Ok(Observation { messages, tools: None });
-        }
-        let WithTools { messages, tools } = serde_json::from_value(value).map_err(D::Error::custom)?;
-        if let Some(tools) = &tools {
-            tools::check(tools).map_err(D::Error::custom)?;
-        }
-        Ok(Observation { messages, tools: tools.map(Arc::new) })
-    }
-}
-
-/// The response to a request with `task`.
-#[derive(Deserialize)]
-struct ResetResponse {
-    state: Value,
-    observations: Observations,
-    agents: Vec<String>,
-    order: Value,
-    turns: Option<u32>,
-    /// Who acts; the others need no observation.
-    turn: Option<Actors>,
-    /// True if it supports `actions`.
-    #[serde(default)]
-    together: bool,
-    /// True if a `state` is a handle of its process.
-    #[serde(default)]
-    handles: bool,
-    #[serde(default = "unit")]
-    reward_range: (f64, f64),
-}
-
-fn unit() -> (f64, f64) {
-    (0.0, 1.0)
-}
-
-/// The rewards of a response; `local` may be one number for all agents, or one by agent.
-#[derive(Deserialize)]
-struct StepRewards {
-    team: f64,
-    local: Local,
-}
-
-/// Who acts next: an agent, or several.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected `turn` as an agent, or as an array of agents")]
-enum Actors {
-    One(String),
-    Several(Vec<String>),
-}
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
-enum Local {
-    Of(f64),
-    By(BTreeMap<String, f64>),
-}
-
-/// The response to a request with `state`, `agent` and `action`.
-#[derive(Deserialize)]
-struct StepResponse {
-    rewards: StepRewards,
-    #[serde(default)]
-    reward_components: BTreeMap<String, f64>,
-    terminated: bool,
-    success: bool,
-    #[serde(default)]
-    observations: Observations,
-    turn: Option<Actors>,
-    info: Option<Value>,
-}
-
-/// The longest `info`, in bytes of JSON: it is in every line of the record.
-const INFO_BYTES: usize = 4096;
-
-/// The response to a request with `state`, `agent` and `probe`.
-#[derive(Clone, Debug, Deserialize)]
-pub struct ProbeResponse {
-    /// Test actions; empty after the end of the episode.
-    #[serde(default)]
-    pub probes: Vec<String>,
-    /// An action that no other outscores.
-    pub oracle: Option<String>,
-    /// True if the task is solved here, determined independently of the last action's result.
-    pub solved: bool,
-}
-
-/// An `info` that the record can keep.
-fn checked_info(info: Value) -> Result<Map<String, Value>> {
-    let bytes = info.to_string().len();
-    match info {
-        Value::Object(info) if bytes <= INFO_BYTES => Ok(info),
-        Value::Object(_) => {
-            Err(Failure::data(format!("`info` has {bytes} bytes as JSON, and at most {INFO_BYTES} are kept"))
-                .hint("it is in every line of the record: shorten it, or write the rest into another file"))
-        }
-        other => Err(Failure::data(format!("`info` is {other}, and not an object"))
-            .hint("name the values: {\"note\": ...}")),
-    }
-}
-
-fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
-    serde_json::from_value(Value::Object(response))
-        .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
 }
 
 /// A state that the program described.

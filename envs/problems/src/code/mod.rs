@@ -12,7 +12,7 @@
 //!   [`mutate`]: wrong programs made of right ones;
 //! - [`extract`]: test cases in answers; [`full`], [`compact`]: the two encodings of prompts and answers;
 //! - [`judge`], [`compare`]: runs programs, compares outputs;
-//! - [`state`]: an episode, and what answers earn; `test_actions`: for `envs check`.
+//! - [`task`]: generated and imported tasks; [`state`]: an episode, and what answers earn; `test_actions`: for `envs check`.
 
 mod compact;
 pub mod compare;
@@ -25,6 +25,7 @@ mod list;
 pub mod mutate;
 pub mod spec;
 mod state;
+mod task;
 mod test_actions;
 
 use std::sync::{Arc, LazyLock};

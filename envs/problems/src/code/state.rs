@@ -17,24 +17,17 @@
 //! similar task (an expression without its brackets) and the output of another test. Mostly careless answers
 //! make a policy weak in a way that RL can correct.
 
-use std::sync::Arc;
-
 use record::failure::{Failure, Result};
-use record::line::Task;
-use record::philox::{Draws, Stream};
+use record::philox::Draws;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::judge::{self, Disagreement, Quality, TestResults};
-use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, TaskSettings, Test};
-use super::{NAME, compact, expression, extract, full, generate, test_actions};
-use crate::workflow_file::Checker;
+use super::spec::{Encoding, Instance, Style, Test};
+use super::{compact, expression, extract, full, test_actions};
 use crate::{Episode, Play, Problem, fences, outcome};
+use environment::Outcome;
 use environment::demonstration::Demonstration;
-use environment::settings::{Settings, ranged};
-use environment::spec::{fail, read};
 use environment::workflow::Workflow;
-use environment::{ExtractionCase, Outcome, Split};
 
 /// Tests whose inputs the program must accept without failing, for the component `smoke`.
 const SMOKE: usize = 2;
@@ -165,105 +158,13 @@ impl Episode<Instance> {
     }
 }
 
-impl Checker for Instance {
-    fn problem(&self) -> String {
-        full::request(&self.problem, self.rules.reasoning)
-    }
-
-    fn form(&self) -> &'static str {
-        "Give the whole program in one ```python block."
-    }
-
-    fn is_brief(&self) -> bool {
-        self.rules.reasoning == Reasoning::Brief
-    }
-
-    fn answer(&self, text: &str) -> Option<String> {
-        fences::program(text, self.wanted())
-    }
-
-    fn grade(&self, answer: &str) -> Result<f64> {
-        Ok(match judge::compiles(self, answer)? {
-            true => judge::golden(self, answer)?.fraction(),
-            false => 0.0,
-        })
-    }
-
-    /// Programs that differ may do the same; votes count equal texts.
-    fn same(&self, left: &str, right: &str) -> bool {
-        left == right
-    }
-
-    fn solution(&self) -> Option<String> {
-        self.problem.solution.as_ref().map(|solution| full::write_program(solution))
-    }
-}
-
 impl Instance {
     /// What to look for in an answer.
-    fn wanted(&self) -> fences::Wanted<'_> {
+    pub fn wanted(&self) -> fences::Wanted<'_> {
         match &self.problem.function {
             Some(name) => fences::Wanted::Function(name),
             None => fences::Wanted::Input,
         }
-    }
-}
-
-impl Problem for Instance {
-    const SHIPPED: &'static str = include_str!("../../data/code.jsonl");
-    fn checker(self: Arc<Self>) -> Option<Arc<dyn Checker>> {
-        (self.rules.encoding == Encoding::Full).then_some(self as Arc<dyn Checker>)
-    }
-
-    type Rules = TaskSettings;
-
-    fn rules(settings: &Settings) -> Result<TaskSettings> {
-        let encoding = Encoding::of_problems(settings)?;
-        let level = settings.whole("level", 1, 1, 4)?;
-        let lists = encoding == Encoding::Full && level > 1;
-        let least = settings.whole("least", if lists { level - 1 } else { 2 }, 1, 4)?;
-        Ok(TaskSettings {
-            rules: Rules {
-                encoding,
-                reasoning: Reasoning::from_settings(settings, encoding)?,
-                turns: settings.whole("turns", 4, 1, 99)?,
-                cpu: settings.number("cpu", 4.0, 0.1, 60.0)?,
-                wall: settings
-                    .value("wall", "a number")?
-                    .map(|wall| ranged("wall", wall, 0.1, 600.0))
-                    .transpose()?,
-                memory: settings.whole("memory", 256, 16, 4096)?,
-            },
-            tests: settings.whole("tests", if settings.text("data").is_some() { 200 } else { 8 }, 3, 200)?,
-            examples: settings.whole("examples", 2, 1, 3)?,
-            level,
-            least,
-            most: settings.whole("most", least.max(if lists { level } else { 3 }), least, 4)?,
-        })
-    }
-
-    fn draw(rules: &TaskSettings, split: Split, stream: Stream) -> Result<Task> {
-        generate::draw(rules, split, stream)
-    }
-
-    fn from_file(rules: &TaskSettings, raw: &Value, name: &str) -> Result<Value> {
-        let mut problem: CodeProblem = read(raw)?;
-        problem.check().map_err(fail)?;
-        problem.name = name.to_owned();
-        problem.tests.truncate(rules.tests.max(problem.examples));
-        Ok(rules.rules.spec(&problem))
-    }
-
-    fn parse(_name: &str, spec: &Value) -> Result<Self> {
-        Instance::parse(spec)
-    }
-
-    fn turns(&self, workflow: &Workflow) -> u32 {
-        if workflow.name() == "one-shot" { 1 } else { self.rules.turns }
-    }
-
-    fn extraction_cases() -> Vec<ExtractionCase> {
-        test_actions::extraction_cases()
     }
 }
 

@@ -13,7 +13,7 @@
 //! Files:
 //! - [`answer`]: parses answers, finds them in solutions, compares them;
 //! - [`story`]: generated word problems; [`spec`]: settings and the `spec` of a task;
-//! - [`state`]: an episode, and what answers earn; [`compact`], [`full`]: the two encodings of prompts and answers;
+//! - [`task`]: generated and imported tasks; [`state`]: an episode, and what answers earn; [`compact`], [`full`]: the two encodings of prompts and answers;
 //! - [`demonstrate`]: demonstrations for the warm-up; `test_actions`: for `envs check`.
 
 pub mod answer;
@@ -24,6 +24,7 @@ mod message;
 mod spec;
 mod state;
 mod story;
+mod task;
 mod test_actions;
 
 use std::sync::{Arc, LazyLock};

@@ -1,0 +1,135 @@
+//! What a program answers, and how it is read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use record::failure::{Failure, Result};
+use record::sample::Message;
+use record::tools;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Map, Value};
+
+/// What each agent sees; `None` for one that skips its turn.
+pub(super) type Observations = BTreeMap<String, Option<Observation>>;
+
+/// What an agent sees: messages, or `{"messages": …, "tools": …}`.
+#[derive(Clone)]
+pub(super) struct Observation {
+    pub(super) messages: Vec<Message>,
+    pub(super) tools: Option<Arc<Value>>,
+}
+
+impl<'de> Deserialize<'de> for Observation {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct WithTools {
+            messages: Vec<Message>,
+            tools: Option<Value>,
+        }
+        let value = Value::deserialize(deserializer)?;
+        if !value.is_object() {
+            let messages = serde_json::from_value(value).map_err(D::Error::custom)?;
+            return Ok(Observation { messages, tools: None });
+        }
+        let WithTools { messages, tools } = serde_json::from_value(value).map_err(D::Error::custom)?;
+        if let Some(tools) = &tools {
+            tools::check(tools).map_err(D::Error::custom)?;
+        }
+        Ok(Observation { messages, tools: tools.map(Arc::new) })
+    }
+}
+
+/// The response to a request with `task`.
+#[derive(Deserialize)]
+pub(super) struct ResetResponse {
+    pub(super) state: Value,
+    pub(super) observations: Observations,
+    pub(super) agents: Vec<String>,
+    pub(super) order: Value,
+    pub(super) turns: Option<u32>,
+    /// Who acts; the others need no observation.
+    pub(super) turn: Option<Actors>,
+    /// True if it supports `actions`.
+    #[serde(default)]
+    pub(super) together: bool,
+    /// True if a `state` is a handle of its process.
+    #[serde(default)]
+    pub(super) handles: bool,
+    #[serde(default = "unit")]
+    pub(super) reward_range: (f64, f64),
+}
+
+fn unit() -> (f64, f64) {
+    (0.0, 1.0)
+}
+
+/// The rewards of a response; `local` may be one number for all agents, or one by agent.
+#[derive(Deserialize)]
+pub(super) struct StepRewards {
+    pub(super) team: f64,
+    pub(super) local: Local,
+}
+
+/// Who acts next: an agent, or several.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `turn` as an agent, or as an array of agents")]
+pub(super) enum Actors {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected `local` as a number, or as numbers by agent")]
+pub(super) enum Local {
+    Of(f64),
+    By(BTreeMap<String, f64>),
+}
+
+/// The response to a request with `state`, `agent` and `action`.
+#[derive(Deserialize)]
+pub(super) struct StepResponse {
+    pub(super) rewards: StepRewards,
+    #[serde(default)]
+    pub(super) reward_components: BTreeMap<String, f64>,
+    pub(super) terminated: bool,
+    pub(super) success: bool,
+    #[serde(default)]
+    pub(super) observations: Observations,
+    pub(super) turn: Option<Actors>,
+    pub(super) info: Option<Value>,
+}
+
+/// The longest `info`, in bytes of JSON: it is in every line of the record.
+const INFO_BYTES: usize = 4096;
+
+/// The response to a request with `state`, `agent` and `probe`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ProbeResponse {
+    /// Test actions; empty after the end of the episode.
+    #[serde(default)]
+    pub probes: Vec<String>,
+    /// An action that no other outscores.
+    pub oracle: Option<String>,
+    /// True if the task is solved here, determined independently of the last action's result.
+    pub solved: bool,
+}
+
+/// An `info` that the record can keep.
+pub(super) fn checked_info(info: Value) -> Result<Map<String, Value>> {
+    let bytes = info.to_string().len();
+    match info {
+        Value::Object(info) if bytes <= INFO_BYTES => Ok(info),
+        Value::Object(_) => {
+            Err(Failure::data(format!("`info` has {bytes} bytes as JSON, and at most {INFO_BYTES} are kept"))
+                .hint("it is in every line of the record: shorten it, or write the rest into another file"))
+        }
+        other => Err(Failure::data(format!("`info` is {other}, and not an object"))
+            .hint("name the values: {\"note\": ...}")),
+    }
+}
+
+pub(super) fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
+    serde_json::from_value(Value::Object(response))
+        .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
+}
