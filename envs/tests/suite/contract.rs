@@ -8,6 +8,7 @@ use envs::{
     Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting, Settings, Split,
     State, Tasks, Workflow, find,
 };
+use games::grid::world::GridWorld;
 use games::plan_path::Instance;
 use games::plan_path::map::Position;
 use record::failure::Result;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use games::grid::world::GridWorld;
 use games::plan_path::Instance;
 use games::plan_path::generate::split_of;
 use games::plan_path::map::{Map, Move, Position};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use envs::check::{Effort, check, verdict};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use games::grid::world::GridWorld;
 use games::grid::{Move, Position};
 use games::sokoban::Instance;
 use games::sokoban::generate::split_of;

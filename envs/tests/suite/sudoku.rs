@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use envs::check::{Effort, check, verdict};
 use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use games::grid::world::GridWorld;
 use games::sudoku::Instance;
 use games::sudoku::board::{Shape, write};
 use games::sudoku::canonical::form;

@@ -3,7 +3,7 @@
 use record::failure::{Failure, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Move, Parsed, Position, compact, prose};
+use super::{Move, Parsed, Position, compact, prose, words};
 use environment::settings::{Encoding, Setting, Settings, choice};
 
 /// `proposal` of worlds in which somebody walks.
@@ -64,6 +64,8 @@ impl ActionSpace {
 pub enum ActionFormat {
     /// Prose with a list of moves at its end.
     Prose,
+    /// A word for each move.
+    Words,
     /// The cells of a route.
     Route,
     Moves,
@@ -86,6 +88,7 @@ impl ActionFormat {
     pub fn write(self, position: Position, moves: &[Move]) -> String {
         match self {
             ActionFormat::Prose => prose::write_answer(moves),
+            ActionFormat::Words => words::write(moves),
             ActionFormat::Route => compact::write_route(position, moves),
             ActionFormat::Moves => compact::write_moves(moves),
             ActionFormat::RouteMoves => compact::write_route_moves(position, moves),
@@ -96,6 +99,7 @@ impl ActionFormat {
     pub fn read(self, position: Position, text: &str, most: u32) -> Option<Parsed> {
         match self {
             ActionFormat::Prose => prose::read_moves(text, most),
+            ActionFormat::Words => words::read(text, most),
             ActionFormat::Route => compact::read_route(text, position, most),
             ActionFormat::Moves => compact::read_moves(text, most),
             ActionFormat::RouteMoves => compact::read_route_moves(text, position, most),
@@ -104,9 +108,10 @@ impl ActionFormat {
 
     /// What another agent is shown of a parsed action: its words without decoration, or the list.
     pub fn shown(self, text: &str, action: &Parsed) -> String {
-        if self == ActionFormat::Prose {
-            return prose::write_moves(&action.steps);
+        match self {
+            ActionFormat::Prose => prose::write_moves(&action.steps),
+            ActionFormat::Words => words::write(&action.steps),
+            _ => text.split_ascii_whitespace().flat_map(|word| [" ", word]).collect(),
         }
-        text.split_ascii_whitespace().flat_map(|word| [" ", word]).collect()
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! - here: moves, positions, and the rewards of the paper's table;
 //! - [`world`]: the skeleton (episodes, proposals, tasks, demonstrations); [`walker`]: worlds with a walker;
-//! - [`mod@format`]: the action format of each agent; [`compact`], [`prose`]: the codecs.
+//! - [`mod@format`]: the action format of each agent; [`compact`], [`prose`], [`words`]: the codecs.
 
 pub mod bounds;
 pub mod compact;
 pub mod format;
 pub mod prose;
 pub mod walker;
+pub mod words;
 pub mod world;
 
 use std::fmt::{self, Display};

@@ -41,6 +41,17 @@ pub fn demonstrate<S: Copy>(
     made
 }
 
+/// One of `starts` with their distances; each distance that occurs is equally likely.
+pub fn even<T: Copy>(draws: &mut Draws, starts: &[(T, u16)]) -> Option<T> {
+    let mut distances: Vec<u16> = starts.iter().map(|(_, distance)| *distance).collect();
+    distances.sort_unstable();
+    distances.dedup();
+    let chosen = *draws.choose(&distances)?;
+    let starts: Vec<T> =
+        starts.iter().filter(|(_, distance)| *distance == chosen).map(|(start, _)| *start).collect();
+    draws.choose(&starts).copied()
+}
+
 /// Every list of one to three moves, longer ones that go on after `shortest`, turn round and overshoot, the `routes` where
 /// cells are written, and malformed actions; `word` is one of the prompt's.
 pub fn test_actions(

@@ -31,6 +31,8 @@ use environment::{
 #[derive(Clone, Debug)]
 pub struct Episode {
     pub encoding: Encoding,
+    /// Prompts in prose are short, and moves are words.
+    pub brief: bool,
     /// The action space of the tool's proposals.
     pub space: ActionSpace,
     /// Most steps per action.
@@ -57,7 +59,7 @@ impl Episode {
         let space = space.unwrap_or(ActionSpace::default_of(encoding));
         checked(name, steps, 1, most)?;
         checked("turns", turns, 1, 99)?;
-        Ok(Episode { encoding, space, steps, turns, reward, spec: spec.clone() })
+        Ok(Episode { encoding, brief: false, space, steps, turns, reward, spec: spec.clone() })
     }
 
     pub fn is_compact(&self) -> bool {
@@ -270,8 +272,10 @@ struct GridState<W: GridWorld> {
 
 impl<W: GridWorld> GridState<W> {
     fn format(&self, agent: &str) -> ActionFormat {
-        let Episode { encoding, space, .. } = *self.world.episode();
-        ActionFormat::of(encoding, space, agent, self.workflow.name())
+        match *self.world.episode() {
+            Episode { brief: true, .. } => ActionFormat::Words,
+            Episode { encoding, space, .. } => ActionFormat::of(encoding, space, agent, self.workflow.name()),
+        }
     }
 
     fn write(&self, agent: &str, steps: &[W::Step]) -> String {

@@ -9,7 +9,8 @@ use record::philox::Draws;
 use serde_json::Value;
 
 use super::map::{Cell, LARGEST, Map, Position};
-use super::{DrawMode, RawSpec, Rules};
+use super::{DrawMode, RawSpec};
+use crate::grid::walker;
 use environment::Split;
 use environment::spec::write;
 use environment::streams;
@@ -19,11 +20,11 @@ const TEST_SHARE: u64 = 16;
 
 /// One draw: the `spec` and the hash for its name; `None` if its start would be out of bounds or in the other
 /// split.
-pub fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
-    let size = rules.spec.size as u16;
+pub fn draw(rules: &RawSpec, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
+    let size = rules.size as u16;
     let position = |cell: u16| Position { row: (cell / size) as u8, column: (cell % size) as u8 };
     let mut order: [u16; LARGEST * LARGEST] = std::array::from_fn(|index| index as u16);
-    let order = &mut order[..rules.spec.size * rules.spec.size];
+    let order = &mut order[..rules.size * rules.size];
     let wall_count = match rules.draw {
         DrawMode::Balanced => {
             let factor = 0.8 + 0.4 * f64::from(draws.uniform());
@@ -55,20 +56,13 @@ pub fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u6
     }
     let mut walls: Vec<Position> = order[..wall_count].iter().map(|cell| position(*cell)).collect();
     walls.sort_unstable();
-    let map = Map::new(rules.spec.size, &walls, position(order[wall_count]));
+    let map = Map::new(rules.size, &walls, position(order[wall_count]));
     let near = |cell: Cell| (rules.nearest..=rules.farthest).contains(&u32::from(map.distance(cell)));
     let start = match rules.draw {
         DrawMode::Uniform => Some(map.cell(position(order[wall_count + 1]))).filter(|cell| near(*cell)),
         DrawMode::Balanced => {
-            let cells: Vec<Cell> = map.reachable().filter(|cell| near(*cell)).collect();
-            let mut distances: Vec<u16> = cells.iter().map(|cell| map.distance(*cell)).collect();
-            distances.sort_unstable();
-            distances.dedup();
-            draws.choose(&distances).copied().and_then(|distance| {
-                let cells: Vec<Cell> =
-                    cells.into_iter().filter(|cell| map.distance(*cell) == distance).collect();
-                draws.choose(&cells).copied()
-            })
+            let cells = map.reachable().filter(|cell| near(*cell));
+            walker::even(draws, &cells.map(|cell| (cell, map.distance(cell))).collect::<Vec<_>>())
         }
     };
     let start = map.position(start?);
@@ -76,7 +70,7 @@ pub fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u6
     (split_of(&map) == split && (split == Split::Test || backwards() == split)).then(|| {
         let identity = identity(&map, start);
         let goal = map.position(map.goal());
-        (write(&RawSpec { walls, goal, start, ..rules.spec.clone() }), identity)
+        (write(&RawSpec { walls, goal, start, ..rules.clone() }), identity)
     })
 }
 

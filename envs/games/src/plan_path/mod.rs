@@ -12,7 +12,6 @@ mod prompts;
 mod rules;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use record::failure::{Failure, Result};
 use record::philox::Draws;
@@ -66,34 +65,21 @@ pub static PLAN_PATH: BuiltIn = BuiltIn {
 };
 
 /// How walls, goal and start are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrawMode {
+    #[default]
     /// About `density` × cells walls; every distance within the bounds is equally likely.
     Balanced,
     /// Each cell is a wall with probability `density`; start and goal are anywhere within the bounds.
     Uniform,
 }
 
-/// How tasks are drawn.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// Everything in a `spec` except the board.
-    spec: RawSpec,
-    /// Share of cells that are walls.
-    density: f64,
-    draw: DrawMode,
-    /// Least distance from start to goal.
-    nearest: u32,
-    /// Greatest distance from start to goal.
-    farthest: u32,
-}
-
 /// A complete task. The settings with which it was drawn (`density` and below) no longer matter, and may be
 /// missing in a task written by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawSpec {
+pub struct RawSpec {
     size: usize,
     encoding: Encoding,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,10 +94,17 @@ struct RawSpec {
     walls: Vec<Position>,
     goal: Position,
     start: Position,
-    density: Option<f64>,
-    draw: Option<DrawMode>,
-    nearest: Option<u32>,
-    farthest: Option<u32>,
+    /// Share of cells that are walls.
+    #[serde(default)]
+    density: f64,
+    #[serde(default)]
+    draw: DrawMode,
+    /// Least distance from start to goal.
+    #[serde(default)]
+    nearest: u32,
+    /// Greatest distance from start to goal.
+    #[serde(default)]
+    farthest: u32,
 }
 
 /// A task, constant during its episodes.
@@ -120,12 +113,10 @@ pub struct Instance {
     /// The board.
     pub map: Map,
     /// Where the walker starts.
-    pub start: Cell,
+    pub start: Position,
     /// Distance from start to goal.
     pub first: u16,
     episode: Episode,
-    /// Prompts are short, and moves are words.
-    brief: bool,
     /// The beginning of every prompt.
     preamble: String,
 }
@@ -150,75 +141,30 @@ impl Level {
     }
 }
 
-/// The walker's position.
-#[derive(Clone, Copy, Debug)]
+/// The walker's situation.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Situation {
-    cell: Cell,
+    position: Position,
     /// Smallest distance to the goal of all visited cells.
     best: u16,
 }
 
-/// [`Situation`] in state JSON.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RawSituation {
-    position: Position,
-    best: u16,
-}
-
 impl Instance {
-    /// Parses `spec`.
-    ///
-    /// # Errors
-    /// It is not a Plan-Path task: data.
-    pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, proposal, moves, turns, reward, brief, mut walls, goal, start, .. } =
-            read(spec)?;
-        checked("size", size, 2, LARGEST)?;
-        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
-        let outside = |position: &&Position| position.row.max(position.column) as usize >= size;
-        if let Some(position) = walls.iter().chain([&goal, &start]).find(outside) {
-            return Err(fail(format!("'{position}' is no cell of a {size}x{size} board"))
-                .hint("cells are a column letter and a row number, a0 at the top left"));
-        }
-        walls.sort_unstable();
-        walls.dedup();
-        for (name, position) in [("goal", goal), ("start", start)] {
-            if walls.binary_search(&position).is_ok() {
-                return Err(fail(format!("{name}: {position} is a wall")));
-            }
-        }
-        let map = Map::new(size, &walls, goal);
-        let cell = map.cell(start);
-        let first = map.distance(cell);
-        if first == 0 {
-            return Err(fail("start and goal are the same cell"));
-        }
-        if first == UNREACHABLE {
-            return Err(fail(format!("no way leads from {start} to {goal}")));
-        }
-        let brief = brief && encoding == Encoding::Full;
-        let preamble = match brief {
-            true => prompts::brief_preamble(moves),
-            false => prompts::preamble(&map, encoding, moves, turns),
-        };
-        Ok(Instance { map, start: cell, first, episode, brief, preamble })
-    }
-
-    fn position(&self, situation: &Situation) -> Position {
-        self.map.position(situation.cell)
+    fn distance(&self, position: Position) -> u16 {
+        self.map.distance(self.map.cell(position))
     }
 }
 
 impl GridWorld for Instance {
     const ATTEMPTS: u32 = 20_000;
 
-    type Rules = Rules;
+    type Rules = RawSpec;
     type Situation = Situation;
-    type RawSituation = RawSituation;
+    type RawSituation = Situation;
     type Step = Move;
 
-    fn rules(settings: &Settings) -> Result<Rules> {
+    fn rules(settings: &Settings) -> Result<RawSpec> {
         let encoding = Encoding::from_settings(settings)?;
         let level = match (settings.text("level"), settings.text("size"), encoding) {
             (Some(level), ..) if encoding == Encoding::Compact => {
@@ -248,7 +194,7 @@ impl GridWorld for Instance {
         let defaults = if draw == DrawMode::Balanced { distances } else { [1, u32::MAX] };
         let (nearest, farthest) =
             bounds(settings, ["nearest", "farthest"], defaults, u32::MAX, (moves, "moves"), turns)?;
-        let spec = RawSpec {
+        Ok(RawSpec {
             size,
             encoding,
             proposal: proposal.to_spec(encoding),
@@ -256,28 +202,58 @@ impl GridWorld for Instance {
             turns,
             reward: RewardMode::from_settings(settings)?,
             brief: level.is_some(),
-            density: Some(density),
-            draw: Some(draw),
-            nearest: Some(nearest),
-            farthest: Some(farthest),
+            density,
+            draw,
+            nearest,
+            farthest,
             ..RawSpec::default()
-        };
-        Ok(Rules { spec, density, draw, nearest, farthest })
+        })
     }
 
-    fn draw(rules: &Rules, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
+    fn draw(rules: &RawSpec, split: Split, draws: &mut Draws) -> Option<(Value, u64)> {
         generate::draw(rules, split, draws)
     }
 
-    fn describe(Rules { spec, density, nearest, farthest, .. }: &Rules) -> (String, &'static str) {
+    fn describe(RawSpec { size, density, nearest, farthest, .. }: &RawSpec) -> (String, &'static str) {
         (
-            format!("size={} density={density} nearest={nearest} farthest={farthest}", spec.size),
+            format!("size={size} density={density} nearest={nearest} farthest={farthest}"),
             "a larger size, a lower density or a smaller nearest leaves more room",
         )
     }
 
+    /// # Errors
+    /// It is not a Plan-Path task: data.
     fn parse(spec: &Value) -> Result<Instance> {
-        Instance::parse(spec)
+        let RawSpec { size, encoding, proposal, moves, turns, reward, brief, mut walls, goal, start, .. } =
+            read(spec)?;
+        checked("size", size, 2, LARGEST)?;
+        let mut episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
+        episode.brief = brief && encoding == Encoding::Full;
+        let outside = |position: &&Position| position.row.max(position.column) as usize >= size;
+        if let Some(position) = walls.iter().chain([&goal, &start]).find(outside) {
+            return Err(fail(format!("'{position}' is no cell of a {size}x{size} board"))
+                .hint("cells are a column letter and a row number, a0 at the top left"));
+        }
+        walls.sort_unstable();
+        walls.dedup();
+        for (name, position) in [("goal", goal), ("start", start)] {
+            if walls.binary_search(&position).is_ok() {
+                return Err(fail(format!("{name}: {position} is a wall")));
+            }
+        }
+        let map = Map::new(size, &walls, goal);
+        let first = map.distance(map.cell(start));
+        if first == 0 {
+            return Err(fail("start and goal are the same cell"));
+        }
+        if first == UNREACHABLE {
+            return Err(fail(format!("no way leads from {start} to {goal}")));
+        }
+        let preamble = match episode.brief {
+            true => prompts::brief_preamble(moves),
+            false => prompts::preamble(&map, encoding, moves, turns),
+        };
+        Ok(Instance { map, start, first, episode, preamble })
     }
 
     fn episode(&self) -> &Episode {
@@ -285,69 +261,56 @@ impl GridWorld for Instance {
     }
 
     fn start(&self) -> Situation {
-        Situation { cell: self.start, best: self.first }
+        Situation { position: self.start, best: self.first }
     }
 
-    fn save(&self, situation: &Situation) -> RawSituation {
-        RawSituation { position: self.position(situation), best: situation.best }
+    fn save(&self, situation: &Situation) -> Situation {
+        *situation
     }
 
-    fn load(&self, RawSituation { position, best }: RawSituation) -> Result<Situation> {
-        let cell = Some(position).filter(|position| self.map.holds(*position));
-        let cell = cell
-            .map(|position| self.map.cell(position))
-            .filter(|cell| self.map.distance(*cell) != UNREACHABLE)
-            .ok_or_else(|| Failure::data(format!("position: the walker cannot be at '{position}'")))?;
-        let most = self.map.distance(cell).min(self.first);
-        if best > most {
-            return Err(Failure::data(format!("best: {best} is more than {most}, which was reached")));
+    fn load(&self, situation: Situation) -> Result<Situation> {
+        let Situation { position, best } = situation;
+        let distance = if self.map.holds(position) { self.distance(position) } else { UNREACHABLE };
+        let most = distance.min(self.first);
+        match distance {
+            UNREACHABLE => Err(Failure::data(format!("position: the walker cannot be at '{position}'"))),
+            _ if best > most => {
+                Err(Failure::data(format!("best: {best} is more than {most}, which was reached")))
+            }
+            _ => Ok(situation),
         }
-        Ok(Situation { cell, best })
     }
 
     fn ending(&self, situation: &Situation) -> Option<&'static str> {
-        (situation.cell == self.map.goal()).then_some("the walker is at the goal")
+        (self.distance(situation.position) == 0).then_some("the walker is at the goal")
     }
 
     fn prompt(&self, situation: &Situation, proposal: Option<&str>, agent: &str) -> String {
-        prompts::prompt(self, self.position(situation), proposal, agent)
+        prompts::prompt(self, situation.position, proposal, agent)
     }
 
     fn write(&self, situation: &Situation, format: ActionFormat, moves: &[Move]) -> String {
-        match self.brief {
-            true => words::write(moves),
-            false => format.write(self.position(situation), moves),
-        }
+        format.write(situation.position, moves)
     }
 
     fn read(&self, situation: &Situation, format: ActionFormat, text: &str) -> Option<Parsed> {
-        match self.brief {
-            true => words::read(text, self.episode.steps),
-            false => format.read(self.position(situation), text, self.episode.steps),
-        }
+        format.read(situation.position, text, self.episode.steps)
     }
 
     fn shown(&self, format: ActionFormat, text: &str, action: &Parsed) -> String {
-        match self.brief {
-            true => words::write(&action.steps),
-            false => format.shown(text, action),
-        }
+        format.shown(text, action)
     }
 
     fn play(&self, situation: &Situation, _agent: &str, action: &Parsed) -> (Situation, Outcome) {
-        let map = &self.map;
-        let progress = Progress {
-            first: self.first,
-            best: situation.best,
-            now: map.distance(situation.cell),
-            moves: self.episode.steps,
-        };
-        let walk = rules::walk(map, situation.cell, &action.steps);
+        let (map, cell) = (&self.map, self.map.cell(situation.position));
+        let (now, moves) = (map.distance(cell), self.episode.steps);
+        let progress = Progress { first: self.first, best: situation.best, now, moves };
+        let walk = rules::walk(map, cell, &action.steps);
         let end = map.distance(walk.end);
         // Everything after the goal is ignored, including unreachable cells.
         let legal = (action.connected || end == 0) && !walk.blocked;
         let outcome = rules::outcome(true, legal, progress.agreement(walk.agreeing), progress.team(end));
-        let after = Situation { cell: walk.end, best: situation.best.min(walk.least) };
+        let after = Situation { position: map.position(walk.end), best: situation.best.min(walk.least) };
         (after, Outcome { terminated: end == 0, success: end == 0, ..outcome })
     }
 
@@ -356,7 +319,7 @@ impl GridWorld for Instance {
     }
 
     fn best(&self, situation: &Situation) -> Vec<Move> {
-        let mut cell = situation.cell;
+        let mut cell = self.map.cell(situation.position);
         let mut moves = Vec::new();
         while let Some(step) = self.map.nearer(cell).filter(|_| moves.len() < self.episode.steps as usize) {
             moves.push(step);
@@ -366,11 +329,11 @@ impl GridWorld for Instance {
     }
 
     fn is_solved(&self, situation: &Situation) -> bool {
-        self.map.distance(situation.cell) == 0
+        self.distance(situation.position) == 0
     }
 
     fn test_actions(&self, situation: &Situation, write: &dyn Fn(&[Move]) -> String) -> Vec<String> {
-        let (goal, here) = (self.map.position(self.map.goal()), self.position(situation));
+        let (goal, here) = (self.map.position(self.map.goal()), situation.position);
         let routes = [vec![goal], vec![here], vec![walker::OUTSIDE], vec![here, goal]];
         walker::test_actions(&self.episode, &self.best(situation), &routes, "goal", write)
     }
@@ -382,15 +345,18 @@ impl GridWorld for Instance {
     }
 
     fn picture(&self, situation: &Situation) -> String {
-        prompts::picture(&self.map, self.position(situation))
+        prompts::picture(&self.map, situation.position)
     }
 
     /// All cells that can reach the goal are equally likely.
-    fn situations<'a>(&'a self, _rules: &Rules) -> Box<Situations<'a, Instance>> {
+    fn situations<'a>(&'a self, _rules: &RawSpec) -> Box<Situations<'a, Instance>> {
         let cells: Vec<Cell> = self.map.reachable().filter(|cell| *cell != self.map.goal()).collect();
         Box::new(move |draws| {
             let cell = draws.choose(&cells).copied()?;
-            Some(Situation { cell, best: self.map.distance(cell).min(self.first) })
+            Some(Situation {
+                position: self.map.position(cell),
+                best: self.map.distance(cell).min(self.first),
+            })
         })
     }
 
@@ -398,7 +364,7 @@ impl GridWorld for Instance {
     fn demonstrate(&self, kind: &str, situation: &Situation, draws: &mut Draws) -> Vec<Move> {
         let map = &self.map;
         let goal = map.position(map.goal());
-        walker::demonstrate(kind, self.episode.steps, self.position(situation), draws, |position| {
+        walker::demonstrate(kind, self.episode.steps, situation.position, draws, |position| {
             let far = |place: Position| match kind {
                 "random" => 0,
                 "manhattan" => u16::from(place.apart(goal)),

@@ -15,7 +15,7 @@
 //!
 //! Full: prose and a drawn grid, for pretrained language models. Agents think aloud and end with a list of moves after
 //! `####`, as in Stronger-MAS (arXiv 2510.11062). Left out: in the paper the tool writes a program that prints the moves.
-//! Short prompts of levels ask for a word for each move ([`super::words`]).
+//! Short prompts of levels ask for a word for each move ([`crate::grid::words`]).
 
 use std::fmt::Write as _;
 
@@ -40,10 +40,7 @@ pub fn preamble(map: &Map, encoding: Encoding, moves: u32, turns: u32) -> String
         "A walker on a {size}x{size} grid has to reach the goal. '.' is a free cell, '#' a wall, 'G' the goal. \
          Rows are counted from the top, columns from the left, both from 0.\n\n"
     );
-    for row in 0..size as u8 {
-        text.extend((0..size as u8).map(|column| glyph(map, Position { row, column })));
-        text.push('\n');
-    }
+    text.push_str(&rows(map, None));
     // Writing to a String cannot fail.
     let _ = write!(
         text,
@@ -67,15 +64,7 @@ pub fn brief_preamble(moves: u32) -> String {
 /// The board with the walker, what the tool proposes, and where the goal lies, which a small model answers to.
 fn brief(instance: &Instance, position: Position, proposal: Option<&str>) -> String {
     let (map, goal) = (&instance.map, instance.map.position(instance.map.goal()));
-    let mut text = instance.preamble.clone();
-    for row in 0..map.size() as u8 {
-        text.extend(
-            (0..map.size() as u8)
-                .map(|column| Position { row, column })
-                .map(|cell| if cell == position { '@' } else { glyph(map, cell) }),
-        );
-        text.push('\n');
-    }
+    let mut text = instance.preamble.clone() + &rows(map, Some(position));
     let ways = [
         (position.row.saturating_sub(goal.row), "up"),
         (goal.row.saturating_sub(position.row), "down"),
@@ -93,7 +82,17 @@ fn brief(instance: &Instance, position: Position, proposal: Option<&str>) -> Str
     text
 }
 
-fn glyph(map: &Map, position: Position) -> char {
+/// The board, a line for each row, with the walker if it is given.
+fn rows(map: &Map, walker: Option<Position>) -> String {
+    let size = map.size() as u8;
+    let row = |row| (0..size).map(move |column| glyph(map, Position { row, column }, walker)).chain(['\n']);
+    (0..size).flat_map(row).collect()
+}
+
+fn glyph(map: &Map, position: Position, walker: Option<Position>) -> char {
+    if walker == Some(position) {
+        return '@';
+    }
     match map.distance(map.cell(position)) {
         0 => 'G',
         UNREACHABLE if map.walls().binary_search(&position).is_ok() => '#',
@@ -109,7 +108,7 @@ pub fn prompt(instance: &Instance, position: Position, proposal: Option<&str>, a
         compact::push_positions(&mut text, [position]);
         return compact::end_prompt(text, episode.space.word(), proposal, agent);
     }
-    if instance.brief {
+    if episode.brief {
         return brief(instance, position, proposal.filter(|_| agent != "tool"));
     }
     let advice = "Work out a shortest path to the goal cell by cell.";
@@ -125,11 +124,7 @@ pub fn picture(map: &Map, walker: Position) -> String {
     text.extend((0..size).flat_map(|column| [' ', char::from(b'a' + column)]));
     for row in 0..size {
         let _ = write!(text, "\n{row:3}");
-        for column in 0..size {
-            let position = Position { row, column };
-            text.push(' ');
-            text.push(if position == walker { '@' } else { glyph(map, position) });
-        }
+        text.extend((0..size).flat_map(|column| [' ', glyph(map, Position { row, column }, Some(walker))]));
     }
     text.push('\n');
     text

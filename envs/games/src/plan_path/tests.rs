@@ -7,7 +7,7 @@ use record::philox::{Draws, Part, Stream};
 use serde_json::{Value, json};
 
 use super::generate::{draw, split_of};
-use super::{GridWorld, Instance, Map, Move, PLAN_PATH, Position, Rules};
+use super::{GridWorld, Instance, Map, Move, PLAN_PATH, Position, RawSpec};
 use environment::settings::Settings;
 use environment::{Environment, Selection, Split, State};
 
@@ -20,7 +20,7 @@ fn settings(texts: &[&str]) -> Settings {
     Settings::parse(&texts, "plan-path", PLAN_PATH.settings).unwrap()
 }
 
-fn rules(texts: &[&str]) -> Rules {
+fn rules(texts: &[&str]) -> RawSpec {
     Instance::rules(&settings(texts)).unwrap()
 }
 
@@ -136,7 +136,7 @@ fn demonstrators_do_what_their_names_say() {
 }
 
 /// The specs of up to `count` draws of each split.
-fn drawn(rules: &Rules, name: &str, count: u32) -> Vec<Value> {
+fn drawn(rules: &RawSpec, name: &str, count: u32) -> Vec<Value> {
     let of = |split: Split| {
         let mut draws = draws(&format!("{name} {}", split.name()));
         (0..count).filter_map(|_| draw(rules, split, &mut draws)).map(|(spec, _)| spec).collect::<Vec<_>>()
@@ -187,7 +187,7 @@ fn a_cell_is_a_wall_with_the_probability_asked_for() {
         let stream = || Draws::new(Stream::named(1, &[Part::Number(name)]));
         let mut ahead = stream();
         let numbers: Vec<f64> = (0..9).map(|_| f64::from(ahead.uniform())).collect();
-        let rules = Rules { density: numbers[4], ..uniform.clone() };
+        let rules = RawSpec { density: numbers[4], ..uniform.clone() };
         let walls: Vec<Value> = (0..9)
             .filter(|cell| numbers[*cell] < numbers[4])
             .map(|cell| Position { row: cell as u8 / 3, column: cell as u8 % 3 }.to_string().into())

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::level::{Level, Situation};
 use super::{RawSpec, Rules};
-use crate::grid::Position;
+use crate::grid::{Position, walker};
 use environment::Split;
 use environment::spec::write;
 use environment::streams;
@@ -64,13 +64,7 @@ pub(super) fn start(rules: &Rules, level: &Level, draws: &mut Draws) -> Option<S
             (rules.nearest..=rules.farthest).contains(&u32::from(*distance)) && level.on_goals(situation) == 0
         })
         .collect();
-    let mut distances: Vec<u16> = starts.iter().map(|(_, distance)| *distance).collect();
-    distances.sort_unstable();
-    distances.dedup();
-    let chosen = *draws.choose(&distances)?;
-    let starts: Vec<Situation> =
-        starts.into_iter().filter(|(_, distance)| *distance == chosen).map(|(start, _)| start).collect();
-    draws.choose(&starts).copied()
+    walker::even(draws, &starts)
 }
 
 /// The split of a level with its goals, whatever boxes and player.

@@ -142,39 +142,6 @@ fn situation(level: &Level, player: Position, boxes: &[Position]) -> Result<Situ
 }
 
 impl Instance {
-    /// Parses `spec`.
-    ///
-    /// # Errors
-    /// It is not a Sokoban task, or the level cannot be solved: data.
-    pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goals, boxes, player } =
-            read(spec)?;
-        checked("size", size, 3, LARGEST)?;
-        checked("goals", goals.len(), 1, MOST_BOXES)?;
-        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
-        let inside = |index: u8| (1..size - 1).contains(&usize::from(index));
-        let outside = |position: &&Position| !(inside(position.row) && inside(position.column));
-        if let Some(position) = walls.iter().chain(&goals).find(outside) {
-            return Err(fail(format!("'{position}' is no cell inside the rim")));
-        }
-        walls.sort_unstable();
-        walls.dedup();
-        let level = Level::new(size, &walls, &goals).ok_or_else(|| {
-            fail(format!(
-                "goals: one is a wall or named twice, or there are more than {LARGEST_TABLE} situations"
-            ))
-        })?;
-        let start = situation(&level, player, &boxes).map_err(|failure| failure.at("spec"))?;
-        let first = level.distance(&start);
-        match first {
-            0 => return Err(fail("boxes: the level is already solved")),
-            DEAD => return Err(fail("boxes: the level cannot be solved")),
-            _ => {}
-        }
-        let preamble = prompts::preamble(&level, encoding, moves, turns);
-        Ok(Instance { level, start, first, episode, preamble })
-    }
-
     fn player(&self, Paid { situation, .. }: &Paid) -> Position {
         self.level.position(situation.player)
     }
@@ -227,8 +194,35 @@ impl GridWorld for Instance {
         )
     }
 
+    /// # Errors
+    /// It is not a Sokoban task, or the level cannot be solved: data.
     fn parse(spec: &Value) -> Result<Instance> {
-        Instance::parse(spec)
+        let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goals, boxes, player } =
+            read(spec)?;
+        checked("size", size, 3, LARGEST)?;
+        checked("goals", goals.len(), 1, MOST_BOXES)?;
+        let episode = Episode::new(spec, encoding, proposal, ("moves", moves, 99), turns, reward)?;
+        let inside = |index: u8| (1..size - 1).contains(&usize::from(index));
+        let outside = |position: &&Position| !(inside(position.row) && inside(position.column));
+        if let Some(position) = walls.iter().chain(&goals).find(outside) {
+            return Err(fail(format!("'{position}' is no cell inside the rim")));
+        }
+        walls.sort_unstable();
+        walls.dedup();
+        let level = Level::new(size, &walls, &goals).ok_or_else(|| {
+            fail(format!(
+                "goals: one is a wall or named twice, or there are more than {LARGEST_TABLE} situations"
+            ))
+        })?;
+        let start = situation(&level, player, &boxes).map_err(|failure| failure.at("spec"))?;
+        let first = level.distance(&start);
+        match first {
+            0 => return Err(fail("boxes: the level is already solved")),
+            DEAD => return Err(fail("boxes: the level cannot be solved")),
+            _ => {}
+        }
+        let preamble = prompts::preamble(&level, encoding, moves, turns);
+        Ok(Instance { level, start, first, episode, preamble })
     }
 
     fn episode(&self) -> &Episode {

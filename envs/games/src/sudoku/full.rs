@@ -184,6 +184,7 @@ fn bare(shape: Shape, board: &[u8], text: &str) -> Option<Vec<Placement>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grid::world::GridWorld;
 
     fn read_here(text: &str) -> Option<String> {
         let shape = Shape::new(4).unwrap();

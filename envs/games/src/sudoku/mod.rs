@@ -101,29 +101,6 @@ pub struct RawBoard {
 }
 
 impl Instance {
-    /// Parses `spec`.
-    ///
-    /// # Errors
-    /// It is not a Sudoku task, or its puzzle does not have exactly one solution: data.
-    pub fn parse(spec: &Value) -> Result<Instance> {
-        let RawSpec { size, encoding, fills, turns, reward, clues } = read(spec)?;
-        let shape = Shape::new(size).ok_or_else(|| fail(format!("size: {size} is not one of {SIZES:?}")))?;
-        let episode =
-            Episode::new(spec, encoding, None, ("fills", fills, shape.cells() as u32), turns, reward)?;
-        let clues = shape.parse(&clues).ok_or_else(|| {
-            fail(format!("clues: '{clues}' is no board of {} cells", shape.cells()))
-                .hint("digits in reading order, '.' for an empty cell")
-        })?;
-        let mut solutions = solve::solutions(shape, &clues, 2);
-        let solution = match (solutions.pop(), solutions.pop()) {
-            (Some(solution), None) if solution != clues => solution,
-            (Some(_), None) => return Err(fail("clues: the board is already complete")),
-            (None, _) => return Err(fail("clues: the puzzle has no solution")),
-            (Some(_), Some(_)) => return Err(fail("clues: the puzzle has more than one solution")),
-        };
-        Ok(Instance { shape, clues, solution, episode })
-    }
-
     /// The cells whose digit differs from the solution's, most constrained first, ignoring
     /// constraints by wrong digits.
     fn missing(&self, board: &Board) -> Vec<usize> {
@@ -172,8 +149,25 @@ impl GridWorld for Instance {
         )
     }
 
+    /// # Errors
+    /// It is not a Sudoku task, or its puzzle does not have exactly one solution: data.
     fn parse(spec: &Value) -> Result<Instance> {
-        Instance::parse(spec)
+        let RawSpec { size, encoding, fills, turns, reward, clues } = read(spec)?;
+        let shape = Shape::new(size).ok_or_else(|| fail(format!("size: {size} is not one of {SIZES:?}")))?;
+        let episode =
+            Episode::new(spec, encoding, None, ("fills", fills, shape.cells() as u32), turns, reward)?;
+        let clues = shape.parse(&clues).ok_or_else(|| {
+            fail(format!("clues: '{clues}' is no board of {} cells", shape.cells()))
+                .hint("digits in reading order, '.' for an empty cell")
+        })?;
+        let mut solutions = solve::solutions(shape, &clues, 2);
+        let solution = match (solutions.pop(), solutions.pop()) {
+            (Some(solution), None) if solution != clues => solution,
+            (Some(_), None) => return Err(fail("clues: the board is already complete")),
+            (None, _) => return Err(fail("clues: the puzzle has no solution")),
+            (Some(_), Some(_)) => return Err(fail("clues: the puzzle has more than one solution")),
+        };
+        Ok(Instance { shape, clues, solution, episode })
     }
 
     fn episode(&self) -> &Episode {

@@ -43,6 +43,7 @@ pub fn outcome(agent: &str, format: bool, legal: bool, progress: f64, team: f64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::grid::world::GridWorld;
     use crate::sudoku::board;
     use serde_json::json;
 

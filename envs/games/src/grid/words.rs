@@ -3,7 +3,7 @@
 //! They are read as a small model gives them, inside a sentence or not, but a number is not a move: who says `2 up` has not
 //! written two moves. Lists as of long prompts are read, too.
 
-use crate::grid::{Move, Parsed, prose};
+use super::{Move, Parsed, prose};
 
 const WORDS: [(&str, Move); 4] =
     [("up", Move::Up), ("down", Move::Down), ("left", Move::Left), ("right", Move::Right)];
