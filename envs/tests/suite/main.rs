@@ -9,13 +9,16 @@
 mod class_eval;
 mod code;
 mod code_judge;
+mod code_tasks;
 mod command_line;
 mod completion_limits;
 mod contract;
 mod coop_code;
 mod external;
+mod external_turns;
 mod import_code;
 mod math;
+mod math_answers;
 mod no_sandbox;
 mod philosophers;
 mod plan_path;
