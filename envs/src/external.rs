@@ -1,7 +1,7 @@
 //! An environment in any other program, over the step protocol: `rollout --env-command`, `envs check --env-command`.
 //!
-//! The state of an episode is JSON held here and sent with every request, so the program keeps none, and a tree of
-//! candidates costs it nothing either; or it stays in a process of the program ([`state_value`]). [`response`] reads
+//! An episode's state is JSON, held here and sent with every request. So the program keeps no state, and a tree of
+//! candidates costs it nothing. Or the state stays in a process of the program ([`state_value`]). [`response`] reads
 //! answers. [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
@@ -228,7 +228,7 @@ impl ExternalState {
         request
     }
 
-    /// Sends `request`, which is about the actions of `agents`, and about this state.
+    /// Sends `request` about actions of `agents` in this state.
     fn step(&mut self, request: Value, agents: &[&str]) -> Result<Outcome> {
         let response: StepResponse = read(self.state.apply(&self.processes, request)?)?;
         let (team, (least, most)) = (response.rewards.team, self.reward_range);

@@ -1,9 +1,10 @@
-//! Shared code of environments whose task is a problem: drawn without end or read from a file, and answered
-//! in turns by agents who see the last messages.
+//! Environments whose task is a problem, generated or read from a file, and answered in turns by agents who see the last
+//! messages.
 //!
-//! `math` and `code` implement [`Problem`]; [`problem`] has workflows, tasks, episodes, state JSON and demonstrations.
-//! [`mod@file`] reads problems from files, [`fences`] finds programs in answers, [`functions`] functions, [`run`] runs them; [`joint`] is for
-//! environments that score what all agents said in a turn as one, [`gates`] what such a score asks for.
+//! `math` and `code` implement [`Problem`] and [`Play`]; [`problem`] has tasks, episodes, state JSON and demonstrations.
+//! [`mod@file`] reads problems from files; [`fences`] finds programs in answers, [`functions`] functions; [`run`] runs them.
+//! [`joint`] is for environments that score the texts of all agents in a turn as one; [`gates`] are the conditions of such
+//! a score.
 //!
 //! Left out: games on boards.
 

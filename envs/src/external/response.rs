@@ -10,10 +10,10 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// What each agent sees; `None` for one that skips its turn.
+/// Each agent's observation; `None` for one that skips its turn.
 pub(super) type Observations = BTreeMap<String, Option<Observation>>;
 
-/// What an agent sees: messages, or `{"messages": …, "tools": …}`.
+/// Messages, or `{"messages": …, "tools": …}`.
 #[derive(Clone)]
 pub(super) struct Observation {
     pub(super) messages: Vec<Message>,
@@ -50,7 +50,7 @@ pub(super) struct ResetResponse {
     pub(super) turns: Option<u32>,
     /// Who acts; the others need no observation.
     pub(super) turn: Option<Actors>,
-    /// True if it supports `actions`.
+    /// True if the program supports `actions`.
     #[serde(default)]
     pub(super) together: bool,
     /// True if a `state` is a handle of its process.

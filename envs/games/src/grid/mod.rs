@@ -142,7 +142,7 @@ pub struct Parsed<S = Move> {
 }
 
 impl<S> Parsed<S> {
-    /// Steps that are no route; `None` for no steps.
+    /// Steps that are not a route; `None` if there are none.
     pub fn steps(steps: Vec<S>) -> Option<Parsed<S>> {
         (!steps.is_empty()).then_some(Parsed { steps, connected: true })
     }

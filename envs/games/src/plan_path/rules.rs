@@ -19,7 +19,7 @@ use super::map::{Cell, Map, Move, UNREACHABLE};
 use crate::grid::local_reward;
 use environment::Outcome;
 
-/// What moves did.
+/// The effect of moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Where they ended.

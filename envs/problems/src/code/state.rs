@@ -32,7 +32,7 @@ use environment::workflow::Workflow;
 /// Tests whose inputs the program must accept without failing, for the component `smoke`.
 const SMOKE: usize = 2;
 
-/// What a turn changes.
+/// The part of the state that turns change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Situation {
     /// Turns that have ended.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What an agent does.
+/// An agent's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Thinks; so does a solver.
@@ -27,7 +27,7 @@ impl Role {
     }
 }
 
-/// What an agent said last.
+/// An agent's last message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentMessage {

@@ -16,7 +16,7 @@ use environment::settings::{REWARD, RewardMode, Setting, Settings, TURNS, choice
 use environment::spec::{checked, fail, read, write};
 use environment::workflow::Workflow;
 
-/// What `--set` understands.
+/// The settings of `--set`.
 pub const SETTINGS: &[Setting] = &[
     Setting::new(
         "encoding",

@@ -30,7 +30,7 @@ use environment::workflow::Workflow;
 /// Characters of a program's output that are shown to others and searched for answers.
 const LONGEST_OUTPUT: usize = 1000;
 
-/// What everyone said last, in the order of the workflow.
+/// The last messages of all agents, in the order of the workflow.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answers {
