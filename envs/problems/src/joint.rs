@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Episode, Play, Problem, fences};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
+use environment::settings::Setting;
 use environment::workflow::Workflow;
 
 /// A problem that is answered by the texts of all agents together.
@@ -39,6 +40,10 @@ pub trait JointTask: Problem {
         String::new()
     }
 }
+
+/// `turns` of environments whose agents see results.
+pub const TURNS: Setting =
+    Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2");
 
 /// The workflows of two agents, and of one who does the work of both.
 pub fn workflows(agents: [&str; 2], alone: &str) -> Vec<Arc<Workflow>> {

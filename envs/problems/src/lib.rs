@@ -8,6 +8,7 @@
 //!
 //! Left out: games on boards.
 
+mod answers;
 pub mod class_eval;
 pub mod code;
 pub mod coop_code;
@@ -24,5 +25,6 @@ pub mod strbuild;
 pub mod workflow_file;
 pub mod writing;
 
-pub use problem::{Episode, Play, Problem, outcome, spell};
+pub use answers::{outcome, shorten, spell};
+pub use problem::{Episode, Play, Problem};
 pub use reasoning::Reasoning;

@@ -122,20 +122,6 @@ pub trait Play: Problem {
     ) -> String;
 }
 
-/// An outcome after which the episode continues. The local reward is the weighted sum of the parts,
-/// given as name, weight in tenths and value in [0, 1]. Tenths are summed as integers, because the binary
-/// sum .1 + .1 + .8 exceeds 1.
-pub fn outcome(team: f64, parts: &[(&str, f64, f64)]) -> Outcome {
-    let local = parts.iter().map(|(_, tenths, value)| tenths * value).sum::<f64>() / 10.0;
-    let components: Vec<(&str, f64)> = parts.iter().map(|(name, _, value)| (*name, *value)).collect();
-    Outcome::new(team, local, &components)
-}
-
-/// `text` with a space before each character, because every digit is a word of the tiny tokenizer.
-pub fn spell(text: &str) -> String {
-    text.chars().flat_map(|letter| [' ', letter]).collect()
-}
-
 /// Token limit of a completion: `compact`, or `prose` with room for an explained answer, as untrained chat models give.
 pub fn max_tokens(settings: &Settings, compact: u32, prose: u32) -> u32 {
     match settings.text("data") {

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::functions::lines;
 use crate::gates::{GATES, Gates};
-use crate::joint::{Grade, JointTask, Shown, turns, workflows};
+use crate::joint::{Grade, JointTask, Shown, TURNS, turns, workflows};
 use crate::{Problem, problem, run};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write_both};
@@ -43,7 +43,7 @@ pub static CLASS_EVAL: BuiltIn = BuiltIn {
             "shipped",
             "FILE of classes, as `envs import` writes it; shipped: 10 of our own",
         ),
-        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        TURNS,
         GATES,
         Setting::new(
             "jobs",

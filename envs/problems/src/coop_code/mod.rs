@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::gates::{GATES, Gates};
-use crate::joint::{Grade, JointTask, Shown, turns, workflows};
+use crate::joint::{Grade, JointTask, Shown, TURNS, turns, workflows};
 use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write_both};
@@ -43,7 +43,7 @@ pub static COOP_CODE: BuiltIn = BuiltIn {
             "shipped",
             "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
         ),
-        Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2"),
+        TURNS,
         GATES,
         Setting::new(
             "feedback",

@@ -9,9 +9,7 @@
 use super::message::{AgentMessage, Role};
 use super::spec::Reasoning;
 use super::story::Chain;
-
-/// Characters shown of the beginning and of the end of a solution.
-const SHOWN: usize = 500;
+use crate::shorten;
 
 /// A prompt. `said` is each agent's last message, with its name.
 pub fn prompt<'a>(
@@ -79,17 +77,6 @@ fn steps<'a>(problem: &str, said: impl Iterator<Item = (&'a str, &'a AgentMessag
     text
 }
 
-/// A solution as shown to others: its beginning and its end.
-pub fn shorten(text: &str) -> String {
-    let count = text.chars().count();
-    if count <= 2 * SHOWN {
-        return text.to_owned();
-    }
-    let begin: String = text.chars().take(SHOWN).collect();
-    let end: String = text.chars().skip(count - SHOWN).collect();
-    format!("{begin}\n[…]\n{end}")
-}
-
 /// A solution that only gives `answer`.
 pub fn write_solution(answer: &str) -> String {
     format!("\\boxed{{{answer}}}")
@@ -151,15 +138,5 @@ mod tests {
             }
         }
         assert_eq!(all, include_str!("../../tests/prompts/math.txt"));
-    }
-
-    #[test]
-    fn long_solutions_lose_their_middle() {
-        for short in ["short".to_owned(), "é".repeat(2 * SHOWN)] {
-            assert_eq!(shorten(&short), short);
-        }
-        let long = format!("{}{}", "a".repeat(3000), "é".repeat(500));
-        let shown = shorten(&long);
-        assert!(shown.starts_with("aaa") && shown.ends_with("é") && shown.chars().count() == 2 * SHOWN + 5);
     }
 }

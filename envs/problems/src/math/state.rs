@@ -21,7 +21,7 @@ use super::message::{AgentMessage, Role};
 use super::spec::{Encoding, MathProblem, Pay, Reasoning};
 use super::story::Chain;
 use super::{compact, demonstrate, full, test_actions};
-use crate::{Episode, Play, fences, outcome, run, spell};
+use crate::{Episode, Play, fences, outcome, run, shorten, spell};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
 use environment::settings::RewardMode;
@@ -118,7 +118,7 @@ impl Episode<MathProblem> {
                 Some(source) => {
                     let (ran, output) = python(&source, self.problem.spec.wall)?;
                     let what = if ran { "Output" } else { "Error" };
-                    let source = full::shorten(source.trim());
+                    let source = shorten(source.trim());
                     let shown = format!("```python\n{source}\n```\n{what}: {output}");
                     (ran, shown, printed(&output, &self.problem.answer).filter(|_| ran))
                 }
@@ -128,7 +128,7 @@ impl Episode<MathProblem> {
                     Reasoning::Brief => extract::calculation(text),
                     _ => extract::answer(text),
                 };
-                (true, full::shorten(text), found)
+                (true, shorten(text), found)
             }
         };
         let correct = answer.as_deref().is_some_and(|answer| self.problem.is_answered_by(answer));

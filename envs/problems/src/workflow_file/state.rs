@@ -16,10 +16,7 @@ use serde_json::{Value, json};
 
 use super::prompt::prompt;
 use super::{Checker, Definition, Gives, Role, When};
-use crate::outcome;
-
-/// Characters that others are shown of the beginning and of the end of a text.
-const SHOWN: usize = 500;
+use crate::{outcome, shorten};
 
 /// What an agent said last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -214,17 +211,6 @@ fn verdict(text: &str) -> Option<bool> {
         _ => None,
     });
     said.next_back()
-}
-
-/// A text as others are shown it: its beginning and its end.
-fn shorten(text: &str) -> String {
-    let count = text.chars().count();
-    if count <= 2 * SHOWN {
-        return text.to_owned();
-    }
-    let begin: String = text.chars().take(SHOWN).collect();
-    let end: String = text.chars().skip(count - SHOWN).collect();
-    format!("{begin}\n[…]\n{end}")
 }
 
 impl State for FileState {
