@@ -2,11 +2,11 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::support;
+use crate::{drawn, support};
 
 use envs::check::{Effort, check, verdict};
 use envs::import::Importer;
-use envs::{Environment, Selection, Settings, Split, find, step};
+use envs::{Environment, Split, find, step};
 use record::line::Task;
 use serde_json::{Value, json};
 
@@ -14,14 +14,8 @@ fn environment() -> &'static dyn Environment {
     find("class-eval").unwrap()
 }
 
-fn settings(texts: &[&str]) -> Settings {
-    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-    Settings::parse(&texts, "class-eval", environment().settings()).unwrap()
-}
-
 fn tasks(texts: &[&str], count: usize) -> Vec<Task> {
-    let selection = Selection { split: Split::Train, seed: 1, settings: settings(texts) };
-    environment().tasks(&selection).unwrap().take(count).map(Result::unwrap).collect()
+    drawn::tasks("class-eval", Split::Train, 1, texts, count)
 }
 
 /// A class of `methods` methods m0, m1, … that return their number.
@@ -162,7 +156,8 @@ fn our_own_classes_and_the_contract() {
         }
         assert!(names.len() >= 8);
     }
-    let effort = Effort { tasks: 1, episodes: 20, seed: 1, settings: settings(&["turns=1"]) };
+    let effort =
+        Effort { tasks: 1, episodes: 20, seed: 1, settings: drawn::settings("class-eval", &["turns=1"]) };
     let findings = check(environment(), &effort, &mut || ()).unwrap();
     verdict("class-eval", &findings).unwrap_or_else(|failure| panic!("{}: {findings:#?}", failure.message));
 }
@@ -184,7 +179,7 @@ fn class_eval_becomes_tasks() {
 #[test]
 fn settings_are_checked() {
     for text in ["jobs=draw", "overlap=more", "turns=0", "success=2"] {
-        let selection = Selection { split: Split::Train, seed: 1, settings: settings(&[text]) };
+        let selection = drawn::selection("class-eval", Split::Train, 1, &[text]);
         assert_eq!(environment().tasks(&selection).err().unwrap().code, 2, "{text}");
     }
 }

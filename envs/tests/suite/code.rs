@@ -2,12 +2,12 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::support;
+use crate::{drawn, support};
 
 use std::collections::HashSet;
 
 use envs::check::{Effort, check, verdict};
-use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use envs::{Demonstration, Environment, Split, State, find};
 use problems::code::expression;
 use problems::code::judge::{golden, quality};
 use problems::code::spec::Instance;
@@ -19,14 +19,8 @@ fn code() -> &'static dyn Environment {
     find("code").unwrap()
 }
 
-fn settings(texts: &[&str]) -> Settings {
-    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-    Settings::parse(&texts, "code", code().settings()).unwrap()
-}
-
 pub fn tasks(texts: &[&str], split: Split, count: usize) -> Vec<Task> {
-    let selection = Selection { split, seed: 7, settings: settings(texts) };
-    code().tasks(&selection).unwrap().take(count).map(Result::unwrap).collect()
+    drawn::tasks("code", split, 7, texts, count)
 }
 
 /// A task whose answer is the sum of a line.
@@ -283,7 +277,7 @@ fn demonstrations_show_later_turns_too() {
     }
     for (texts, later) in kinds {
         let demonstration = Demonstration {
-            tasks: Selection { split: Split::Train, seed: 7, settings: settings(texts) },
+            tasks: drawn::selection("code", Split::Train, 7, texts),
             workflow: "team".to_owned(),
             mix: vec![("opt".to_owned(), 0.5), ("careless".to_owned(), 0.5)],
             states: 8,
@@ -320,7 +314,7 @@ fn the_contract_holds() {
         return;
     }
     for texts in [&[][..], &["encoding=full"], &["encoding=full", "level=2"], &["data=shipped"]] {
-        let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: settings(texts) };
+        let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: drawn::settings("code", texts) };
         let findings = check(code(), &effort, &mut || ()).unwrap();
         verdict(code().name(), &findings)
             .unwrap_or_else(|failure| panic!("{texts:?}: {failure}: {findings:#?}"));
@@ -366,10 +360,10 @@ fn settings_that_make_no_sense_are_told() {
         &["level=5"],
         &["reasoning=long"],
     ] {
-        let selection = Selection { split: Split::Train, seed: 0, settings: settings(texts) };
+        let selection = drawn::selection("code", Split::Train, 0, texts);
         assert_eq!(code().tasks(&selection).err().unwrap().code, 2, "{texts:?}");
     }
-    let selection = Selection { split: Split::Train, seed: 0, settings: settings(&["data=/nowhere.jsonl"]) };
+    let selection = drawn::selection("code", Split::Train, 0, &["data=/nowhere.jsonl"]);
     assert_eq!(code().tasks(&selection).err().unwrap().code, 2);
 }
 
@@ -378,7 +372,7 @@ fn settings_that_make_no_sense_are_told() {
 fn a_program_that_sleeps_ends_with_its_wall_time() {
     assert_eq!(tasks(&["wall=2.5"], Split::Train, 1)[0].spec["wall"], 2.5);
     assert!(tasks(&[], Split::Train, 1)[0].spec.get("wall").is_none());
-    let zero = Selection { split: Split::Train, seed: 0, settings: settings(&["wall=0"]) };
+    let zero = drawn::selection("code", Split::Train, 0, &["wall=0"]);
     assert_eq!(code().tasks(&zero).err().unwrap().code, 2);
     if support::sandbox().is_none() {
         return;

@@ -3,9 +3,9 @@
 
 #![cfg(target_os = "linux")]
 
-use crate::support;
+use crate::{drawn, support};
 
-use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use envs::{Demonstration, Environment, Split, State, find};
 use problems::code::judge::{Quality, compiles, golden, passes, quality, run};
 use problems::code::spec::{Instance, Test};
 use record::line::Task;
@@ -15,14 +15,8 @@ fn code() -> &'static dyn Environment {
     find("code").unwrap()
 }
 
-fn settings(texts: &[&str]) -> Settings {
-    let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-    Settings::parse(&texts, "code", code().settings()).unwrap()
-}
-
 fn tasks(texts: &[&str], count: usize) -> Vec<Task> {
-    let selection = Selection { split: Split::Train, seed: 7, settings: settings(texts) };
-    code().tasks(&selection).unwrap().take(count).map(Result::unwrap).collect()
+    drawn::tasks("code", Split::Train, 7, texts, count)
 }
 
 /// The sum of a line, by programs that read.
@@ -287,7 +281,7 @@ fn a_task_carries_its_settings() {
 #[test]
 fn demonstrators_do_what_their_names_say() {
     for (kind, right) in [("opt", true), ("careless", false)] {
-        let tasks = Selection { split: Split::Train, seed: 7, settings: settings(&[]) };
+        let tasks = drawn::selection("code", Split::Train, 7, &[]);
         let mix = vec![(kind.to_owned(), 1.0)];
         let demonstration = Demonstration { tasks, workflow: "team".to_owned(), mix, states: 8, follow: 1.0 };
         let batches = code().demonstrations(&demonstration).unwrap().take(20).map(Result::unwrap);

@@ -14,6 +14,7 @@ mod command_line;
 mod completion_limits;
 mod contract;
 mod coop_code;
+mod drawn;
 mod external;
 mod external_turns;
 mod import_code;

@@ -1,20 +1,17 @@
 //! Dining philosophers from the user's side: observations, rewards, and where idling pays.
 
 use envs::check::{Effort, check, verdict};
-use envs::{Environment, Settings, Split, State, find};
+use envs::{Environment, Split, State, find};
 use serde_json::{Value, json};
+
+use crate::drawn;
 
 fn environment() -> &'static dyn Environment {
     find("philosophers").unwrap()
 }
 
-fn settings(texts: &[&str]) -> Settings {
-    let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-    Settings::parse(&texts, "philosophers", environment().settings()).unwrap()
-}
-
 fn begin(texts: &[&str]) -> Box<dyn State> {
-    let selection = envs::Selection { split: Split::Train, seed: 1, settings: settings(texts) };
+    let selection = drawn::selection("philosophers", Split::Train, 1, texts);
     let task = environment().tasks(&selection).unwrap().next().unwrap().unwrap();
     environment().reset(&task.spec, "team").unwrap()
 }
@@ -120,7 +117,7 @@ fn an_episode_goes_on_from_its_json() {
 #[test]
 fn the_check_finds_where_idling_pays() {
     for (reward, idles) in [("meals", false), ("four", true)] {
-        let settings = settings(&["philosophers=2", &format!("reward={reward}")]);
+        let settings = drawn::settings("philosophers", &["philosophers=2", &format!("reward={reward}")]);
         let effort = Effort { tasks: 1, episodes: 10, seed: 1, settings };
         let findings = check(environment(), &effort, &mut || ()).unwrap();
         verdict("philosophers", &findings)

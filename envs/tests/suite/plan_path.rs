@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use envs::{Demonstration, Environment, Selection, Settings, Split, State, find};
+use envs::{Demonstration, Environment, Split, State, find};
 use games::grid::world::GridWorld;
 use games::plan_path::Instance;
 use games::plan_path::generate::split_of;
@@ -11,20 +11,14 @@ use record::line::Task;
 use record::sample::Sample;
 use serde_json::json;
 
+use crate::drawn;
+
 fn environment() -> &'static dyn Environment {
     find("plan-path").unwrap()
 }
 
-fn selection(split: Split, seed: u64, settings: &[&str]) -> Selection {
-    let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, "plan-path", environment().settings()).unwrap();
-    Selection { split, seed, settings }
-}
-
 fn tasks(split: Split, seed: u64, settings: &[&str], count: usize) -> Vec<Task> {
-    let selection = selection(split, seed, settings);
-    let tasks = environment().tasks(&selection).unwrap();
-    tasks.take(count).map(|task| task.unwrap()).collect()
+    drawn::tasks("plan-path", split, seed, settings, count)
 }
 
 fn state(workflow: &str, encoding: &str) -> Box<dyn State> {
@@ -199,23 +193,6 @@ fn a_task_does_not_depend_on_how_many_are_drawn() {
     assert_ne!(tasks(Split::Train, 9, &[], 5), tasks(Split::Train, 10, &[], 5));
 }
 
-fn demonstrations(
-    workflow: &str,
-    mix: &[(&str, f64)],
-    follow: f64,
-    count: usize,
-) -> Vec<Vec<Sample<'static>>> {
-    let demonstration = Demonstration {
-        tasks: selection(Split::Train, 4, &[]),
-        workflow: workflow.to_owned(),
-        mix: mix.iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect(),
-        states: 8,
-        follow,
-    };
-    let batches = environment().demonstrations(&demonstration).unwrap();
-    batches.take(count).map(|batch| batch.unwrap()).collect()
-}
-
 /// The number of words of each completion by `agent`.
 fn lengths(batches: &[Vec<Sample>], agent: &str) -> Vec<usize> {
     let samples = batches.iter().flatten().filter(|sample| sample.agent.as_deref() == Some(agent));
@@ -225,7 +202,7 @@ fn lengths(batches: &[Vec<Sample>], agent: &str) -> Vec<usize> {
 #[test]
 fn demonstrators_are_mixed_by_their_shares() {
     // A random demonstrator gives one, two or three moves alike; a lazy one only ever one.
-    let batches = demonstrations("team", &[("lazy", 0.7), ("random", 0.3)], 0.85, 1000);
+    let batches = drawn::demonstrations("plan-path", "team", &[("lazy", 0.7), ("random", 0.3)], 0.85, 1000);
     let tool = lengths(&batches, "tool");
     assert_eq!(tool.len(), 8000);
     let single = tool.iter().filter(|length| **length == 1).count() as f64 / 8000.0;
@@ -234,8 +211,9 @@ fn demonstrators_are_mixed_by_their_shares() {
 
 #[test]
 fn optimal_demonstrations_score_like_the_oracle() {
-    for (batch, task) in
-        demonstrations("team", &[("opt", 1.0)], 0.5, 100).into_iter().zip(tasks(Split::Train, 4, &[], 100))
+    for (batch, task) in drawn::demonstrations("plan-path", "team", &[("opt", 1.0)], 0.5, 100)
+        .into_iter()
+        .zip(tasks(Split::Train, 4, &[], 100))
     {
         for sample in batch {
             assert_eq!(sample.task.as_deref(), Some(&*task.task));
@@ -258,7 +236,8 @@ fn optimal_demonstrations_score_like_the_oracle() {
 fn planners_follow_proposals_with_the_probability_given() {
     // Proposals walk three cells if possible; an independent planner would make one move.
     let followed = |follow: f64| {
-        let batches = demonstrations("team", &[("manhattan", 0.5), ("lazy", 0.5)], follow, 1000);
+        let batches =
+            drawn::demonstrations("plan-path", "team", &[("manhattan", 0.5), ("lazy", 0.5)], follow, 1000);
         let pairs = lengths(&batches, "tool").into_iter().zip(lengths(&batches, "planner"));
         let long: Vec<(usize, usize)> = pairs.filter(|(tool, _)| *tool > 1).collect();
         long.iter().filter(|(tool, planner)| tool == planner).count() as f64 / long.len() as f64
@@ -271,7 +250,9 @@ fn planners_follow_proposals_with_the_probability_given() {
 
 #[test]
 fn a_single_planner_is_shown_no_route() {
-    for sample in demonstrations("single", &[("opt", 1.0)], 0.85, 20).into_iter().flatten() {
+    for sample in
+        drawn::demonstrations("plan-path", "single", &[("opt", 1.0)], 0.85, 20).into_iter().flatten()
+    {
         assert_eq!(sample.agent.as_deref(), Some("planner"));
         let prompt = &sample.prompt.unwrap()[0].content;
         assert!(prompt.ends_with(" planner") && !prompt.contains("route"), "{prompt}");
@@ -285,7 +266,7 @@ fn a_single_planner_is_shown_no_route() {
 #[test]
 fn the_test_split_is_never_demonstrated() {
     let demonstration = Demonstration {
-        tasks: selection(Split::Test, 4, &[]),
+        tasks: drawn::selection("plan-path", Split::Test, 4, &[]),
         workflow: "team".to_owned(),
         mix: vec![("opt".to_owned(), 1.0)],
         states: 1,
@@ -362,7 +343,9 @@ fn controls_speak_as_they_should() {
         assert!(content(&*state, "planner").ends_with(&format!(" moves{answer} planner")));
     }
     for (workflow, words) in [("route-moves", 3..=7), ("mechanical", 1..=3)] {
-        for sample in demonstrations(workflow, &[("opt", 1.0)], 0.85, 20).into_iter().flatten() {
+        for sample in
+            drawn::demonstrations("plan-path", workflow, &[("opt", 1.0)], 0.85, 20).into_iter().flatten()
+        {
             let completion = sample.completion.unwrap();
             assert!(words.contains(&completion.split_whitespace().count()), "{completion}");
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use envs::check::{Effort, check, verdict};
-use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use envs::{Environment, Settings, Split, State, find, step};
 use games::grid::world::GridWorld;
 use games::grid::{Move, Position};
 use games::sokoban::Instance;
@@ -13,19 +13,14 @@ use record::line::Task;
 use record::sample::Sample;
 use serde_json::json;
 
+use crate::drawn;
+
 fn environment() -> &'static dyn Environment {
     find("sokoban").unwrap()
 }
 
-fn selection(split: Split, seed: u64, settings: &[&str]) -> Selection {
-    let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, "sokoban", environment().settings()).unwrap();
-    Selection { split, seed, settings }
-}
-
 fn tasks(split: Split, seed: u64, settings: &[&str], count: usize) -> Vec<Task> {
-    let selection = selection(split, seed, settings);
-    environment().tasks(&selection).unwrap().take(count).map(|task| task.unwrap()).collect()
+    drawn::tasks("sokoban", split, seed, settings, count)
 }
 
 /// ```text
@@ -190,7 +185,7 @@ fn a_task_carries_its_settings() {
 #[test]
 fn what_cannot_be_drawn_is_told_with_its_numbers() {
     let refused = |settings: &[&str]| {
-        let selection = selection(Split::Train, 1, settings);
+        let selection = drawn::selection("sokoban", Split::Train, 1, settings);
         let first = environment().tasks(&selection).and_then(|mut tasks| tasks.next().unwrap());
         let failure = first.unwrap_err();
         (failure.message, failure.hint.unwrap())
@@ -273,15 +268,7 @@ fn a_level_and_its_images_belong_to_one_split() {
 }
 
 fn demonstrations(workflow: &str, mix: &[(&str, f64)], count: usize) -> Vec<Vec<Sample<'static>>> {
-    let demonstration = Demonstration {
-        tasks: selection(Split::Train, 4, &[]),
-        workflow: workflow.to_owned(),
-        mix: mix.iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect(),
-        states: 8,
-        follow: 0.5,
-    };
-    let batches = environment().demonstrations(&demonstration).unwrap();
-    batches.take(count).map(|batch| batch.unwrap()).collect()
+    drawn::demonstrations("sokoban", workflow, mix, 0.5, count)
 }
 
 #[test]
@@ -350,7 +337,10 @@ fn settings_that_cannot_be_are_refused() {
         &["density=0.9"],
         &["encoding=full", "proposal=cells"],
     ] {
-        assert!(environment().tasks(&selection(Split::Train, 1, settings)).is_err(), "{settings:?}");
+        assert!(
+            environment().tasks(&drawn::selection("sokoban", Split::Train, 1, settings)).is_err(),
+            "{settings:?}"
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use envs::check::{Effort, check, verdict};
-use envs::{Demonstration, Environment, Selection, Settings, Split, State, find, step};
+use envs::{Demonstration, Environment, Settings, Split, State, find, step};
 use games::grid::world::GridWorld;
 use games::sudoku::Instance;
 use games::sudoku::board::{Shape, write};
@@ -12,22 +12,16 @@ use games::sudoku::generate::split_of;
 use games::sudoku::solve::{solutions, unique};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
-use record::sample::Sample;
 use serde_json::json;
+
+use crate::drawn;
 
 fn environment() -> &'static dyn Environment {
     find("sudoku").unwrap()
 }
 
-fn selection(split: Split, seed: u64, settings: &[&str]) -> Selection {
-    let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, "sudoku", environment().settings()).unwrap();
-    Selection { split, seed, settings }
-}
-
 fn tasks(split: Split, seed: u64, settings: &[&str], count: usize) -> Vec<Task> {
-    let selection = selection(split, seed, settings);
-    environment().tasks(&selection).unwrap().take(count).map(|task| task.unwrap()).collect()
+    drawn::tasks("sudoku", split, seed, settings, count)
 }
 
 /// Solution 1234 3412 2143 4321; empty are c0, a1, b3 and d3.
@@ -222,28 +216,12 @@ fn board_of(prompt: &str) -> String {
     prompt.split(' ').skip(1).take(16).map(|word| word.trim_start_matches('x')).collect()
 }
 
-fn demonstrations(
-    workflow: &str,
-    mix: &[(&str, f64)],
-    follow: f64,
-    count: usize,
-) -> Vec<Vec<Sample<'static>>> {
-    let demonstration = Demonstration {
-        tasks: selection(Split::Train, 4, &[]),
-        workflow: workflow.to_owned(),
-        mix: mix.iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect(),
-        states: 8,
-        follow,
-    };
-    let batches = environment().demonstrations(&demonstration).unwrap();
-    batches.take(count).map(|batch| batch.unwrap()).collect()
-}
-
 #[test]
 fn optimal_demonstrations_earn_all_and_lazy_ones_one_digit() {
     for kind in ["opt", "lazy"] {
-        for (batch, task) in
-            demonstrations("team", &[(kind, 1.0)], 0.5, 100).into_iter().zip(tasks(Split::Train, 4, &[], 100))
+        for (batch, task) in drawn::demonstrations("sudoku", "team", &[(kind, 1.0)], 0.5, 100)
+            .into_iter()
+            .zip(tasks(Split::Train, 4, &[], 100))
         {
             for sample in batch {
                 let prompt = &sample.prompt.unwrap()[0].content;
@@ -270,7 +248,7 @@ fn legal_demonstrations_clash_with_nothing_and_random_ones_may() {
     for (kind, may_clash) in [("legal", false), ("random", true)] {
         let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
         let mut clashes = 0;
-        for sample in demonstrations("single", &[(kind, 1.0)], 0.5, 100).concat() {
+        for sample in drawn::demonstrations("sudoku", "single", &[(kind, 1.0)], 0.5, 100).concat() {
             let mut board =
                 shape.parse(&board_of(&sample.prompt.unwrap()[0].content).replace('0', ".")).unwrap();
             let completion = sample.completion.unwrap();
@@ -321,7 +299,7 @@ fn a_proposal_in_prose_is_shown_as_a_list() {
 
 #[test]
 fn puzzles_that_are_not_found_are_named_with_advice() {
-    let selection = selection(Split::Train, 1, &["size=9", "fewest=64", "most=64"]);
+    let selection = drawn::selection("sudoku", Split::Train, 1, &["size=9", "fewest=64", "most=64"]);
     let failure = environment().tasks(&selection).and_then(|mut tasks| tasks.next().unwrap()).unwrap_err();
     assert_eq!(
         (failure.message.as_str(), failure.hint.as_deref()),
@@ -335,7 +313,7 @@ fn puzzles_that_are_not_found_are_named_with_advice() {
 #[test]
 fn the_test_split_is_never_demonstrated() {
     let demonstration = Demonstration {
-        tasks: selection(Split::Test, 4, &[]),
+        tasks: drawn::selection("sudoku", Split::Test, 4, &[]),
         workflow: "team".to_owned(),
         mix: vec![("opt".to_owned(), 1.0)],
         states: 1,
