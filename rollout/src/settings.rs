@@ -153,7 +153,7 @@ impl Arguments {
         })
     }
 
-    /// The playing threads: as many on each card where they are not given.
+    /// The playing threads; by default each card has the same number.
     fn threads(&self, cards: usize) -> Result<usize> {
         match self.threads {
             Some(threads) if threads < cards => Err(Failure::usage(format!(
