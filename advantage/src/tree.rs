@@ -217,7 +217,7 @@ impl JointTree {
                 return Err(Failure::data(format!(
                     "{place}: {id}: nothing follows from this joint action, but from {with} of the same node"
                 ))
-                .hint("rollout --expand all follows every one, and so does ends=M; on one path use --credit turn or return"));
+                .hint("rollout --expand all or ends=M follows every one; on one path use --credit turn or return"));
             }
         }
         Ok(())
