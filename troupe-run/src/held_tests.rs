@@ -7,12 +7,6 @@ fn values(pairs: &[(&str, &str)]) -> Map<String, Value> {
 }
 
 #[test]
-fn the_checksum_is_that_of_cksum() {
-    assert_eq!(checksum(""), 4_294_967_295);
-    assert_eq!(checksum("123456789"), 930_766_865);
-}
-
-#[test]
 fn values_bind_once_there_are_policies() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path();

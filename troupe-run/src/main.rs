@@ -2,6 +2,7 @@
 //! shell which pipe to run next, and commits a step once its pipe has succeeded.
 
 mod checks;
+mod checksum;
 mod collapse;
 mod completions;
 mod cut;
