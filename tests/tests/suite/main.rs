@@ -36,6 +36,8 @@ mod others;
 mod package;
 mod parts;
 mod pipeline;
+mod pipeline_arguments;
+mod pipeline_endings;
 mod planted_bugs;
 mod prose;
 mod queue;

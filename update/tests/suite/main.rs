@@ -24,6 +24,7 @@ mod memory;
 mod numerics;
 mod numerics_goldens;
 mod numerics_operations;
+mod numerics_scores;
 mod objectives;
 #[path = "numerics/reference.rs"]
 mod reference;
