@@ -16,7 +16,7 @@ use record::failure::{Failure, Result};
 use record::philox::Draws;
 use serde::{Deserialize, Serialize};
 
-use crate::{Episode, Play, Problem, fences};
+use crate::{Episode, Playable, Problem, fences};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
 use environment::settings::Setting;
@@ -113,7 +113,7 @@ fn grade<J: JointTask>(episode: &Episode<J>) -> Result<Grade> {
     episode.problem.grade(&episode.workflow, &texts)
 }
 
-impl<J: JointTask> Play for J {
+impl<J: JointTask> Playable for J {
     const JOINT: bool = true;
 
     type Situation = JointProgress;

@@ -1,7 +1,7 @@
 //! Environments whose task is a problem, generated or read from a file, and answered in turns by agents who see the last
 //! messages.
 //!
-//! `math` and `code` implement [`Problem`] and [`Play`]; [`problem`] has tasks, episodes, state JSON and demonstrations.
+//! `math` and `code` implement [`Problem`] and [`Playable`]; [`problem`] has tasks, episodes, state JSON and demonstrations.
 //! [`mod@file`] reads problems from files; [`fences`] finds programs in answers, [`functions`] functions; [`run`] runs them.
 //! [`joint`] is for environments that score the texts of all agents in a turn as one; [`gates`] are the conditions of such
 //! a score.
@@ -26,5 +26,5 @@ pub mod workflow_file;
 pub mod writing;
 
 pub use answers::{outcome, shorten, spell};
-pub use problem::{Episode, Play, Problem};
+pub use problem::{Episode, Playable, Problem};
 pub use reasoning::Reasoning;

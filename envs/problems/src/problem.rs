@@ -83,7 +83,7 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
 }
 
 /// How a problem is played; [`crate::joint`] plays every [`crate::joint::JointTask`].
-pub trait Play: Problem {
+pub trait Playable: Problem {
     /// True if an agent's success can depend on the actions of the others in its stage.
     const JOINT: bool;
 
@@ -109,7 +109,7 @@ pub trait Play: Problem {
     -> Result<Outcome>;
 
     fn oracle(episode: &Episode<Self>, agent: &str) -> Option<String>;
-    /// Returns true if the problem is solved, determined independently of [`Play::play`].
+    /// Returns true if the problem is solved, determined independently of [`Playable::play`].
     fn is_solved(episode: &Episode<Self>) -> bool;
     fn test_actions(episode: &Episode<Self>, agent: &str) -> Vec<String>;
     fn picture(episode: &Episode<Self>) -> String;
@@ -132,7 +132,7 @@ pub fn max_tokens(settings: &Settings, compact: u32, prose: u32) -> u32 {
 }
 
 /// The functions of a kind of problem as an environment.
-pub const fn functions<P: Play>() -> Functions {
+pub const fn functions<P: Playable>() -> Functions {
     Functions {
         workflow: workflow::<P>,
         tasks: tasks::<P>,
@@ -143,7 +143,7 @@ pub const fn functions<P: Play>() -> Functions {
     }
 }
 
-fn workflow<P: Play>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+fn workflow<P: Playable>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
     if is_file(name) {
         if !spec.is_null() {
             checker::<P>(environment, spec)?;
@@ -153,7 +153,7 @@ fn workflow<P: Play>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<
     P::workflow(name, spec)?.map_or_else(|| find(environment.workflows, environment.name, name), Ok)
 }
 
-fn tasks<P: Play>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
+fn tasks<P: Playable>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
     let (name, rules) = (environment.name, P::rules(&selection.settings)?);
     match selection.settings.text("data").or(P::DATA) {
         Some(file) => crate::file::tasks::<P>(name, file, &rules, selection),
@@ -161,7 +161,7 @@ fn tasks<P: Play>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<
     }
 }
 
-fn reset<P: Play>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+fn reset<P: Playable>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
     let name = environment.name;
     if is_file(workflow) {
         let (checker, spec) = (checker::<P>(environment, spec)?, Arc::new(spec.clone()));
@@ -172,7 +172,7 @@ fn reset<P: Play>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result
     Ok(Box::new(Episode::begin(name, &problem, &Arc::new(spec.clone()), &workflow)))
 }
 
-fn restore<P: Play>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
+fn restore<P: Playable>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
     let name = environment.name;
     if state["workflow"].is_object() {
         let checker = checker::<P>(environment, &state["spec"])?;
@@ -190,7 +190,7 @@ fn restore<P: Play>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn Stat
     Ok(Box::new(episode))
 }
 
-fn demonstrator<P: Play>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
+fn demonstrator<P: Playable>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
     let (name, rules) = (environment.name, P::rules(&demonstration.tasks.settings)?);
     if demonstration.tasks.settings.text("data").is_some() {
         return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
@@ -215,7 +215,7 @@ fn checker<P: Problem>(environment: &BuiltIn, spec: &Value) -> Result<Arc<dyn Ch
 
 /// The demonstrations of the train task at `index`: what every agent says in the first turn, and every second time after
 /// a turn of such answers, if that did not end the episode.
-fn demonstrate<P: Play>(
+fn demonstrate<P: Playable>(
     name: &'static str,
     rules: &P::Rules,
     workflow: &Arc<Workflow>,
@@ -250,7 +250,7 @@ type Recorder<'a, P> = &'a mut dyn FnMut(&Episode<P>, &str, &str);
 
 /// A situation in an episode.
 #[derive(Clone, Debug)]
-pub struct Episode<P: Play> {
+pub struct Episode<P: Playable> {
     /// The environment's.
     name: &'static str,
     pub problem: Arc<P>,
@@ -259,7 +259,7 @@ pub struct Episode<P: Play> {
     pub situation: P::Situation,
 }
 
-impl<P: Play> Episode<P> {
+impl<P: Playable> Episode<P> {
     fn begin(name: &'static str, problem: &Arc<P>, spec: &Arc<Value>, workflow: &Arc<Workflow>) -> Self {
         let situation = problem.start(workflow);
         let (problem, spec, workflow) = (Arc::clone(problem), Arc::clone(spec), Arc::clone(workflow));
@@ -308,7 +308,7 @@ impl<P: Play> Episode<P> {
     }
 }
 
-impl<P: Play> State for Episode<P> {
+impl<P: Playable> State for Episode<P> {
     fn workflow(&self) -> &Arc<Workflow> {
         &self.workflow
     }

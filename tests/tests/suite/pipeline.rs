@@ -11,7 +11,7 @@ use troupe_tests::{must, pipeline, programs, root, shell};
 pub const SMALL: [&str; 10] =
     ["--warmup", "30", "--steps", "2", "--tasks", "6", "--branches", "4", "--eval-every", "2"];
 
-pub fn lines(path: &Path) -> Vec<Value> {
+fn lines(path: &Path) -> Vec<Value> {
     program::lines(&std::fs::read_to_string(path).expect("a stream"))
 }
 

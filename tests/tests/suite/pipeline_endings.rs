@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use troupe_tests::{must, pipeline};
 
-use crate::pipeline::{SMALL, lines};
+use crate::pipeline::SMALL;
 
 /// A run of one step, to be damaged.
 fn finished(folder: &Path, steps: &str) -> (std::path::PathBuf, Vec<String>) {

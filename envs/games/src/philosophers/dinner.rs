@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::table::{self, Action, Forks, OPTIMUM};
+use environment::settings::Encoding;
 use environment::spec::{self, checked, read, read_state, write};
 use environment::workflow::Workflow;
 use environment::{Outcome, State};
@@ -35,7 +36,7 @@ pub enum Paid {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub struct TableSpec {
     pub philosophers: u32,
     /// Which of many tables that are alike.
     pub table: u32,
@@ -45,14 +46,6 @@ pub struct Spec {
     /// An agent is told its number.
     pub index: bool,
     pub encoding: Encoding,
-}
-
-/// How texts are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encoding {
-    Compact,
-    Full,
 }
 
 /// The workflow of a table.
@@ -74,14 +67,14 @@ pub struct Played {
 /// An episode in progress.
 #[derive(Clone)]
 pub struct Dinner {
-    pub spec: Spec,
+    pub spec: TableSpec,
     pub workflow: Arc<Workflow>,
     pub played: Played,
 }
 
 impl Dinner {
     pub fn new(spec: &Value) -> Result<Dinner> {
-        let spec: Spec = read(spec)?;
+        let spec: TableSpec = read(spec)?;
         checked("philosophers", spec.philosophers, 2, 15)?;
         let count = spec.philosophers as usize;
         let played = Played { forks: Forks::free(count).0, meals: vec![0; count], step: 0, did: 0 };

@@ -19,9 +19,9 @@ use record::line::Task;
 use record::philox::{Draws, Stream};
 use serde_json::{Value, json};
 
-use dinner::{Dinner, Encoding, NAME, Paid, Spec, WORDS, around};
+use dinner::{Dinner, NAME, Paid, TableSpec, WORDS, around};
 use environment::demonstration::{Demonstration, sample};
-use environment::settings::{Setting, Settings, choice};
+use environment::settings::{Encoding, Setting, Settings, choice};
 use environment::spec::write;
 use environment::streams;
 use environment::workflow::{self, Workflow};
@@ -48,7 +48,7 @@ pub struct Philosophers;
 static TEAM: LazyLock<[Arc<Workflow>; 1]> = LazyLock::new(|| [around(3)]);
 
 /// The numbers of philosophers that are drawn from, and the rest of the `spec`.
-fn rules(settings: &Settings) -> Result<(Vec<u32>, Spec)> {
+fn rules(settings: &Settings) -> Result<(Vec<u32>, TableSpec)> {
     let text = settings.text("philosophers").unwrap_or("3");
     let counts: Option<Vec<u32>> =
         text.split(',').map(|part| part.parse().ok().filter(|count| (2..=15).contains(count))).collect();
@@ -61,26 +61,26 @@ fn rules(settings: &Settings) -> Result<(Vec<u32>, Spec)> {
         Some(text) if text == yes => Ok(Some(true)),
         Some(text) => Err(choice(key, text, &format!("{no} or {yes}"))),
     };
-    either("encoding", "compact", "full")?;
-    let spec = Spec {
+    let spec = TableSpec {
         philosophers: counts[0],
         table: 0,
         reward: if either("reward", "meals", "four")?.unwrap_or(false) { Paid::Four } else { Paid::Meals },
         own: either("local", "none", "own")?.unwrap_or(false),
         index: either("index", "off", "on")?.unwrap_or(true),
-        encoding: if settings.is_prose() { Encoding::Full } else { Encoding::Compact },
+        encoding: Encoding::from_settings(settings)?,
     };
     Ok((counts, spec))
 }
 
-fn draw(counts: &[u32], spec: &Spec, split: Split, stream: Stream) -> Result<Task> {
+fn draw(counts: &[u32], spec: &TableSpec, split: Split, stream: Stream) -> Result<Task> {
     let drawn = |draws: &mut Draws| {
         let philosophers = *draws.choose(counts)?;
         let table = draws.below(1_000_000);
         let name = format!("{philosophers}-{table}");
         let wanted = streams::split_of(name.as_bytes(), TEST_SHARE) == split;
-        wanted
-            .then(|| streams::task(NAME, split, &name, write(&Spec { philosophers, table, ..spec.clone() })))
+        wanted.then(|| {
+            streams::task(NAME, split, &name, write(&TableSpec { philosophers, table, ..spec.clone() }))
+        })
     };
     streams::first_task(1000, split, stream, drawn, || (NAME.to_owned(), "try another seed"))
 }

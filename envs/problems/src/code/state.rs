@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::judge::{self, Disagreement, Quality, TestResults};
 use super::spec::{Encoding, Instance, Style, Test};
 use super::{compact, expression, extract, full, test_actions};
-use crate::{Episode, Play, Problem, fences, outcome};
+use crate::{Episode, Playable, Problem, fences, outcome};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
 use environment::workflow::Workflow;
@@ -168,7 +168,7 @@ impl Instance {
     }
 }
 
-impl Play for Instance {
+impl Playable for Instance {
     /// The reference judges program and test case separately.
     const JOINT: bool = false;
 

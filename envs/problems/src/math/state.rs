@@ -21,7 +21,7 @@ use super::message::{AgentMessage, Role};
 use super::spec::{Encoding, MathProblem, Pay, Reasoning};
 use super::story::Chain;
 use super::{compact, demonstrate, full, test_actions};
-use crate::{Episode, Play, fences, outcome, run, shorten, spell};
+use crate::{Episode, Playable, fences, outcome, run, shorten, spell};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
 use environment::settings::RewardMode;
@@ -177,7 +177,7 @@ impl Episode<MathProblem> {
     }
 }
 
-impl Play for MathProblem {
+impl Playable for MathProblem {
     const JOINT: bool = true;
 
     type Situation = Answers;
