@@ -17,7 +17,7 @@ Compared by success, or by the team's reward in points of the greatest where suc
 A difference counts if the interval of its mean over seeds, paired with AT-GRPO's, leaves out 0 and it is 3 points or more. Tokens of
 groups that taught nothing are counted. Learning rates are pipeline.sh's for all, unless --rate says by what to multiply them:
 choose one for each rule on a seed that is not compared. 5 seeds (--seeds 1,2,3,4,5), 3 to screen. A run of a tiny policy takes 10 to 70
-CPU-seconds, a seed of all of them about an hour and a half.
+CPU-seconds, a seed of all of them about half an hour.
 
 Each evaluation is appended to --results [ROOT/credit.tsv]; `run` leaves out cells that are there, and `table` needs nothing else. So an
 interrupted bench goes on where it was, and run directories can be deleted. --results experiments/credit.tsv goes on with ours. A finished run keeps the samples of three steps.
