@@ -85,7 +85,7 @@ impl Policies {
     /// also earlier versions of each policy.
     ///
     /// # Errors
-    /// See [`local::copy`], [`Policy::history`], [`Engine::load_all`], [`device_engine::start`] and [`Server::open`].
+    /// See [`local::copy`], [`Policy::history`], [`inference::load`] and [`Server::open`].
     pub fn open(
         (placement, pool): (&DevicePlacement, Pool),
         options: &Options,
