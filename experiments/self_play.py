@@ -2,7 +2,7 @@
 """Self-play in Kuhn poker: against the newest version alone, against a pool of versions, and with a baseline for each role.
 
     latest      both players are the newest version, and both learn
-    pool        one player learns, the other is drawn from the last eight versions; with twice the games, for the same number of samples
+    pool        one player learns, the other is drawn from the last twenty versions; with twice the games, for the same number of samples
     rae         as latest, with a moving average for each role in place of the group's mean (arXiv 2506.24119)
 
     python3 experiments/self_play.py run --jobs 2      trains missing runs, then prints the table
@@ -26,10 +26,12 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("TROUPE_BIN", REPOSITORY / "target/release"))
 KUHN = f"python3 {REPOSITORY / 'examples/kuhn_poker.py'} --chips"
+# Half the usual learning rate and a bonus for entropy: without them every arm overshoots, and ends farther from the equilibrium.
+CALM = ["--lr", "5e-4", "--flags", "update=--entropy 0.05"]
 OWN = ["--flags", "rollout=--sampling parallel", "--flags", "group=--by agent", "--flags", "advantage=--credit episode-own"]
 ARMS = {
     "latest": ["--tasks", 24, *OWN],
-    "pool": ["--tasks", 48, "--opponents", "past:8", *OWN],
+    "pool": ["--tasks", 48, "--opponents", "past:20", *OWN],
     "rae": ["--tasks", 24, "--method", "rae"],
 }
 
@@ -37,7 +39,7 @@ ARMS = {
 def train(directory, arm, seed, steps):
     """One run; finished steps are not repeated."""
     # Nothing else measures what a greedy player of a game with mixed strategies is worth, so there is no evaluation.
-    fixed = ["--eval-every", 0, "--warmup", 400, "--branches", 8, "--keep", 1000, "--seed", seed, "--steps", steps]
+    fixed = ["--eval-every", 0, "--warmup", 400, "--branches", 8, "--keep", 1000, "--seed", seed, "--steps", steps, *CALM]
     words = [REPOSITORY / "pipeline.sh", "--run", directory, "--env-command", KUHN, *fixed, *ARMS[arm]]
     words += ["--stage", f"reward=python3 {REPOSITORY / 'examples/kuhn_poker.py'} measure"]
     log = directory.with_suffix(".log")
@@ -92,7 +94,7 @@ def main():
     parser.add_argument("--root", type=Path, default=Path("runs/experiments/self-play"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seeds", default="1,2,3")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--games", type=int, default=300, help="of each pair of versions, each way")
     options = parser.parse_args()
     root, seeds = options.root.resolve(), [int(seed) for seed in options.seeds.split(",")]
