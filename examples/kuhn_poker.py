@@ -33,7 +33,7 @@ from troupe import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--play", choices=["first", "second"], help="the player that a policy plays (default: both)")
-parser.add_argument("--chips", action="store_true", help="pay both players what they win, in chips, and nothing else")
+parser.add_argument("--chips", action="store_true", help="pay both players their chips, and nothing else")
 parser.add_argument("--team", choices=["first", "second"], help="the player whose result is the team's (default: first)")
 CARDS = "JQK"
 PLAYERS = ("first", "second")

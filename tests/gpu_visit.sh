@@ -12,7 +12,7 @@ Prepares a visit to a machine with a GPU, and keeps what it measured.
   tests/gpu_visit.sh plan          prints the rows to measure, in order, and the seconds that each may need
   tests/gpu_visit.sh merge FILE    appends the figures of a visit (the table's .tsv) to benches/gpu.tsv
 
-Rows that were never measured, or could not run on that machine, come first, then those whose code has changed since,
+Rows that were never measured, or could not run on that machine, come first, then rows with changed code,
 then the oldest. On the other machine:
 
   mkdir -p /tmp/visit && python3 -m tarfile -e visit.tar.xz /tmp/visit

@@ -33,7 +33,7 @@ impl Boards {
         reader.map_or_else(Boards::default, |reader| Boards::new(settings, tasks_of(reader)))
     }
 
-    /// Boards of an evaluation, whose tasks are drawn again when the first is needed.
+    /// Boards of an evaluation; its tasks are drawn again when the first board is needed.
     pub fn of_evaluation(settings: &Map<String, Value>) -> Boards {
         let text = |key| settings.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (name, count) = (text("env"), text("eval_tasks"));

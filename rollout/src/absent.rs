@@ -14,7 +14,7 @@ use crate::prompts::{Prompt, PromptCache};
 /// An absent agent and its text.
 pub type Silence<'a> = (&'a str, &'a str);
 
-/// The policies of a command line without those of absent agents, and the texts of those; each of `absent` is `AGENT` or `AGENT=TEXT`.
+/// Splits a command line into the policies of agents who are there, and the texts of absent ones (`AGENT` or `AGENT=TEXT`).
 ///
 /// # Errors
 /// Usage: an agent without a name, or one named twice.

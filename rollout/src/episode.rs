@@ -265,8 +265,8 @@ impl Episode {
         })
     }
 
-    /// Adds up what executed actions earned. Returns what agents earned by actions of others, if each has one candidate a
-    /// turn, whose reward that is.
+    /// Adds up what executed actions earned. Returns what agents earned by actions of others, if each has one candidate
+    /// a turn to be paid.
     fn collect(&mut self, groups: &[Group], outcome: &Outcome) -> Result<Vec<(usize, f64)>, EpisodeError> {
         let workflow = Arc::clone(&self.workflow);
         let counts = |agent: usize| self.id.learner.is_none_or(|learner| learner == agent);

@@ -44,7 +44,7 @@ impl EnvironmentStats {
 /// Statistics of an agent over one or more groups.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// True if a server or an opponent played it, whose prompt tokens are counted here.
+    /// True if a server or an opponent played it; prompt tokens of those are counted here.
     served: bool,
     served_prompt_tokens: u64,
     groups: u64,

@@ -202,7 +202,7 @@ impl Settings {
         count.unwrap_or(0)
     }
 
-    /// Keeps as many versions as opponents are drawn from after a kill, which takes a run back to the last saved version.
+    /// Keeps the versions that a resumed run draws opponents from: a kill takes it back to the last saved version.
     ///
     /// # Errors
     /// Usage: not all agents are trained, so that not all can learn in turn.

@@ -41,7 +41,7 @@ pub trait JointTask: Problem {
     }
 }
 
-/// `turns` of environments whose agents see results.
+/// The `turns` setting of environments that show results to agents.
 pub const TURNS: Setting =
     Setting::new("turns", "2", "turns in an episode, 1 to 99; discussion has at least 2");
 

@@ -1,4 +1,4 @@
-//! Flags of a run: defaults by the kind of policy, what a run holds on to, and what is refused.
+//! Flags of a run: defaults by the kind of policy, recorded values, refusals.
 
 use serde_json::Value;
 use troupe_tests::{must, pipeline};

@@ -1,4 +1,4 @@
-//! Runs that end early or badly: what is refused then, what ends with them, and which policies stay.
+//! Runs that end early or badly: refusals, signals, and the policies that stay.
 
 use std::io::Read;
 use std::path::Path;

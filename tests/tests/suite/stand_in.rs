@@ -380,7 +380,7 @@ fn a_dead_card_and_an_absent_one_are_named() {
     }
 }
 
-/// Ranks of one machine take its cards, or those of a list; two on one card are refused.
+/// Ranks of one machine take its cards, or the cards of a list; two on one card are refused.
 #[test]
 fn ranks_have_a_card_each() {
     let (Some(fixture), Some(program)) = (Fixture::new(), update_mpi()) else { return };

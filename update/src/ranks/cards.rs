@@ -1,4 +1,4 @@
-//! Which card a rank computes on. With `--device cuda`, or a list of cards, it is that of its number among the ranks of its machine; no two
+//! Which card a rank computes on. With `--device cuda`, or a list of cards, the rank with number N on its machine takes card N; no two
 //! have the same.
 
 use device::DeviceKind;

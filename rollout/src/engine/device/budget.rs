@@ -200,7 +200,7 @@ mod tests {
         arena_bytes::<bf16>(config, &Adapters::default(), capacity)
     }
 
-    /// The capacities of models that are opened on one card, whose memory each arena takes.
+    /// The capacities of models that are opened one after another on one card.
     fn opened(configs: &[Config], limit: Option<&str>, total: u64) -> Result<Vec<Capacity>> {
         let limit = limit.map(|text| MemoryLimit::parse(text).expect("a limit"));
         let budget = DeviceBudget::new(limit, configs.len());
