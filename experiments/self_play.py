@@ -9,8 +9,8 @@
     python3 experiments/self_play.py table
 
 Exploitability is half the chips a game that best responses gain against the two players: 0 at an equilibrium. It is exact for the
-probabilities of the samples of a step; the table has the mean of five steps. The last version's Elo, with the first at 0, comes from
-games of three versions that play each other both ways.
+probabilities of the samples of a step; the table has the mean of five steps. `together` is the average play of the last third. The
+last version's Elo, with the first at 0, comes from games of three versions that play each other both ways.
 """
 
 import argparse
@@ -20,10 +20,14 @@ import os
 import shlex
 import statistics
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "examples"))
+import kuhn_poker  # noqa: E402
+
 BIN = Path(os.environ.get("TROUPE_BIN", REPOSITORY / "target/release"))
 KUHN = f"python3 {REPOSITORY / 'examples/kuhn_poker.py'} --chips"
 # Half the usual learning rate and a bonus for entropy: without them every arm overshoots, and ends farther from the equilibrium.
@@ -57,6 +61,15 @@ def exploitability(directory, step):
     return statistics.mean(values)
 
 
+def together(directory, steps):
+    """Exploitability of the average play of the versions of the last third of the steps."""
+    samples = []
+    for number in range(steps - steps // 3 + 1, steps + 1):
+        with open(directory / f"steps/{number:06}/samples.jsonl") as lines:
+            samples += [json.loads(line) for line in lines if line.startswith('{"type":"sample"')]
+    return float(kuhn_poker.exploitability(kuhn_poker.strategy_of(samples)))
+
+
 def elo(directory, steps, games):
     """Rating and standard error of the last version, against the first and one between them."""
     version = lambda step: directory / f"policies/shared/step-{step:06}"
@@ -76,8 +89,8 @@ def elo(directory, steps, games):
 
 def table(root, seeds, steps, games):
     marks = [1, steps // 4, steps // 2, steps]
-    print("| | seed | " + " | ".join(f"step {mark}" for mark in marks) + f" | Elo at step {steps} |")
-    print("|---|---|" + "---|" * (len(marks) + 1))
+    print("| | seed | " + " | ".join(f"step {mark}" for mark in marks) + f" | together | Elo at step {steps} |")
+    print("|---|---|" + "---|" * (len(marks) + 2))
     for arm, seed in itertools.product(ARMS, seeds):
         directory = root / arm / f"seed-{seed}"
         if not (directory / f"steps/{steps:06}/done").exists():
@@ -85,7 +98,7 @@ def table(root, seeds, steps, games):
             continue
         values = " | ".join(f"{exploitability(directory, mark):.3f}" for mark in marks)
         rating, error = elo(directory, steps, games)
-        print(f"| {arm} | {seed} | {values} | {rating:.0f} ± {error:.0f} |", flush=True)
+        print(f"| {arm} | {seed} | {values} | {together(directory, steps):.3f} | {rating:.0f} ± {error:.0f} |", flush=True)
 
 
 def main():
