@@ -22,7 +22,7 @@ pub fn print(format: Format) -> Result<()> {
     }
     // A library that the user names is the only one.
     let with_cuda = std::env::var_os("ORT_DYLIB_PATH").is_none().then(|| runtime::describe(Build::Cuda));
-    let gpu = cuda::gpus();
+    let gpus = cuda::gpus();
     let attention = sdpa_kernel();
     // Our products and kernels need two; the provider is linked with the others.
     let libraries: Vec<(String, Result<String>)> = [Library::Nvrtc, Library::CublasLt]
@@ -35,7 +35,7 @@ pub fn print(format: Format) -> Result<()> {
             "version": record::stage::build(),
             "onnxruntime": object(&runtime),
             "onnxruntime_cuda": with_cuda.as_ref().map(object),
-            "gpu": found(&gpu),
+            "gpus": gpus.as_ref().map(|found| &found.names[..]).unwrap_or_default(),
             "sdpa_kernel": found(&attention),
             "libraries": libraries.iter().map(|(file, path)| json!({"file": file, "path": found(path)})).collect::<Vec<_>>(),
         });
@@ -45,7 +45,10 @@ pub fn print(format: Format) -> Result<()> {
     if let Some(with_cuda) = &with_cuda {
         text.push_str(&format!("with CUDA: {}\n", describe(with_cuda)));
     }
-    text.push_str(&format!("GPU: {}\n", gpu.unwrap_or_else(|failure| failure.message)));
+    text.push_str(&format!(
+        "GPU: {}\n",
+        gpus.map_or_else(|failure| failure.message, |gpus| gpus.to_string())
+    ));
     let attention = attention.map_or_else(|failure| failure.message, |kernels| kernels.to_string());
     text.push_str(&format!("attention on a GPU: sdpa_kernel {attention}\n"));
     for (file, path) in libraries {

@@ -99,7 +99,7 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     }
     processes::heed_signals()?;
     let mut programs = Programs::find()?;
-    programs.set_up(&settings)?;
+    programs.set_up(&settings, launcher)?;
     if settings.is_on("setup") {
         return Ok(());
     }

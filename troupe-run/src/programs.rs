@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::checks::Launcher;
 use crate::settings::Settings;
 
 /// The locations of programs and scripts, and their environment.
@@ -100,8 +101,8 @@ impl Programs {
     /// that all programs exist.
     ///
     /// # Errors
-    /// Something cannot be built or fetched.
-    pub fn set_up(&mut self, settings: &Settings) -> Result<()> {
+    /// Something cannot be built or fetched, or a GPU is not there.
+    pub fn set_up(&mut self, settings: &Settings, launcher: Launcher) -> Result<()> {
         let ranks = settings.number("ranks") > 1;
         if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT").filter(|_| ranks) {
             build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
@@ -121,10 +122,13 @@ impl Programs {
             }
         }
         let named = std::env::var_os("ORT_DYLIB_PATH").is_some_and(|path| !path.is_empty());
-        match (named, settings.text("device").starts_with("cuda")) {
+        let device = settings.text("device");
+        match (named, device.starts_with("cuda")) {
             (true, _) => Ok(()),
             (false, false) => self.fetch_runtime(),
-            (false, true) => self.fetch_cuda(),
+            // Slurm's nodes and a later run have GPUs that this machine may lack.
+            (false, true) if launcher == Launcher::Srun || settings.is_on("setup") => self.fetch_cuda(None),
+            (false, true) => self.fetch_cuda(Some(device)),
         }
     }
 
@@ -140,11 +144,18 @@ impl Programs {
     }
 
     /// The programs find installed and fetched libraries by themselves, ONNX Runtime with CUDA among them: naming the plain one would
-    /// keep `rollout` off the GPU. Only missing libraries are fetched.
-    fn fetch_cuda(&self) -> Result<()> {
+    /// keep `rollout` off the GPU. Only missing libraries are fetched, and none for a GPU that is not there.
+    fn fetch_cuda(&self, device: Option<&str>) -> Result<()> {
         let told = self.printed("rollout", &["--version", "--format", "json"])?;
         let told: Value = serde_json::from_str(&told)
             .map_err(|error| Failure::work(format!("rollout --version --format json: {error}")))?;
+        let gpus = told["gpus"].as_array().map_or(0, Vec::len);
+        if let Some(device) = device.filter(|device| highest_number(device) >= gpus) {
+            return Err(Failure::unavailable(format!(
+                "--device {device}: this machine has {gpus} NVIDIA GPUs"
+            ))
+            .hint("rollout --version names the driver and its GPUs; --device cpu needs none"));
+        }
         let parts = [
             ("libcudart", "runtime"),
             ("libcurand", "runtime"),
@@ -199,6 +210,12 @@ impl Programs {
         }
         Ok(format!("{version}\n{runtime}"))
     }
+}
+
+/// The highest number in the name of a device or a list of them: 7 of `cuda:0-7`, 0 of `cuda`.
+fn highest_number(device: &str) -> usize {
+    let numbers = device.split_once(':').map_or("0", |(_, numbers)| numbers);
+    numbers.split([',', '-']).map(|number| number.parse().unwrap_or(usize::MAX)).max().unwrap_or(0)
 }
 
 fn build(checkout: &Path, what: &[&str]) -> Result<()> {

@@ -49,7 +49,7 @@ pub fn run(asked: &RunRequest) -> Result<()> {
         let settings = Settings::new(&flags).map_err(of_this)?;
         let launcher = checks::check(&settings).map_err(of_this)?;
         let mut programs = Programs::find()?;
-        programs.set_up(&settings)?;
+        programs.set_up(&settings, launcher)?;
         if settings.is_on("setup") {
             return Ok(());
         }

@@ -3,6 +3,8 @@
 //! A driver runs code of compilers and libraries with the same or an earlier major version. Newer ones fail
 //! late and with unclear errors, so they are refused up front.
 
+use std::fmt;
+
 use cudarc::driver::{DriverError, result};
 use record::failure::{Failure, Result};
 
@@ -12,7 +14,7 @@ use super::{compile, words};
 /// The CUDA installation in one line, for `--version`.
 pub fn installation() -> String {
     let mut parts = Vec::new();
-    parts.push(gpus().unwrap_or_else(|failure| failure.message));
+    parts.push(gpus().map_or_else(|failure| failure.message, |found| found.to_string()));
     match compile::version() {
         Ok((major, minor)) => parts.push(format!("NVRTC {major}.{minor}")),
         Err(failure) => parts.push(failure.message),
@@ -27,27 +29,37 @@ pub fn installation() -> String {
     parts.join(", ")
 }
 
-/// Describes the driver and its GPUs.
+/// The driver and the names of its GPUs, in the order of their numbers.
+pub struct Gpus {
+    /// The newest CUDA version that the driver supports: 1000 × major + 10 × minor.
+    pub driver: i32,
+    /// Names, such as `NVIDIA H100 80GB HBM3`.
+    pub names: Vec<String>,
+}
+
+impl fmt::Display for Gpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Gpus { driver, names } = self;
+        let (major, minor) = (driver / 1000, driver % 1000 / 10);
+        write!(f, "driver for CUDA {major}.{minor}, {} GPUs ({})", names.len(), names.join(", "))
+    }
+}
+
+/// Lists the GPUs.
 ///
 /// # Errors
 /// 69: there is no driver, or it does not start.
-pub fn gpus() -> Result<String> {
+pub fn gpus() -> Result<Gpus> {
     library::open(Library::Driver)?;
     let failed = |error: DriverError| {
         Failure::unavailable(format!("the NVIDIA driver does not start: {}", words(error)))
     };
     result::init().map_err(failed)?;
-    let version = driver_version().map_err(failed)?;
-    let count = result::device::get_count().map_err(failed)?;
-    let names: Vec<String> = (0..count)
-        .filter_map(|number| result::device::get(number).and_then(result::device::get_name).ok())
-        .collect();
-    Ok(format!(
-        "driver for CUDA {}.{}, {count} GPUs ({})",
-        version / 1000,
-        version % 1000 / 10,
-        names.join(", ")
-    ))
+    let name = |number| result::device::get(number).and_then(result::device::get_name).unwrap_or_default();
+    Ok(Gpus {
+        driver: driver_version().map_err(failed)?,
+        names: (0..result::device::get_count().map_err(failed)?).map(name).collect(),
+    })
 }
 
 /// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
@@ -83,11 +95,9 @@ pub fn check_cards(numbers: &[u32]) -> Result<()> {
     let Some(missing) = numbers.iter().find(|&&number| i64::from(number) >= i64::from(count)) else {
         return Ok(());
     };
-    let name = |number| {
-        let name = result::device::get(number).and_then(result::device::get_name).unwrap_or_default();
-        format!("cuda:{number} ({name})")
-    };
-    let there: Vec<String> = (0..count).map(name).collect();
+    let names = gpus()?.names;
+    let there: Vec<String> =
+        names.iter().enumerate().map(|(number, name)| format!("cuda:{number} ({name})")).collect();
     let hint = match &there[..] {
         [] => "CUDA_VISIBLE_DEVICES may hide GPUs; nvidia-smi shows all".to_owned(),
         there => format!("GPUs are counted from 0; there are {}", there.join(", ")),

@@ -53,6 +53,21 @@ fn numbers_follow_the_kind_of_policy() {
 }
 
 #[test]
+fn an_absent_gpu_is_refused_before_its_libraries_are_fetched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = folder.path().join("cache");
+    let mut command = pipeline(&folder.path().join("run"), &["--device", "cuda:99"]);
+    let output =
+        command.env_remove("ORT_DYLIB_PATH").env("XDG_CACHE_HOME", &cache).env("PIP_NO_INDEX", "1").output();
+    let output = output.expect("pipeline.sh runs");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(69), "{printed}");
+    assert!(printed.contains("--device cuda:99: this machine has "), "{printed}");
+    assert!(printed.contains("hint: rollout --version names the driver and its GPUs"), "{printed}");
+    assert!(!cache.exists(), "something was fetched: {printed}");
+}
+
+#[test]
 fn a_first_command_with_a_mistake_does_not_bind_the_second() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = folder.path().join("a run"); // with a space in its name
