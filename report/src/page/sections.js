@@ -19,8 +19,8 @@ function loop({facts: {loop: now}}) {
   const box = (name, facts) => h('div', {class: 'stage'}, h('b', {}, name), facts.filter(Boolean).map(fact => h('span', {}, fact)));
   const pipe = fact => h('div', {class: 'pipe'}, fact);
   return h('div', {class: 'scroll'}, h('div', {class: 'loop', role: 'img', 'aria-label': `what went through the pipe at step ${now.step}`},
-    box('envs tasks', [`step ${now.step}`]), pipe(plural(now.episodes, 'task')),
-    box('rollout', [plural(now.tokens, 'token'), now.rollout_seconds > 0 && `${seconds(now.rollout_seconds)}, ${short(now.tokens / now.rollout_seconds)} tokens/s`]), pipe(plural(now.samples, 'sample')),
+    box('envs tasks', [`step ${now.step}`]), pipe('tasks'),
+    box('rollout', [plural(now.episodes, 'episode'), plural(now.tokens, 'token'), now.rollout_seconds > 0 && `${seconds(now.rollout_seconds)}, ${short(now.tokens / now.rollout_seconds)} tokens/s`]), pipe(plural(now.samples, 'sample')),
     box('group', [plural(now.groups, 'group')]), pipe(`${count(now.flat)} flat`),
     box('advantage', [`${count(now.groups - now.flat)} teach`]), pipe(plural(now.samples, 'sample')),
     box('update', [plural(now.optimizer_steps, 'optimizer step'), now.update_seconds > 0 && seconds(now.update_seconds)])));
