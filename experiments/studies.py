@@ -12,6 +12,8 @@ Claims put to the test:
     refill      playing on until enough tasks teach (`rollout --fill`) is worth its tokens, where most groups are flat
     ends        C3 over four turns, where a whole tree is too large: a play to the end from each candidate (`rollout --expand ends=1`)
     check       a solver and a checker who have learned to calculate: in credit.py's `check` they have not, and no rule teaches it
+    sums        the same by SmolLM2 with an adapter for each role: expected within 3 points of each other, and C3 behind, whose steps have
+                fewer tasks
 
 A difference counts as in credit.py. Each evaluation is appended to --results [ROOT/studies.tsv], and `table` needs nothing else;
 experiments/studies.tsv has ours.
@@ -70,6 +72,10 @@ CELLS = [
     Cell("ends-c3", "C3, a play to the end of each", per_role=True, branches=4, place="path-success", **ENDS),
     *(Cell(f"able-{method}", METHODS[method], method=method, place=place, **CHECK)
       for place in ("check-able", "check-able-final") for method in ("at-grpo", "trajectory", "magrpo")),
+    *(Cell(f"real-{method}", title, method=method, place="sums", adapters=True, **dict(CHECK, **more)) for method, title, more in (
+        ("at-grpo", "AT-GRPO", {}), ("magrpo", "MAGRPO", {}), ("drmas", "Dr. MAS", {}),
+        # Four candidates with four below each: fewer tasks for an equal number of samples per step.
+        ("c3", "C3", dict(branches=4, more=("--tasks", WORLDS["sums"].samples // 10))))),
     Cell("turns-once", "single agent, GRPO", place="code-once", workflow="single", agents=("coder",)),
     Cell("turns-two", "single agent, GRPO, two turns", place="code-team", workflow="single", agents=("coder",)),
     *(Cell("sparse-at-grpo", "AT-GRPO", place=place) for grid in GRIDS for place in (f"{grid}-success", grid)),
