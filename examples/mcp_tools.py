@@ -45,6 +45,7 @@ parser.add_argument("--template", action="store_true", help="the chat template w
 parser.add_argument("--as-user", action="store_true", help="results are messages of the user")
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 MOST_SESSIONS = 16
+START_SECONDS = 60  # a package runner downloads the server, and a slow machine imports its modules
 LONGEST = 4000  # letters of what the agent said that are kept
 
 
@@ -118,7 +119,11 @@ class Server:
 
     async def start(self):
         session = Session()
-        return session, await asyncio.wait_for(session.ready, options.seconds)
+        try:
+            return session, await asyncio.wait_for(session.ready, START_SECONDS)
+        except asyncio.TimeoutError:
+            session.task.cancel()
+            raise TimeoutError(f"no answer to `initialize` within {START_SECONDS} s") from None
 
     def key(self, calls):
         """The calls that have changed a session: of tools that may change something."""
