@@ -181,3 +181,27 @@ fn what_cannot_be_played_says_so() {
     let (code, _, told) = run(&format!("report elo {dir}/tasks"));
     assert!(code == 65, "{told}");
 }
+
+/// A policy that plays every legal move alike, and one that always takes the first free cell. By exact fractions the best response
+/// wins 191/192 a game from the first as x and 874/945 as o.
+#[test]
+fn exploitability_in_tic_tac_toe_is_exact() {
+    let program = format!("python3 {}", root().join("examples/tic_tac_toe.py").display());
+    let exploited = |cells: &str| {
+        let answers = format!(
+            r#"select(.type == "task") | {{type: "sample", task, agent: "x", turn: 0, completion_logprobs: [-3]}} +
+            ([.spec.board | explode | to_entries[] | select(.value == 46).key] | {cells} |
+            {{completion_ids: [.], completion: ([" a", " b", " c"][. % 3] + (. / 3 | floor | tostring))}})"#
+        );
+        let printed = must(&format!("{program} positions | jq -c '{answers}' | {program} exploitability"));
+        let printed: Value = serde_json::from_str(&printed).expect("JSON");
+        ["as_x", "as_o", "exploitability"].map(|name| printed[name].as_f64().expect("a number"))
+    };
+    let (as_x, as_o) = (191.0 / 192.0, 874.0 / 945.0);
+    for (got, expected) in exploited(".[]").iter().zip([as_x, as_o, (as_x + as_o) / 2.0]) {
+        assert!((got - expected).abs() < 1e-12, "{got} is not {expected}");
+    }
+    assert_eq!(exploited("first"), [1.0, 1.0, 1.0]);
+    // d0 and beyond are no cells: an illegal answer loses.
+    assert_eq!(exploited("9 + first"), [1.0, 1.0, 1.0]);
+}
