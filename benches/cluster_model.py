@@ -44,7 +44,7 @@ def exchange(weights, ranks, speed, near=1):
 
 def table():
     wires = " | ".join(f"wire, {name}" for name in WIRES)
-    print(f"| model, episodes a step | cards | compute | card to host and back | {wires} |")
+    print(f"| model, episodes per step | GPUs | compute | GPU to host and back | {wires} |")
     print("|---|---|---|---|" + "---|" * len(WIRES))
     for name, (weights, episodes) in MODELS.items():
         for cards in (1, 8, 16, 64) if name == "1.7B" else (8, 16, 64):
