@@ -23,18 +23,19 @@ Examples:
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
     group | advantage | update --policy tool=run/tool --policy planner=run/planner
 
-  # the planner is a large model on a server, which is not trained
-  envs tasks plan-path --count 32 | rollout --policy tool=run/tool --policy planner=http://localhost:8000/v1 > samples.jsonl
+  # a large model on a server plays the planner; it is not trained
+  envs tasks plan-path --count 32 |
+    rollout --policy tool=run/tool --policy planner=http://localhost:8000/v1 > samples.jsonl
 
-  # MAGRPO: what two agents say at once is scored together, and every joint action is followed
+  # MAGRPO: the answers of two agents are scored together, and every joint action is continued
   envs tasks math --count 32 | rollout --policy run/shared --joint aligned --expand all --turns 2 |
     group | advantage --credit tree --estimator dr-grpo > samples.jsonl
 
-  # four GPUs play for all agents; or each agent has its own
+  # four GPUs for all agents; or one GPU per agent
   rollout --policy run/shared --device cuda:0-3 < tasks.jsonl > samples.jsonl
-  rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 < tasks.jsonl > samples.jsonl
+  rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 < tasks.jsonl > out.jsonl
 
-  # one of 8 processes, whose machine copies the weights to its own disk once for all of them there
+  # one of 8 processes; they share one copy of the weights on the machine's local disk
   rollout --policy run/shared --shard 3/8 --local /tmp/troupe < tasks.jsonl > shard-3.jsonl
 
   # success rate on held-out tasks
@@ -58,24 +59,26 @@ pub enum SamplingMode {
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
     /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names.
-    /// Repeatable; flags that name one directory are one policy (a second one: policy init NEW --from DIR).
-    /// With @DEVICE after DIR it runs there and not at --device: tool=run/tool@cuda:1.
-    /// Or an OpenAI-compatible server, which plays and is not trained:
-    /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (each of the three may be left out); its
-    /// key is in OPENAI_API_KEY, or in another variable with api_key_var=NAME.
+    /// Repeatable; flags with the same directory are one policy (for a copy: policy init NEW --from DIR).
+    /// DIR@DEVICE runs the policy on that device instead of --device: tool=run/tool@cuda:1. A URL names an
+    /// OpenAI-compatible server, which is not trained:
+    /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (the three settings are optional). Its key
+    /// is in the variable OPENAI_API_KEY, or in the one named by api_key_var=NAME.
     #[arg(long, value_name = "[AGENT=]DIR[@DEVICE]|URL", required_unless_present = "version")]
     pub policy: Vec<String>,
 
-    /// Leave out this agent's words: it says nothing, or TEXT, every time. The same tasks and seed with and without it show how often it helps:
-    /// report evaluate WITH --against WITHOUT. Repeatable.
+    /// Replace this agent's answers with TEXT, or with nothing. Play the same tasks and seed with and without
+    /// the agent to see how often it helps: report evaluate WITH --against WITHOUT. Repeatable.
     #[arg(long, value_name = "AGENT[=TEXT]")]
     pub absent: Vec<String>,
 
-    /// The environment's workflow: the agents that act, and their order; a name, or a TOML file. Default: the environment's first.
+    /// The workflow: which agents act, in which order. A name, or a TOML file. Default: the environment's
+    /// first.
     #[arg(long, value_name = "NAME")]
     pub workflow: Option<String>,
 
-    /// Candidates a group, up to 4096, of all agents or of one: --branches 4 --branches checker=8. Default: 4; with --greedy 1.
+    /// Candidates per group, up to 4096, for all agents or for one: --branches 4 --branches checker=8.
+    /// Default: 4; with --greedy 1.
     #[arg(long, value_name = "[ROLE=]K")]
     pub branches: Vec<String>,
 
@@ -96,8 +99,9 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Joint actions")]
     pub joint: Option<Mode>,
 
-    /// Joint actions from which an episode continues: one, that --select picks; all, a tree; or ends=M, all of the executed path,
-    /// with M plays to the end of each, which grow with the square of the turns. Default: one.
+    /// Joint actions from which an episode continues. one: the joint action that --select picks. all: every
+    /// joint action, a tree. ends=M: every joint action on the executed path, with M plays to the end of
+    /// each; the cost grows with the square of the turns. Default: one.
     #[arg(long, value_name = "one|all|ends=M", requires = "joint", help_heading = "Joint actions")]
     pub expand: Option<Expand>,
 
@@ -111,23 +115,23 @@ pub struct Arguments {
     )]
     pub stop_above: Option<f64>,
 
-    /// Self-play: in each episode one agent learns, all in turn, and an earlier version of its policy plays each
-    /// other agent, drawn by the seed from the last K published ones, the newest included. What those say has
-    /// `served` lines, which nothing is trained on. past:0: the newest version plays all agents.
+    /// Self-play: in each episode one agent learns (the agents take turns), and every other agent is played
+    /// by a version of its policy drawn from the last K published ones, including the newest. Opponents have
+    /// `served` lines, which are not trained on. past:0: the newest version plays all agents.
     #[arg(long, value_name = "past:K", default_value = "past:0", hide_default_value = true)]
     pub opponents: Pool,
 
-    /// Play tasks in waves until N of them teach, or all are played: those whose groups are not all flat. All that is played is
-    /// written; advantage --drop-flat leaves out what does not teach.
+    /// Play tasks in waves until N of them teach, or all are played. A task teaches if one of its groups is
+    /// not flat. All played tasks are written; advantage --drop-flat drops the flat groups.
     #[arg(long, value_name = "N", help_heading = "Refill", value_parser = value_parser!(u64).range(1..))]
     pub fill: Option<u64>,
 
-    /// What makes a task teach: rewards that differ in one of its groups, or plays of which some succeed and some do not.
-    /// Default: reward.
+    /// When a task teaches: if the rewards of one of its groups differ, or if some of its plays succeed and
+    /// some do not. Default: reward.
     #[arg(long, value_enum, value_name = "WHAT", requires = "fill", help_heading = "Refill")]
     pub fill_by: Option<FillBy>,
 
-    /// Tasks of a wave, after which it is counted how many teach. Default: N.
+    /// Tasks per wave; after each wave the tasks that teach are counted. Default: N.
     #[arg(long, value_name = "W", requires = "fill", help_heading = "Refill",
           value_parser = value_parser!(u64).range(1..))]
     pub fill_wave: Option<u64>,
@@ -136,11 +140,11 @@ pub struct Arguments {
     #[arg(long, value_name = "E", requires = "fill", help_heading = "Refill")]
     pub flat_below: Option<f64>,
 
-    /// Fail where too few tasks teach.
+    /// Fail if fewer than N tasks teach.
     #[arg(long, requires = "fill", help_heading = "Refill")]
     pub fill_strict: bool,
 
-    /// Logits are divided by this before the softmax, of all agents or of one: --temperature 0.7 --temperature
+    /// Divide logits by T before the softmax, for all agents or for one: --temperature 0.7 --temperature
     /// planner=1. Default: 1.
     #[arg(long, value_name = "[ROLE=]T", help_heading = "Sampling")]
     pub temperature: Vec<String>,
@@ -161,8 +165,8 @@ pub struct Arguments {
     #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
     pub max_tokens: Vec<String>,
 
-    /// End a completion with the token that completes TEXT, which stays in it. Repeatable; the texts of one
-    /// agent replace those for all agents. '=TEXT' for a text with = in it.
+    /// End a completion with the token that completes TEXT; TEXT stays in the completion. Repeatable; texts
+    /// for one agent replace the texts for all agents. Write '=TEXT' if TEXT contains =.
     #[arg(long, value_name = "[ROLE=]TEXT", help_heading = "Sampling")]
     pub stop: Vec<String>,
 
@@ -174,15 +178,15 @@ pub struct Arguments {
     #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub seed: u64,
 
-    /// The training step of these samples, with --resident of the first part; part of every episode's name.
+    /// The training step of these samples (with --resident, of the first part); part of every episode's name.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
     pub step: u64,
 
-    /// Take the most likely token every time, one candidate a group: for evaluation.
+    /// Always take the most likely token, with one candidate per group: for evaluation.
     #[arg(long)]
     pub greedy: bool,
 
-    /// Play every n-th task, from number i on; `cat` joins the outputs of all shards, in any order
+    /// Play every N-th task, from number I on; join the outputs of all shards with `cat`, in any order
     #[arg(long, value_name = "I/N", default_value = "0/1")]
     pub shard: String,
 
@@ -190,8 +194,8 @@ pub struct Arguments {
     #[arg(long, default_value = "cpu", help = format!("Where models run: {}.", Devices::HELP))]
     pub device: String,
 
-    /// The most memory of each GPU for all policies on it, with KV caches, activations and a reserve of 1 GiB each: in GB
-    /// (10^9 bytes), or a share as 50%. Default: all that is free.
+    /// Memory to use on each GPU for all policies together, including KV caches, activations and a reserve of
+    /// 1 GiB per policy: in GB (10^9 bytes), or a share such as 50%. Default: all free memory.
     #[arg(long, value_name = "GB|SHARE%")]
     pub device_memory: Option<String>,
 
@@ -213,17 +217,17 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     pub local: Option<PathBuf>,
 
-    /// Threads that play episodes; on the CPU another thread per player runs its models. With several devices each
-    /// thread plays on one. Default: the number of processors.
+    /// Threads that play episodes; on the CPU each has a second thread that runs its models. With several
+    /// devices each thread uses one. Default: the number of processors.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub threads: Option<usize>,
 
-    /// Play with this program instead of a built-in environment. It answers one line for each line, as `envs step`
-    /// does.
+    /// Play with this program instead of a built-in environment. It answers each line with one line, as `envs
+    /// step` does.
     #[arg(long, value_name = "COMMAND")]
     pub env_command: Option<String>,
 
-    /// Seconds after which a silent --env-command is restarted and asked once more. Default: 30.
+    /// Seconds of silence after which --env-command is restarted and gets the request once more. Default: 30.
     #[arg(long, value_name = "SECONDS", requires = "env_command")]
     pub timeout: Option<f64>,
 
@@ -240,12 +244,12 @@ pub struct Arguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub max_error_rate: f64,
 
-    /// Accept a stream without a good `end` or with tasks missing, and play its tasks.
+    /// Accept a stream without a valid `end` or with missing tasks, and play its tasks.
     #[arg(long)]
     pub allow_incomplete: bool,
 
-    /// Play one part of the input after another, each up to its `end` line. Each part is a step, uses the
-    /// newest versions of the policies, and is answered with an `end` line.
+    /// Play one part of the input after another, each up to its `end` line. Each part is a step, is played
+    /// with the newest versions of the policies, and is answered with an `end` line.
     #[arg(long)]
     pub resident: bool,
 
