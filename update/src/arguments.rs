@@ -20,21 +20,21 @@ use help::{EXAMPLES, FORMULAS, VERSION};
 /// What becomes of an importance weight above the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ImportanceOutside {
-    /// It is the cap
+    /// The weight is the cap
     Truncate,
-    /// It is 0: the token or the sequence is dropped
+    /// The weight is 0: the token or the sequence is dropped
     Mask,
 }
 
 /// Turns samples with advantages into the next version of each policy.
 ///
-/// Reads a whole stream from stdin, trains every policy named on the samples of the agents it owns, starting from the
-/// version that the samples name, and publishes the next version. A stream that is not whole publishes nothing.
+/// Reads a complete stream from stdin, trains every named policy on the samples of its agents, starting from
+/// the version that the samples name, and publishes the next version. An incomplete stream publishes nothing.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "update", version = VERSION.as_str(), before_help = EXAMPLES, after_help = FORMULAS)]
 pub struct Arguments {
-    /// Policy directory to train; with AGENT= only that agent's samples are its own. Flags that name one directory are
-    /// one policy with one optimizer (a second one: policy init NEW --from DIR)
+    /// Policy directory to train, on all samples or, with AGENT=, on this agent's. Flags with the same
+    /// directory are one policy with one optimizer (for a copy: policy init NEW --from DIR)
     #[arg(long, value_name = "[AGENT=]DIR", required = true)]
     pub policy: Vec<String>,
 
@@ -62,8 +62,8 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
     pub reference: Vec<String>,
 
-    /// Reward the entropy of the policy: the loss is less by C times the mean entropy of the tokens' distributions, nats, averaged
-    /// as --aggregate says. Samples of flat groups are not computed, so they add none
+    /// Entropy bonus: subtract from the loss C times the mean entropy of the tokens' distributions, in nats,
+    /// averaged as --aggregate says. Samples of flat groups are not computed, so they add nothing
     #[arg(long, value_name = "C", default_value_t = 0.0, help_heading = "Objective")]
     pub entropy: f64,
 
@@ -76,20 +76,20 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "LEVEL", requires = "importance_cap", help_heading = "Objective")]
     pub importance_level: Option<WeightLevel>,
 
-    /// What becomes of a weight above the cap: the cap, or 0 [default: truncate]
+    /// Replace an importance weight above the cap by the cap or by 0 [default: truncate]
     #[arg(long, value_enum, value_name = "WHAT", requires = "importance_cap", help_heading = "Objective")]
     pub importance_outside: Option<ImportanceOutside>,
 
-    /// With --importance-outside mask: the least weight that is not dropped [default: 0]
+    /// With --importance-outside mask: also drop weights below C [default: 0]
     #[arg(long, value_name = "C", requires = "importance_cap", help_heading = "Objective")]
     pub importance_floor: Option<f64>,
 
-    /// Leave out samples with a negative advantage that have become less likely by more than D, nats a token (they count in the
-    /// averages) [default: off]
+    /// Drop samples with a negative advantage that have become less likely by more than D nats per token
+    /// (they count in the averages) [default: off]
     #[arg(long, value_name = "D", allow_negative_numbers = true, help_heading = "Objective")]
     pub mask_negative_above: Option<f64>,
 
-    /// How token terms are averaged; formulas below
+    /// How token losses are averaged; formulas below
     #[arg(long, value_enum, default_value = "token", help_heading = "Objective")]
     pub aggregate: Aggregate,
 
@@ -139,20 +139,21 @@ pub struct Arguments {
     #[arg(long, value_name = "X", default_value_t = 1.0, help_heading = "Optimizer")]
     pub max_grad_norm: f64,
 
-    /// Tokens computed at once, at most, shared prefixes counted once: the one memory knob
+    /// Most tokens in a micro-batch, with shared prefixes counted once; decides the memory for activations
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOKENS,
           value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub max_tokens_per_batch: u64,
 
-    /// Limit of the difference in nats between a recorded log-probability and the trainer's before the first
-    /// step; the mean's limit is a tenth. Beyond it nothing is published; 0: off [default: 0.01, or 0.5 if
-    /// weights, --dtype or rollout's dtype have 16 bits or rollout's is unknown: then one token in a hundred
-    /// may differ by more, and none by more than ten times]
+    /// Largest difference in nats between a recorded log-probability and the trainer's before the first step;
+    /// a tenth of it is the limit of the mean. If it is larger, nothing is published; 0: off [default: 0.01,
+    /// or 0.5 if weights, --dtype or rollout's dtype have 16 bits or rollout's is unknown: then one token in
+    /// a hundred may differ by more, and none by more than ten times]
     #[arg(long, value_name = "X", help_heading = "Running")]
     pub max_logprob_gap: Option<f64>,
 
-    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for work).
-    /// Ranks of update-mpi have one GPU each, with cuda of all and with cuda:0-3 or cuda:0,2 of these
+    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow
+    /// for work). Each rank of update-mpi takes one GPU: of all with cuda, of a list with cuda:0-3 or
+    /// cuda:0,2
     #[arg(long, default_value = "cpu", help_heading = "Running")]
     pub device: String,
 
@@ -185,7 +186,8 @@ pub struct Arguments {
           help_heading = "Running")]
     pub ranks: Option<u64>,
 
-    /// Device memory to use at most, GB (10^9 bytes); with --dry-run, the memory to plan for [default: what is free]
+    /// Device memory to use, in GB (10^9 bytes); with --dry-run, the memory to plan for [default: all free
+    /// memory]
     #[arg(long, value_name = "GB", help_heading = "Running")]
     pub device_memory: Option<f64>,
 
@@ -193,22 +195,23 @@ pub struct Arguments {
     #[arg(long, value_name = "N", help_heading = "Running")]
     pub seed: Option<u64>,
 
-    /// Threads; any number gives bit-identical weights [default: all cores]
+    /// Number of threads; any number gives bit-identical weights [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
     pub threads: Option<u64>,
 
-    /// Print the plan (parameters, those trained and all, samples, tokens, optimizer steps, bytes of memory) as one JSON
-    /// object a policy, and do nothing; without samples, what --max-tokens-per-batch takes, of a config.json alone if there are no weights
+    /// Only print the plan of each policy as a JSON object: parameters, trainable parameters, samples,
+    /// tokens, optimizer steps, bytes of memory. Without samples it plans for --max-tokens-per-batch; a
+    /// config.json without weights is enough
     #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
     pub dry_run: bool,
 
-    /// Recompute the recorded log-probabilities and report the gap; fail above --max-logprob-gap [default here: 1e-3 for
-    /// f32 weights and --dtype float32, 0.5 otherwise]; publish nothing
+    /// Recompute the recorded log-probabilities and report the gap; publish nothing. Fails above
+    /// --max-logprob-gap, whose default is then 1e-3 for f32 weights and --dtype float32, 0.5 otherwise
     #[arg(long, help_heading = "Running")]
     pub check: bool,
 
-    /// With --check, write each token to FILE, a JSON object a line: policy, sample (counted in the order of episodes), group,
-    /// position in the sequence, token, and both log-probabilities, recorded and recomputed
+    /// With --check, write one JSON line per token to FILE: policy, sample (its index in the order of
+    /// episodes), group, position in the sequence, token, and the recorded and the recomputed log-probability
     #[arg(long, value_name = "FILE", requires = "check", help_heading = "Running")]
     pub per_token: Option<PathBuf>,
 
@@ -230,9 +233,9 @@ pub struct Arguments {
     #[arg(long, help_heading = "Running")]
     pub allow_truncated_sampling: bool,
 
-    /// Take one part of the input after another, each up to its `end` line. Each part is an update and is
-    /// answered with an `end` line. Weights and moments stay in memory in between; with `--device` only the
-    /// optimizer's state, in host memory
+    /// Process one part of the input after another, each up to its `end` line. Each part is an update and is
+    /// answered with an `end` line. Weights and moments stay in memory between parts; with a GPU only the
+    /// optimizer's state does, in host memory
     #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
     pub resident: bool,
 

@@ -9,7 +9,7 @@ use crate::objective::WeightBounds;
 pub enum Objective {
     /// Clipped surrogate on token ratios (PPO, GRPO, AT-GRPO)
     Clip,
-    /// Policy gradient with a ratio that is held from above and not differentiated (CISPO)
+    /// Policy gradient, weighted by the ratio, which is capped and treated as a constant (CISPO)
     Cispo,
     /// Weighted negative log-likelihood (supervised)
     Nll,
@@ -18,20 +18,20 @@ pub enum Objective {
 /// The level at which the ratio of `--objective clip` is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RatioLevel {
-    /// Each token has its own
+    /// One for each token
     #[default]
     Token,
-    /// The geometric mean over the completion, the same for all of its tokens (GSPO, arXiv 2507.18071)
+    /// One for the completion: the geometric mean over its tokens (GSPO, arXiv 2507.18071)
     Sequence,
 }
 
 /// The level at which importance weights are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum WeightLevel {
-    /// Each token has its own
+    /// One for each token
     #[default]
     Token,
-    /// The product over the completion, the same for all of its tokens
+    /// One for the completion: the product over its tokens
     Sequence,
 }
 

@@ -8,10 +8,10 @@ use record::stage;
 
 pub const EXAMPLES: &str = "\
 Examples:
-  One on-policy step from a whole stream; the new version goes into the policy directory
+  One on-policy step; the new version goes into the policy directory
     … | group | advantage | update --policy run/policies/shared --lr 1e-6
 
-  One policy a role, in one process; each trains on its own agent's samples
+  One policy per role, in one process; each trains on its agent's samples
     … | advantage | update --policy tool=run/tool --policy planner=run/planner
 
   A supervised warm-up on demonstrations
@@ -22,47 +22,56 @@ Examples:
   Do rollout and update agree on the log-probabilities? Publishes nothing
     update --policy run/tool --check < samples.jsonl
 
-  What would it do, and how much memory would it take?
+  What would it train, with how much memory?
     update --policy run/tool --dry-run < samples.jsonl
 
-  Four processes that share the work, and their machines' memory does not: the same bytes as by one with --parts 8
+  Four processes share the work; the same bytes as one process with --parts 8
     mpirun -n 4 update-mpi --policy run/tool --parts 8 < samples.jsonl
 
   Two policies at the same time, two processes each
-    mpirun -n 4 update-mpi --policy tool=run/tool --policy planner=run/planner --side-by-side --parts 8 < samples.jsonl
+    mpirun -n 4 update-mpi --policy tool=run/tool --policy planner=run/planner --side-by-side \\
+      --parts 8 < samples.jsonl
 
   Does this geometry fit the GPU? A directory with a config.json is enough
     update --policy Qwen3-8B --dry-run --device cuda --max-tokens-per-batch 32768 < /dev/null
 ";
 
 pub const FORMULAS: &str = "\
-The loss of one optimizer batch, with N samples, n_i completion tokens in sample i, and l_ij the term of a token:
+The loss of one optimizer batch. N is the number of samples, n_i the number of completion tokens
+of sample i, l_ij the loss of a token, A the advantage.
   --aggregate token      sum_ij l_ij / sum_i n_i
   --aggregate sequence   (1/N) sum_i (1/n_i) sum_j l_ij
   --aggregate constant   sum_ij l_ij / (N * L), L from --max-tokens
-  --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3, r = exp(new - recorded)
+  --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3
+                         r = exp(new - recorded)
                          k3 = exp(d) - d - 1, d = reference - new (arXiv 2402.03300)
-  --importance-cap C     l = -w*min(...) with r = exp(new - start), w = min(exp(start - recorded), C), start the
-                         trainer's own log-probability before the first step (Yao et al. 2025, \"Your efficient RL
-                         framework secretly brings you off-policy RL training\")
-  --ratio sequence       r = exp(mean_j(new - recorded)), one for the whole completion (GSPO, arXiv 2507.18071, whose clip
-                         range is 3e-4 and 4e-4, with --aggregate sequence: token would weigh long answers more)
-  --objective cispo      l = -min(r, 1+clip_high)*A*new, the ratio a constant (arXiv 2506.13585); its value has no meaning
-  --importance-level sequence    w of the whole completion: exp(sum_j(start - recorded))
+  --importance-cap C     l = -w*min(...), r = exp(new - start), w = min(exp(start - recorded), C);
+                         start is the trainer's log-probability before the first step (Yao et al.
+                         2025, \"Your efficient RL framework secretly brings you off-policy RL
+                         training\")
+  --ratio sequence       r = exp(mean_j(new - recorded)) for the whole completion (GSPO, arXiv
+                         2507.18071, with clip ranges 3e-4 and 4e-4 and --aggregate sequence;
+                         --aggregate token would give long answers more weight)
+  --objective cispo      l = -min(r, 1+clip_high)*A*new, the ratio a constant (arXiv 2506.13585);
+                         the value of this loss has no meaning
+  --importance-level sequence    w = exp(sum_j(start - recorded)) for the whole completion
   --importance-outside mask      w = 0 above C and below --importance-floor
-  --entropy C            l = ... - C*H, H the entropy of the distribution that the token was drawn from, at its temperature
-  --mask-negative-above D        l = 0 where A < 0 and mean_j(recorded - new) > D (DeepSeek-V3.2)
-  --objective nll        l = -w*new, w the sample's advantage where it has one, else 1
-In the first optimizer step of a rollout r is 1, and clip, GSPO and CISPO have the same gradient under the same
---aggregate: they differ from the second one on.
-Samples of flat groups (all advantages 0, no --kl) are not computed but count in N and sum_i n_i. A batch of flat groups
-only takes no optimizer step; the next version is published with the same weights.
+  --entropy C            l = ... - C*H, H the entropy of the distribution that the token was drawn
+                         from, at its temperature
+  --mask-negative-above D        l = 0 if A < 0 and mean_j(recorded - new) > D (DeepSeek-V3.2)
+  --objective nll        l = -w*new, w the sample's advantage if it has one, else 1
+In the first optimizer step after a rollout r is 1, so clip, GSPO and CISPO have the same gradient
+with the same --aggregate; later steps differ.
+Samples of flat groups (all advantages 0, no --kl) are not computed but count in N and sum_i n_i.
+A batch with only flat groups takes no optimizer step; the next version has the same weights.
 
-The optimizer's state (moments and the number of steps, which --warmup counts) is saved in the policy directory and
-continues from call to call. It starts fresh, with a message, when --optimizer or --objective changes.
+The optimizer's state (moments, and the number of steps, which --warmup counts) is saved in the
+policy directory and continues from call to call. It is reset, with a message, when --optimizer or
+--objective changes.
 
-Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or incomplete stream (nothing is published),
-69 device unavailable, 74 I/O, 130 and 143 interrupted (nothing is published).";
+Exit codes: 0 done, 1 the work or --check failed, 2 usage, 65 bad record or incomplete stream
+(nothing is published), 69 device unavailable, 74 I/O, 130 and 143 interrupted (nothing is
+published).";
 
 /// The build, its instruction set on this machine, and the CUDA installation.
 pub static VERSION: LazyLock<String> = LazyLock::new(|| {

@@ -32,7 +32,7 @@ pub enum Method {
     Adamw,
     /// Plain gradient descent, no momentum
     Sgd,
-    /// Orthogonalized momentum for the layers' matrices (Muon, arXiv 2502.16982), AdamW for the rest
+    /// Orthogonalized momentum for the matrices of layers (Muon, arXiv 2502.16982), AdamW for the rest
     Muon,
 }
 
