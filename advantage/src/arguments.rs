@@ -35,93 +35,87 @@ Examples:
 
 {all-args}
 
-Reads the output of group on stdin and adds advantage, group_mean and group_std; other lines pass through. RECORD.md
-has every field. A group whose members all earned the same has nothing to compare: its advantages are 0 (except under
-remax, rae and raw, which do not compare members) and it is counted.
-Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
+Reads the output of group on stdin and adds advantage, group_mean and group_std; other lines pass
+through. RECORD.md has every field. A group is flat if all members have the same credit. Flat groups
+are counted, and their advantages are 0, except with remax, rae and raw, which do not compare members.
+Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143
+interrupted.";
 
 /// Turns the rewards of a group into advantages: adds `advantage`, `group_mean` and `group_std`.
 #[derive(Clone, Parser, Debug)]
 #[command(name = "advantage", version, help_template = TEMPLATE)]
 pub struct Arguments {
-    /// How an advantage is made of rewards
+    /// How advantages are computed; r is a member's credit
     #[arg(long, value_enum, default_value_t = Estimator::Grpo, value_name = "METHOD")]
     pub estimator: Estimator,
 
-    /// What grpo and gdpo divide by, and what group_std holds: the standard deviation with n-1 (sample) or n (population);
-    /// none divides by nothing and leaves that of sample in group_std [default: sample]
+    /// The standard deviation that grpo and gdpo divide by, and that group_std records [default: sample]
     #[arg(long, value_enum, value_name = "WHICH")]
     std: Option<Std>,
 
-    /// What grpo, gdpo and --whiten samples add to the standard deviation, in units of reward [default: 1e-6]
+    /// Added to the standard deviation by grpo, gdpo and --whiten samples, in units of reward [default: 1e-6]
     #[arg(long, value_name = "E")]
     epsilon: Option<f64>,
 
-    /// Use WEIGHT * rewards.team + rewards.local in place of the recorded reward
+    /// Use WEIGHT * rewards.team + rewards.local instead of the recorded reward
     #[arg(long, value_name = "WEIGHT")]
     pub team_weight: Option<f64>,
 
-    /// What a sample is credited with: its own reward (turn); that and the discounted rewards of its agent on the
-    /// executed path after it (return); or, in parallel sampling, what all agents earned in its whole episode, episodes
-    /// being compared and not samples (episode), or its agent alone (episode-own); or the episode, and to that the return
-    /// from its turn on, compared with those of the same prompt (gigpo); or what its joint actions earned, and in the mean
-    /// what followed from them in the tree of rollout --expand all (tree). All but turn hold the stream in memory, and pay
-    /// for idling where an environment rewards each turn: a longer episode sums more rewards. Use them with rewards for
-    /// success alone
+    /// The credit of a sample, which is compared within its group. All values except turn hold the stream in
+    /// memory. They also pay for idling if an environment rewards each turn, because a longer episode sums
+    /// more rewards: use them with rewards for success alone
     #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
     pub credit: Credit,
 
-    /// How often --credit episode counts an episode in mean and standard deviation: once, or as often as the group's agents
-    /// acted in it, as Dr. MAS does (arXiv 2602.08847) [default: episodes]
+    /// How often --credit episode counts an episode in mean and standard deviation [default: episodes]
     #[arg(long, value_enum, value_name = "UNIT")]
     count: Option<EpisodeWeight>,
 
-    /// How --credit tree makes one number of the returns of a sample's joint actions: their mean, or their sum, which grows
-    /// with the number of combinations under rollout --joint cross [default: mean]
+    /// How --credit tree combines the returns of a sample's joint actions [default: mean]
     #[arg(long, value_enum, value_name = "HOW")]
     joint: Option<Reduction>,
 
-    /// The discount a turn under --credit return, episode, episode-own, gigpo or tree, from 0 to 1 [default: 1]
+    /// Discount per turn for --credit return, episode, episode-own, gigpo or tree, from 0 to 1 [default: 1]
     #[arg(long, value_name = "G")]
     gamma: Option<f64>,
 
-    /// Weight of the comparison of equal prompts under --credit gigpo [default: 1]
+    /// Weight of the comparison among equal prompts for --credit gigpo [default: 1]
     #[arg(long, value_name = "W")]
     anchor_weight: Option<f64>,
 
-    /// The components of reward_components that gdpo compares, each by itself, and their weights (1 where none is given)
+    /// The components of reward_components that gdpo compares, each separately, and their weights (default 1)
     #[arg(long, value_name = "NAME[=WEIGHT],…", value_delimiter = ',', required_if_eq("estimator", "gdpo"))]
     pub components: Vec<Component>,
 
-    /// Of how many members max-at looks at the best [default: 2]
+    /// Size of the subsets in which max-at takes the best member [default: 2]
     #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(2..))]
     k: Option<u32>,
 
-    /// A folder where rae keeps the baselines of each step: it reads those of the step before and writes its own
+    /// Folder with rae's baselines, one file per step: reads the previous step's and writes this step's
     #[arg(long, value_name = "DIR", required_if_eq("estimator", "rae"))]
     pub baselines: Option<PathBuf>,
 
-    /// How much of its baseline rae keeps from episode to episode, from 0 to 1 [default: 0.95]
+    /// Decay of rae's baseline per episode, from 0 to 1 [default: 0.95]
     #[arg(long, value_name = "D")]
     decay: Option<f64>,
 
-    /// Subtract from all advantages of a policy in the step their mean, and divide them by their standard deviation: over
-    /// samples, or over tokens, each of which has its sample's advantage. Every step is then of one size, also one with
-    /// almost nothing to learn. Holds the stream in memory [default: none]
+    /// Normalize all advantages of a policy in the step to mean 0 and standard deviation 1, over samples or
+    /// over tokens. Every step then has the same scale, even a step with almost nothing to learn. Holds the
+    /// stream in memory [default: none]
     #[arg(long, value_enum, value_name = "OVER")]
     whiten: Option<Whiten>,
 
-    /// Treat a group as flat whose members agree in this component of reward_components, whatever they earned: with
-    /// shaped rewards, a group that failed as a whole or succeeded as a whole. Under --credit tree, success is that of the
-    /// joint actions
+    /// Treat a group as flat if its members agree in this component of reward_components, whatever their
+    /// rewards. With shaped rewards, success selects groups in which some members succeed and some fail. For
+    /// --credit tree, success means success of the joint actions
     #[arg(long, value_name = "COMPONENT")]
     pub gate: Option<String>,
 
-    /// Treat a group as flat whose greatest and least credit differ by no more than E [default: 0]
+    /// Treat a group as flat if its largest and smallest credit differ by no more than E [default: 0]
     #[arg(long, value_name = "E")]
     flat_below: Option<f64>,
 
-    /// Leave out groups whose members all earned the same
+    /// Drop flat groups
     #[arg(long)]
     pub drop_flat: bool,
 
@@ -133,17 +127,18 @@ pub struct Arguments {
 /// What a sample is credited with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Credit {
-    /// Its own reward
+    /// Its reward
     Turn,
-    /// Its own reward and its agent's later ones on the executed path
+    /// Its reward and its agent's later, discounted rewards on the executed path
     Return,
-    /// All rewards of its episode: trajectory-level GRPO
+    /// All rewards of its episode, in parallel sampling; episodes are compared, not samples: trajectory-level GRPO
     Episode,
-    /// All rewards of its agent in its episode
+    /// All rewards of its agent in its episode, in parallel sampling
     EpisodeOwn,
-    /// Its episode, and the return from its turn on among equal prompts: GiGPO, arXiv 2505.10978
+    /// As episode, plus the return from its turn on, compared among equal prompts: GiGPO, arXiv 2505.10978
     Gigpo,
-    /// The rewards of its joint actions, and in the mean what followed: MAGRPO
+    /// The rewards of its joint actions, plus the mean of what followed in the tree of rollout --expand all:
+    /// MAGRPO
     Tree,
 }
 
@@ -159,7 +154,7 @@ impl Credit {
 pub enum EpisodeWeight {
     /// Once
     Episodes,
-    /// Once for each sample
+    /// As often as the group's agents acted in it, as Dr. MAS does (arXiv 2602.08847)
     Calls,
 }
 

@@ -9,7 +9,7 @@ pub enum Std {
     Sample,
     /// Divides the squares by n
     Population,
-    /// Is not divided by
+    /// No division; group_std records the sample standard deviation
     None,
 }
 

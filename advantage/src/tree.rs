@@ -25,7 +25,7 @@ fn total(values: &[f64]) -> f64 {
 pub enum Reduction {
     /// Their mean
     Mean,
-    /// Their sum, as CoMLRL does: under cross its scale grows with K^(N-1)
+    /// Their sum, as CoMLRL does: with rollout --joint cross its scale grows with K^(N-1)
     Sum,
 }
 

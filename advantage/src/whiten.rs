@@ -18,11 +18,11 @@ const VARIANCE: f64 = 1e-8;
 /// The unit that counts once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Whiten {
-    /// A sample
+    /// Over samples
     Samples,
-    /// A completion token
+    /// Over completion tokens, each with its sample's advantage
     Tokens,
-    /// Leave advantages as they are
+    /// Off
     None,
 }
 

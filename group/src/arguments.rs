@@ -11,31 +11,34 @@ const TEMPLATE: &str = "\
 Examples:
   group < samples.jsonl > groups.jsonl
   group --by episode < samples.jsonl | jq -c 'select(.type == \"end\") | .counts'
-  jq -c 'select(.type != \"sample\" or .agent == \"planner\")' samples.jsonl | group --allow-incomplete > planner.jsonl
+  jq -c 'select(.type != \"sample\" or .agent == \"planner\")' samples.jsonl |
+    group --allow-incomplete > planner.jsonl
   head -n 3 samples.jsonl | group --allow-incomplete --incomplete drop
 
 {usage-heading} {usage}
 
 {all-args}
 
-Reads sample lines on stdin and adds group and group_size; other lines pass through. RECORD.md has every field.
-Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143 interrupted.";
+Reads sample lines on stdin and adds group and group_size; other lines pass through. RECORD.md has every
+field.
+Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143
+interrupted.";
 
 /// Decides which samples are compared: adds `group` and `group_size`.
 #[derive(Clone, Copy, Parser, Debug)]
 #[command(name = "group", version, help_template = TEMPLATE)]
 pub struct Arguments {
-    /// What the members of a group share. agent-turn: one agent at one turn of one episode, one prompt. The others are
-    /// ablations: their members have different prompts, and `end` says so
+    /// What the members of a group share. With agent-turn they share one prompt. The other values are ablations: their
+    /// members have different prompts, and `end` says so
     #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
     pub by: By,
 
-    /// Also say which samples of one agent in one task have equal prompts, in whatever episode and turn, for advantage --credit
-    /// gigpo: adds anchor, named after the first of them, and anchor_size. Holds the stream in memory
+    /// For advantage --credit gigpo: also mark samples of one agent in one task that have equal prompts, in any
+    /// episode and turn. Adds anchor (the id of the first such sample) and anchor_size. Holds the stream in memory
     #[arg(long, value_enum, value_name = "WHAT")]
     pub anchor: Option<Anchor>,
 
-    /// What to do with a group whose branches are not all there at the end of the stream
+    /// What to do with a group that lacks branches at the end of the stream
     #[arg(long, value_enum, default_value_t = Incomplete::Error, value_name = "WHAT")]
     pub incomplete: Incomplete,
 
@@ -60,7 +63,7 @@ pub enum Anchor {
 pub enum Incomplete {
     /// Exit 65
     Error,
-    /// Drop its samples and count it
+    /// Drop its samples and count the group
     Drop,
 }
 
@@ -69,7 +72,7 @@ pub enum Incomplete {
 pub enum Unscored {
     /// Exit 65
     Error,
-    /// Drop the sample; its group is that much smaller
+    /// Drop the sample; its group becomes smaller
     DropSample,
     /// Drop its whole group
     DropGroup,

@@ -23,7 +23,7 @@ use crate::write::Writer;
 /// The flags of every decorating stage, to be flattened into its arguments.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Flags {
-    /// Accept an incomplete stream: no `end` line, one that is not ok, or less than it announces
+    /// Accept an incomplete stream: without an `end` line, with one that is not ok, or with fewer lines than it counts
     #[arg(long)]
     pub allow_incomplete: bool,
 
@@ -31,7 +31,7 @@ pub struct Flags {
     #[arg(long, short)]
     pub quiet: bool,
 
-    /// Take one part of the input after another, each up to its `end` line, and answer each with an `end` line
+    /// Process one part of the input after another, each up to its `end` line, and answer each with an `end` line
     #[arg(long)]
     pub resident: bool,
 }
