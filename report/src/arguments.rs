@@ -6,16 +6,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
-  # a page about a run: learning curves, group statistics, and a browser of sampled episodes
+  # a page about a run: learning curves, group statistics, all episodes
   report runs/plan-path
 
   # two runs in one page, and all metrics as a table
   report runs/shared runs/per-role --html compare.html --csv compare.csv
 
-  # a chart as a figure for a paper, and its data beside it: success.pdf and success.csv
+  # a chart for a paper, and its data: success.pdf and success.csv
   report runs/shared runs/per-role --figure success.pdf
 
-  # methods side by side over their seeds, with the difference to the first, seed by seed
+  # methods over their seeds, with the difference to the first, paired by seed
   report compare runs/rloo-* runs/grpo-*
 
   # on the terminal, while it trains
@@ -24,8 +24,9 @@ Examples:
   # for TensorBoard: tensorboard --logdir events
   report runs/plan-path --tensorboard events
 
-  # success on held-out tasks with its 95 % interval and the tokens it took
-  envs tasks plan-path --split test --count 300 | rollout --policy run/shared --greedy | report evaluate";
+  # success on held-out tasks with its 95 % interval, and the generated tokens
+  envs tasks plan-path --split test --count 300 |
+    rollout --policy run/shared --greedy | report evaluate";
 
 /// Reports what a run did: a page, figures, a table, TensorBoard events.
 #[derive(Parser, Debug)]
@@ -50,67 +51,89 @@ pub struct Arguments {
 /// Commands other than writing about runs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took
+    /// Prints the result of an evaluation: success with its 95 % interval, pass@k, generated tokens
     Evaluate(Evaluate),
-    /// Rates versions by games that they played against each other
-    Elo(Elo),
-    /// Compresses streams: FILE.zst takes the place of FILE, which every stage reads as before
+    /// Rates versions by the games that they played against each other
     ///
-    /// The stages read both, from files and pipes.
+    /// Elo ratings by maximum likelihood (Bradley and Terry, a draw as half a win). The oldest version
+    /// has rating 0; standard errors are for the difference to it. The agent with the larger return
+    /// wins an episode. Let each pair play in both seats, with equal tasks.
     ///
     /// Examples:
-    ///   report compress runs/plan-path                 # of every committed step what samples and tasks are left
+    ///   envs tasks tic-tac-toe --set reward=win --split test --count 100 |
+    ///     rollout --branches 1 --policy x=runs/ttt/policies/shared/step-000000 \
+    ///       --policy o=runs/ttt/policies/shared/step-000080 > one
+    ///   report elo one other
+    #[command(verbatim_doc_comment)]
+    Elo(Elo),
+    /// Compresses streams: replaces FILE with FILE.zst, which every stage reads
+    ///
+    /// Examples:
+    ///   report compress runs/plan-path                 # samples and tasks of every committed step
     ///   report compress samples.jsonl
-    ///   zstdcat samples.jsonl.zst | jq .reward         # by hand
+    ///   zstdcat samples.jsonl.zst | jq .reward         # read it by hand
     #[command(verbatim_doc_comment)]
     Compress(Compress),
-    /// Compares methods over their seeds: success with its interval, and the difference to the first, seed by seed
+    /// Compares methods over their seeds: success with its interval, and the difference to the first
     ///
-    /// Runs are seeds of one method if their run.json differs in the seed alone, whatever their folders are called. A
-    /// method is called by what it does otherwise than the others, and all are compared with that of the first RUN.
+    /// Runs are seeds of one method if their run.json differs only in the seed, whatever their folders
+    /// are called. A method is named by its settings that differ from the others. All methods are
+    /// compared with the method of the first RUN.
     ///
-    /// Success is that of the last evaluation which all runs have. A difference is taken seed by seed, over the seeds
-    /// that both methods have. Intervals are Student's, of the mean over seeds: with three seeds they are wide.
+    /// Success is taken at the last evaluation that all runs have. Differences are paired by seed, over
+    /// the seeds that both methods have. Intervals are Student's, of the mean over seeds: with three
+    /// seeds they are wide.
     ///
     /// Examples:
     ///   report compare runs/grpo-1 runs/grpo-2 runs/grpo-3 runs/rloo-1 runs/rloo-2 runs/rloo-3
     ///   report compare runs/* --format json | jq .against
     #[command(verbatim_doc_comment)]
     Compare(Compare),
-    /// Shows what a credit rule does to each agent: flat groups, its share of the advantage, where that points
+    /// Shows the effect of a credit rule on each agent: flat groups, share and direction of the advantage
+    ///
+    /// For each agent: flat groups (groups_flat by reward, flat by advantage, and by turn), the share of
+    /// |advantage| x tokens (advantage_mass), mean, standard deviation and largest 1 % of the advantages,
+    /// their correlation with success, and in trees the share of the rewards' variance that comes from
+    /// the candidate and not from the state.
+    ///
+    /// Examples:
+    ///   group < samples.jsonl | advantage | report roles
+    ///   report roles runs/plan-path/steps/000010/samples.jsonl
+    ///   report roles at-grpo.jsonl --against c3.jsonl     # adds the cosine of the two rules' advantages
+    #[command(verbatim_doc_comment)]
     Roles(Roles),
 }
 
 /// Which runs, and what to write.
 #[derive(Args, Debug)]
 pub struct Runs {
-    /// Run directories of pipeline.sh, or a stream of samples; several are drawn together
+    /// Run directories of pipeline.sh, or a stream of samples; several share one page
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
     /// Write one self-contained page [default without another output: RUN/report.html, for several runs
-    /// report.html]. A link is followed; a device or a FIFO is written through
+    /// report.html]. FILE may be a link, a device or a FIFO
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Write all metrics as one table; - is stdout. Links, devices and FIFOs as with --html
+    /// Write all metrics as one table; - is stdout. FILE may be a link, a device or a FIFO
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
 
-    /// Write TensorBoard events, a folder in DIR for each run
+    /// Write TensorBoard events to DIR, one folder per run
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
 
-    /// Write a chart as a figure, vectors in a plain style, with its data as CSV beside it (repeatable): success.pdf,
-    /// figures/entropy.svg. The name is the chart's, as the page calls it below each; an unknown one lists them all
+    /// Write a chart as a plain vector figure, and its data as CSV (repeatable): success.pdf,
+    /// figures/entropy.svg. The page shows each chart's name below it; an unknown name lists all
     #[arg(long, value_name = "NAME.pdf|svg")]
     pub figure: Vec<PathBuf>,
 
-    /// Steps of which the page shows sampled episodes, spread evenly
+    /// Number of steps, evenly spaced, whose sampled episodes the page shows in full
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub episode_steps: usize,
 
-    /// Solved and unsolved episodes that the page shows of each of them
+    /// Number of solved and of unsolved episodes that the page shows for each of these steps
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub episodes: usize,
 
@@ -118,7 +141,7 @@ pub struct Runs {
     #[arg(long, conflicts_with_all = ["html", "csv", "tensorboard", "figure", "show"])]
     pub watch: bool,
 
-    /// Put this episode on the page, too, as the page calls it (repeatable): 12.7
+    /// Also show this episode in full on the page (repeatable): 12.7
     #[arg(long, value_name = "EPISODE")]
     pub show: Vec<String>,
 
@@ -141,7 +164,7 @@ pub struct Compare {
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
     pub format: TableFormat,
 
@@ -153,20 +176,21 @@ pub struct Compare {
 /// Prints the result of an evaluation: success with its 95 % interval, pass@k, and the tokens it took.
 #[derive(Args, Debug)]
 pub struct Evaluate {
-    /// Streams of `rollout`; without one stdin
+    /// Streams of `rollout` [default: stdin]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Another evaluation of the same tasks: prints how much better each FILE is, task by task. Played with rollout --absent ROLE,
-    /// it shows how often the role helps (the team solves a task that it fails without it) and hurts
+    /// Another evaluation of the same tasks: also print the difference, paired by task, and how often each FILE
+    /// solves a task that this one fails (helps), and the reverse (hurts), as for a role left out with rollout
+    /// --absent ROLE
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// How to print it
+    /// Output format
     #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
     pub format: ResultFormat,
 
-    /// Accept an incomplete stream: no `end` line, one that is not ok, or less than it announces
+    /// Accept an incomplete stream: without an `end` line, with one that is not ok, or with fewer lines than it counts
     #[arg(long)]
     pub allow_incomplete: bool,
 
@@ -175,21 +199,14 @@ pub struct Evaluate {
     pub quiet: bool,
 }
 
-/// Rates versions by the games that they played against each other: Elo by maximum likelihood (Bradley and Terry, draws
-/// as half a win), with the oldest version at 0, and standard errors of the difference to it.
-///
-/// Whoever earned more in an episode has won it (`returns`). Let each pair play both ways, with equal tasks:
-///
-///   envs tasks tic-tac-toe --split test --count 100 |
-///     rollout --policy x=RUN/policies/shared/step-000000 --policy o=RUN/policies/shared/step-000080 --branches 1 > one
+/// What to rate.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
 pub struct Elo {
-    /// Streams of `rollout`; without one stdin
+    /// Streams of `rollout` [default: stdin]
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// How to print it; json and line print an object for each version
+    /// Output format; json and line print an object for each version
     #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
     pub format: ResultFormat,
 }
@@ -215,18 +232,10 @@ pub enum TableFormat {
     Json,
 }
 
-/// Shows by agent what a credit rule makes of a record: groups with nothing to learn from (`groups_flat` by reward, `flat` by advantage, and by turn),
-/// the agent's share of |advantage| x tokens (`advantage_mass`), mean, deviation and largest 1 % of its advantages, their
-/// correlation with success, and in trees how much of the rewards' variance is the candidate and not the state.
-///
-/// Examples:
-///   group < samples.jsonl | advantage | report roles
-///   report roles runs/plan-path/steps/000010/samples.jsonl
-///   report roles at-grpo.jsonl --against c3.jsonl     # two rules on one record: the cosine of their advantages
+/// What to show.
 #[derive(Args, Debug)]
-#[command(verbatim_doc_comment)]
 pub struct Roles {
-    /// A stream of `advantage`; without one stdin
+    /// A stream of `advantage` [default: stdin]
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 
@@ -234,7 +243,7 @@ pub struct Roles {
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// How to print it; json and line print an object for each agent
+    /// Output format; json and line print an object for each agent
     #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
     pub format: ResultFormat,
 }
