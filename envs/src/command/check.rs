@@ -16,44 +16,45 @@ use record::write;
 
 /// Tests the contract of an environment on its tasks and prints a table; exits 1 if a rule is broken.
 ///
-/// Tasks are the same for the same seed; the test split is fixed and disjoint from train; states survive
-/// cloning and JSON; the oracle solves every task; in every situation that can be reached no action scores
-/// above the oracle's, and no path collects more; a joint action has no order and says what each agent earned;
-/// running out of turns is no success; rewards stay in their range; answers are read as a reader expects.
+/// Rules: equal seeds give equal tasks; the test split is fixed and disjoint from train; states survive cloning
+/// and JSON; the oracle solves every task; in every reachable state no action scores above the oracle's, and
+/// no path collects more; the order of agents in a joint action does not matter, and each agent's reward is
+/// known; running out of turns is not a success; rewards stay in their range; answers are parsed as a reader
+/// expects.
 ///
-/// With --env-command the environment is a program that answers as `envs step` does, and its tasks of both
-/// splits come on stdin. Tried there: the same line has the same answer, in any order and any process; a
-/// state survives JSON; every text has an outcome; and, where the program answers `probe`, all of the above
-/// rules that need an oracle.
+/// With --env-command the environment is a program that answers as `envs step` does; give it tasks of both
+/// splits on stdin. Rules there: equal requests get equal answers, in any order and any process; a state
+/// survives JSON; every text gets an answer; and, if the program answers `probe`, all rules above that need
+/// an oracle.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs check plan-path
   envs check plan-path --set size=4 --set farthest=6 --tasks 100
   envs check plan-path --set size=10 --set encoding=full --tasks 1
-  envs check math --set encoding=full --workflow debate.toml
+  envs check math --set encoding=full --workflow examples/workflows/debate.toml
   (python3 my_env.py tasks --count 20; python3 my_env.py tasks --split test --count 20) |
     envs check --env-command 'python3 my_env.py'")]
 pub struct Check {
     /// The environment; `envs list` names them.
     #[arg(value_name = "ENV", value_parser = crate::arguments::EnvironmentName, hide_possible_values = true, required_unless_present = "env_command")]
     environment: Option<String>,
-    /// Check this program instead, with the tasks on stdin.
+    /// Check this program, with its tasks on stdin.
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["environment", "settings"])]
     env_command: Option<String>,
-    /// The workflow to play: a name or a TOML file [default: all; of a program its choice].
+    /// The workflow to play: a name or a TOML file [default: all; for a program, the program's].
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
-    /// Seconds after which a silent program is replaced.
+    /// Seconds of silence after which a program is restarted.
     #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "env_command")]
     timeout: u64,
-    /// Tasks of each split whose situations are all explored.
+    /// Number of tasks of each split to explore in every state.
     #[arg(long, default_value_t = 8, value_name = "N")]
     tasks: u64,
-    /// Episodes played at random. Default: 10000; with --env-command 200.
+    /// Number of random episodes. Default: 10000; with --env-command 200.
     #[arg(long, value_name = "N")]
     episodes: Option<u64>,
-    /// Seed of everything that is drawn.
+    /// Random seed.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
     /// Changes a setting; `envs list` names them (repeatable).

@@ -11,29 +11,30 @@ use crate::arguments::{Choice, Program};
 /// Writes demonstrations on train tasks: samples with prompt and completion as text, for the warm-up of a
 /// policy.
 ///
-/// The samples of one task stand together, so that the shared beginning of their prompts is computed once.
+/// The samples of one task are adjacent, so that `update` computes the common prefix of their prompts once.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs demo plan-path --count 1000 --seed 7
   envs demo plan-path --count 1000 --mix opt=1
   envs demo plan-path --count 1000 --workflow single --states 4
-  envs demo plan-path --count 1000 | policy encode --policy run/policy | update --objective nll --policy run/policy")]
+  envs demo plan-path --count 1000 | policy encode --policy run/policy |
+    update --objective nll --policy run/policy")]
 pub struct Demo {
     #[command(flatten)]
     choice: Choice,
     #[command(flatten)]
     program: Program,
-    /// Number of tasks demonstrated.
+    /// Number of tasks to demonstrate.
     #[arg(long, default_value_t = 1, value_name = "N")]
     count: u64,
-    /// Share of each kind of demonstrator, summing to 1 [default: the environment's, see `envs list`].
+    /// Shares of the kinds of demonstrators, which sum to 1 [default: the environment's, see `envs list`].
     #[arg(long, value_name = "KIND=SHARE,…")]
     mix: Option<String>,
     /// The workflow to demonstrate [default: the environment's first].
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
-    /// States demonstrated for each task.
+    /// Number of states to demonstrate for each task.
     #[arg(long, default_value_t = 8, value_name = "N")]
     states: u32,
     /// Probability that an agent adopts the previous agent's action.

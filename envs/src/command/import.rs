@@ -14,10 +14,10 @@ use serde_json::Value;
 
 /// Turns the records of public data sets into task lines, for `--set data=FILE`.
 ///
-/// Each problem comes once, named by a hash of its text. One in eight is put into the test split by that hash, so that a
-/// problem has the same split whatever file it comes from; --split puts all of them into one, and --without leaves out
-/// what another import holds, so that a benchmark kept for testing is not trained on. The solutions of programming
-/// problems are run in the sandbox, which takes a second or so a problem.
+/// Duplicate problems are dropped. A hash of the text names a problem and puts one in eight into the test split, so a
+/// problem has the same split in every file. --split puts all problems into one split. --without drops the problems of
+/// another import, so that you never train on a benchmark. The solutions of programming problems are run in the sandbox,
+/// which takes about a second per problem.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -26,28 +26,29 @@ Examples:
   envs import aime24.jsonl --split test --source aime24 > aime24-tasks.jsonl
   envs import polaris.jsonl --split train --without aime24-tasks.jsonl > train-tasks.jsonl
   envs tasks math --set data=train-tasks.jsonl --count 32
-  envs import apps.jsonl > apps-tasks.jsonl && envs tasks code --set data=apps-tasks.jsonl --count 32
+  envs import apps.jsonl > apps-tasks.jsonl
+  envs tasks code --set data=apps-tasks.jsonl --count 32
   envs import --layouts")]
 pub struct Import {
     /// Files of JSON Lines, or of one JSON array; - is stdin.
     #[arg(value_name = "FILE", required_unless_present = "layouts")]
     files: Vec<PathBuf>,
-    /// How records are laid out [default: as the fields of each say].
+    /// Layout of the records [default: recognized by the fields of each record].
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
-    /// Puts all problems into one split [default: by a hash of each].
+    /// Puts all problems into one split [default: split by a hash].
     #[arg(long, value_enum)]
     split: Option<Split>,
-    /// The share of problems that the hash puts into the test split [default: one in eight].
+    /// Share of problems in the test split [default: one in eight].
     #[arg(long, value_name = "SHARE", conflicts_with = "split", value_parser = share)]
     test_share: Option<f64>,
-    /// What tasks say of where they come from.
+    /// Name of the source, kept in each task.
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
-    /// Leaves out the problems of an earlier import (repeatable).
+    /// Drops the problems of an earlier import (repeatable).
     #[arg(long, value_name = "FILE")]
     without: Vec<PathBuf>,
-    /// Lists the layouts and ends.
+    /// Only lists the layouts.
     #[arg(long)]
     layouts: bool,
 }

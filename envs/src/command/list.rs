@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 /// Lists the environments with their workflows, settings and demonstrators.
 ///
-/// With --set the agents of each workflow are those that these settings ask for.
+/// With --set it lists the agents that these settings give each workflow.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -29,10 +29,10 @@ pub struct List {
     /// Adds the workflow of this TOML file.
     #[arg(long, value_name = "FILE", requires = "environment")]
     workflow: Option<String>,
-    /// The names alone, one a line.
+    /// Only the names, one per line.
     #[arg(long)]
     names: bool,
-    /// How to print: for people, or as a line of JSON for each environment.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW", conflicts_with = "names")]
     format: Format,
 }

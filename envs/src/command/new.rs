@@ -37,7 +37,7 @@ const PYTHON: &str = "\
     zlib zoneinfo \
     troupe";
 
-/// Writes an environment in Python to start from: NAME.py, and the module troupe/ that it imports in the same folder.
+/// Writes a template environment in Python: NAME.py, and the module troupe/ that it imports, in the same folder.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -47,7 +47,7 @@ Examples:
     envs check --env-command 'python3 my_game.py'
   envs new my-game --dir environments")]
 pub struct New {
-    /// Its name: lower-case letters, digits and dashes.
+    /// The environment's name: lower-case letters, digits and dashes.
     #[arg(value_name = "NAME")]
     name: String,
     /// The folder to write to.

@@ -11,11 +11,10 @@ use record::write;
 
 use crate::arguments::Choice;
 
-/// Plays one task in the terminal: the board is drawn, and a line on stdin answers for the agent whose turn it
-/// is.
+/// Plays one task in the terminal: shows the board, and reads the acting agent's answer from stdin.
 ///
-/// An empty line gives the oracle's answer. `?` shows what the agent sees. In a workflow with several agents,
-/// --agent leaves the others to the oracle.
+/// An empty line gives the oracle's answer. `?` shows the agent's prompt. In a workflow with several agents,
+/// --agent names the one that you play; the oracle plays the others.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -34,7 +33,7 @@ pub struct Play {
     /// The workflow to play [default: the environment's first].
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
-    /// The agent that you are; the oracle answers for the others [default: all of them].
+    /// The agent that you play; the oracle plays the others [default: you play all].
     #[arg(long, value_name = "AGENT")]
     agent: Option<String>,
 }

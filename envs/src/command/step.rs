@@ -7,15 +7,16 @@ use record::write::Writer;
 
 /// Answers each request line on stdin with one line on stdout.
 ///
-/// A request with `task` (and optionally `workflow`) resets: the answer has state, observations, agents,
-/// order and turns. One with `state`, `agent` and `action` is answered with state, rewards,
-/// reward_components, terminated, success and observations; one with `state` and `actions`, texts by agent,
-/// applies them together. `request` is echoed. An invalid request is answered with `error`. Equal lines
-/// always get equal answers.
+/// A request with `task` (and optionally `workflow`) starts an episode: the answer has state, observations,
+/// agents, order and turns. A request with `state`, `agent` and `action` is answered with state, rewards,
+/// reward_components, terminated, success and observations; with `state` and `actions` (texts by agent) all
+/// actions are applied together. `request` is echoed. An invalid request is answered with `error`. Equal
+/// lines always get equal answers.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
-  envs tasks plan-path --count 1 | jq -c 'select(.type == \"task\") | {request: 1, task: .}' | envs step plan-path
+  envs tasks plan-path --count 1 |
+    jq -c 'select(.type == \"task\") | {request: 1, task: .}' | envs step plan-path
   envs step plan-path < requests.jsonl")]
 pub struct Step {
     /// The environment; `envs list` names them.

@@ -14,8 +14,9 @@ use crate::arguments::{Choice, Program};
 
 /// Writes task lines: instances to play, each with its rules in `spec`.
 ///
-/// The test split is a fixed list for each set of rules, whatever the seed; --count takes its first tasks. A --count beyond
-/// the split repeats it in a new order, and says how many different ones there are. Task i depends only on the settings, the seed and i.
+/// The test split is a fixed list for each set of rules, independent of the seed; --count takes its first
+/// tasks. If --count exceeds the split, tasks repeat in a new order, and a message says how many different
+/// tasks there are. Task i depends only on the settings, the seed and i.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
