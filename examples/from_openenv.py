@@ -3,21 +3,22 @@
     python3 examples/from_openenv.py my_env.server.my_env_environment:MyEnvironment tasks --count 8
     python3 examples/from_openenv.py http://localhost:8000 --action message tasks --count 8
 
-Needs `pip install openenv==0.10.0`; OpenEnv itself ships no environment, `openenv init my_env` writes one that echoes. OpenEnv has one
-agent. Its text fills the action's one required field (of a server: `--action FIELD`), or is the whole action as JSON where there
-are more. It sees the observation's fields but `done`, `reward` and `metadata`. A text that is no action earns 0 and changes nothing.
+Needs `pip install openenv==0.10.0`. OpenEnv contains no environment; `openenv init my_env` writes one that echoes. OpenEnv has one
+agent. Its text fills the action's only required field (for a server: `--action FIELD`), or is the whole action as JSON if there are
+more. It sees the observation's fields except `done`, `reward` and `metadata`. A text that is not a valid action earns 0 and changes
+nothing.
 
-A task is a seed, whose digest decides the split; where the environment lists tasks of its own (`num_tasks`), a split and an index, and
+A task is a seed, and its digest decides the split. If the environment lists tasks (`num_tasks`), a task is a split and an index, and
 the splits are the environment's: `--splits TRAIN,TEST` names them. A state is the task and the actions so far. A class is copied
-(deepcopy) where it can be, and played again from the start where it cannot (`--replay` always does): one `reset`, and a `step` an
-action. A server is always played again, in a new session: on one machine 2 ms for the session and 0.3 ms for each action.
+(deepcopy) if possible, and else replayed from the start (always with `--replay`): one `reset`, and a `step` for each action. A
+server is always replayed, in a new session: on one machine 2 ms for the session and 0.3 ms for each action.
 
-What draws random numbers without the seed, or costs too much to play again, cannot be tried twice from one state. `--live` keeps each
-episode in its own session and refuses a second try, so use `rollout --sampling parallel --threads 1`, which makes none; `envs check`
-tries everything twice and says so, and the same seed no longer means the same bytes.
+An environment that ignores the seed, or is too slow to replay, cannot run two candidates from one state. `--live` keeps each episode
+in one session and refuses a second candidate, so use `rollout --sampling parallel --threads 1`, which needs none. With `--live` the
+same seed no longer means the same bytes, and `envs check`, which tries everything twice, says so.
 
-A step's reward, from `--range LOW HIGH` (0 1) to 0..1, is the team's and the agent's; an episode that is done with rewards that add up
-to at least `--success SUM` (the upper end) is a success. There is no `demo`: OpenEnv does not know which actions are legal.
+A step's reward, scaled from `--range LOW HIGH` (0 1) to 0..1, is both the team's and the agent's. A finished episode is a success if
+its rewards add up to at least `--success SUM` (the upper end). There is no `demo`: OpenEnv does not know which actions are legal.
 """
 
 import argparse

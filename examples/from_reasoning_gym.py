@@ -1,16 +1,16 @@
-"""A family of reasoning-gym's procedural tasks: a question, an answer, and the family's own score.
+"""A family of reasoning-gym's procedural tasks: a question, an answer, and the family's score.
 
     python3 examples/from_reasoning_gym.py chain_sum tasks --count 8
     python3 examples/from_reasoning_gym.py countdown --config '{"min_numbers": 3, "max_numbers": 3}' --agents 2 tasks --count 8
     ./pipeline.sh --env-command 'python3 examples/from_reasoning_gym.py spell_backward' --model smollm2 --run runs/spell
 
-Needs `pip install reasoning-gym==0.1.25`. A task is a seed and an index of the family's dataset; the digest of its question names
-it and keeps train and test apart, so a family with few questions has fewer tasks than seeds. With `--agents 2` a checker sees the
-solver's answer and has the last word. An answer is the whole text, or what stands in its last <answer>…</answer>.
+Needs `pip install reasoning-gym==0.1.25`. A task is a seed and an index of the family's dataset. The digest of its question names
+it and decides its split, so a family with few questions has fewer tasks than seeds. With `--agents 2` a checker sees the solver's
+answer and has the last word. An answer is the whole text, or the content of its last <answer>…</answer>.
 
-The score (0 to 1) is the team's reward and the agent's own; 1 is a success. A state is the task and what was said, so copying it
+The score (0 to 1) is both the team's and the agent's reward; 1 is a success. A state is the task and the texts so far, so copying it
 costs nothing, and a step scores one text (0.1 ms in most families). Some families pay for form: an empty answer earns 0.01 or 0.05.
-`demo` says the family's own answer, or a wrong one; families that state no answer (boxnet, graph_color, propositional_logic,
+`demo` prints the family's answers and wrong ones; families that state no answer (boxnet, graph_color, propositional_logic,
 rubiks_cube, rush_hour) have no `demo`.
 """
 

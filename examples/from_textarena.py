@@ -1,23 +1,23 @@
-"""A game of TextArena, each player a policy, or some of them drawing legal moves.
+"""A game of TextArena. Policies play all players, or some of them; the others play random legal moves.
 
     python3 examples/from_textarena.py TicTacToe-v0 tasks --count 8
     python3 examples/from_textarena.py KuhnPoker-v0 --play player_1 tasks --count 8
     ./pipeline.sh --env-command 'python3 examples/from_textarena.py Nim-v0 --play player_0' --run runs/nim
 
-Needs `pip install textarena==0.7.4` (some games also numpy, words of nltk, or a served model, and say so). A task is a seed, whose
-digest decides the split; games without chance (TicTacToe, Nim) are the same game under every seed. TextArena draws from Python's one
-generator, also in the middle of a game, so a state is the seed and the texts so far. The process keeps a copy of the games it
-saw last, with the generator, and plays a game it has not seen from the start: a copy takes 0.1 to 0.4 ms in most games, a replay
-0.5 ms and a step for each text.
+Needs `pip install textarena==0.7.4` (some games also numpy, words of nltk, or a served model, and say so). A task is a seed; its
+digest decides the split. Games without chance (TicTacToe, Nim) are the same game for every seed. TextArena draws from Python's
+global generator, also during a game, so a state is the seed and the texts so far. The process keeps copies of recent games with
+the generator, and replays a game that it has not seen: a copy takes 0.1 to 0.4 ms in most games, a replay 0.5 ms and a step for
+each text.
 
-The player whose turn it is sees what TextArena shows it; the others skip. A text that TextArena refuses earns 0, and the player is
-asked again; at the second one in a row most games are lost. A game pays at its end: the player's own reward, from `--range LOW HIGH`
-to 0..1, which is the team's reward, too, where the player is `--team` (default: the first of those that play). Until then a legal
-move earns 0.1 of its own. A success is a reward of `--team` at the upper end, unless somebody
-forfeited the game.
+The player to move sees TextArena's text; the others skip. A text that TextArena refuses earns 0, and the player is asked again;
+after a second refusal in a row most games are lost. A game pays at its end: the player gets its reward, scaled from
+`--range LOW HIGH` to 0..1, and so does the team if this player is `--team` (default: the first that a policy plays). Until then a
+legal move earns a local reward of 0.1. A success is a reward of `--team` at the upper end, unless somebody forfeited the game.
 
-`--play a,b` names who is played by policies. The others draw one of the moves that TextArena lists in brackets ('[4]') and accepts;
-where it lists none, a number or two ('[0 3]') that it accepts. So does `demo` for all: legal moves, no good ones.
+`--play a,b` names the players that policies play. The others draw one of the moves that TextArena lists in brackets ('[4]') and
+accepts; if it lists none, one or two numbers ('[0 3]') that it accepts. `demo` plays all players like this: legal moves, not good
+ones.
 """
 
 import argparse

@@ -1,22 +1,21 @@
-"""A taskset of verifiers (its v1), with the environment that plays it: one agent, or several in whatever order it asks them.
+"""A taskset of verifiers (its v1), with the environment that plays it: one agent, or several in any order.
 
     python3 examples/from_verifiers.py my-taskset tasks --count 8
     python3 examples/from_verifiers.py my-taskset --env user-sim --config '{"user": {"max_turns": 4}}' tasks --count 8
 
-Needs `pip install verifiers==0.4.0` and the taskset's own package. In verifiers an environment calls its agents
-(`Env.run(task, agents)`); here the agents are stand-ins, which hand every question to the policy of that name and wait. So any
-environment's `run`, `setup` and `finalize`, and the task's rewards, metrics and stops, are verifiers' and the taskset's own code.
+Needs `pip install verifiers==0.4.0` and the taskset's package. In verifiers an environment calls its agents
+(`Env.run(task, agents)`). Here the agents are stand-ins, which pass every question to the policy with their name and wait. So an
+environment's `run`, `setup` and `finalize`, and the task's rewards, metrics and stops, are the code of verifiers and the taskset.
 
 A task is its position in the taskset; the digest of its key decides the split. A state is the task and the texts so far: an
-environment's `run` is Python in the middle of a function, which cannot be copied, so a step runs it again from the start with the
-texts it has had (about 1 ms and what the environment itself computes). It has to be repeatable: what it draws comes from Python's
-generator, seeded by the task.
+environment's `run` is a running Python function, which cannot be copied, so each step runs it again from the start with these
+texts (about 1 ms, plus the environment's work). It has to be repeatable: Python's generator is seeded by the task.
 
-Who is asked acts, and sees its conversation; the others skip. Nothing is paid until `run` ends. Then the mean reward of the traces
-that have one is the team's, and the mean of the agent's own traces its own, from `--range LOW HIGH` (0 1) to 0..1. A success is a
-team's reward at the upper end. `demo` needs an answer, so it is there for tasks that have a field `answer`.
+The agent that is asked acts and sees its conversation; the others skip. Nothing is paid until `run` ends. Then the mean reward of
+the traces that have one is the team's, and the mean of the agent's traces is its local reward, scaled from `--range LOW HIGH` (0 1)
+to 0..1. A success is a team reward at the upper end. `demo` works for tasks with a field `answer`.
 
-Left out, and refused: tools, tasks that need a container or a runtime, and judges, which are models served elsewhere.
+Not supported, and refused: tools, tasks that need a container or a runtime, and judges, which are models served elsewhere.
 """
 
 import argparse

@@ -3,21 +3,22 @@
     python3 examples/mcp_tools.py 'python3 my_server.py' questions.jsonl tasks --count 8
     ./pipeline.sh --env-command "python3 examples/mcp_tools.py 'python3 my_server.py' questions.jsonl" --model smollm2 --run runs/mcp
 
-Needs `pip install mcp==2.3.0`. The server is a command that speaks MCP over stdin and stdout; this program opens no connection of its own, and
-`unshare -rn COMMAND` takes the server's network away, too. A line of the questions is {"question": TEXT, "answer": TEXT}; "calls", a
-list of {"name", "arguments"}, says which calls lead to the answer, for `demo`. A question's digest decides its split.
+Needs `pip install mcp==2.3.0`. The server is a command that speaks MCP over stdin and stdout. This program opens no network
+connection; `unshare -rn COMMAND` also removes the server's network. A line of the questions is {"question": TEXT, "answer": TEXT};
+"calls", a list of {"name", "arguments"}, has the calls that lead to the answer, for `demo`. A question's digest decides its split.
 
-The agent calls a tool as Qwen's and Hermes' templates write it, <tool_call>{"name": NAME, "arguments": {…}}</tool_call>, or by that JSON alone, and
-sees the result as a message of the role `tool` (`--as-user`: of the user). A message of the system lists the tools; with `--template`
-the observation has them as `tools`, for a chat template that writes them itself, and `rollout` reads the calls. Any other text is the answer. The right one, as text or as
-a number, earns 1; a call that worked, and was not made before, 0.1 as the agent's local reward.
+The agent calls a tool in the format of Qwen's and Hermes' templates, <tool_call>{"name": NAME, "arguments": {…}}</tool_call>, or
+with this JSON alone. It sees the result as a message with the role `tool` (`--as-user`: `user`). The system message lists the
+tools; with `--template` the observation has a field `tools` instead, for chat templates that render tools, and `rollout` reads the
+calls. Any other text is the answer. The right answer, as text or as a number, earns 1; a successful call that was not made before
+earns a local reward of 0.1.
 
-Limits: `--seconds` a call, `--letters` of a result, `--calls` of an episode. A call that fails, is too slow or ends the server has an error as its
-result, and the episode goes on.
+Limits: `--seconds` per call, `--letters` per result, `--calls` per episode. A call that fails, is too slow or ends the server
+returns an error as its result, and the episode continues.
 
-A state is the question and the conversation. A call may change its server, so each candidate gets a new one: it is started, and the calls
-that an episode has made so far are made again (half a second for a server in Python), unless a session is there that has made just
-these. Calls of tools that only read (which say readOnlyHint; all of them with `--read-only`) are not made again.
+A state is the question and the conversation. A call may change its server, so each candidate gets a new server on which the
+episode's earlier calls are repeated (half a second for a server in Python), unless a session with exactly these calls exists. Calls
+of read-only tools (`readOnlyHint`; all tools with `--read-only`) are not repeated.
 """
 
 import argparse
