@@ -33,7 +33,8 @@ Examples:
 
   # four GPUs for all agents; or one GPU per agent
   rollout --policy run/shared --device cuda:0-3 < tasks.jsonl > samples.jsonl
-  rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 < tasks.jsonl > out.jsonl
+  rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 \\
+    < tasks.jsonl > samples.jsonl
 
   # one of 8 processes; they share one copy of the weights on the machine's local disk
   rollout --policy run/shared --shard 3/8 --local /tmp/troupe < tasks.jsonl > shard-3.jsonl
