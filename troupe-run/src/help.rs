@@ -62,22 +62,23 @@ Options:
   --env-command COMMAND play with this program instead, as `rollout` does. COMMAND tasks --split train|test
                         --count N --seed S prints its tasks; for a warm-up, COMMAND demo --count N --seed S
                         prints demonstrations: samples with prompt and completion as text
-  --method NAME         the credit rule: which samples are compared, and by which number: at-grpo | trajectory |
+  --method NAME         the credit rule: which samples are compared, and by which number. at-grpo | trajectory |
                         magrpo | magrpo-cross | c3 | c3-zscore | drmas | gigpo | gdpo | rae | matpo | flow-grpo |
                         hierarchical. It sets flags of stages; --flags replaces one  [default: at-grpo]
   --explain             print the pipe with the flags of --method, then stop
   --set NAME=VALUE      a setting of the environment (repeatable; see `envs list`)
   --workflow NAME       which agents act when: a name or FILE.toml
                         [default: team; with --env-command, the program's]
-  --model NAME          the initial model of the policies: tiny | smollm2 | a Hugging Face directory | FILE.gguf |
+  --model NAME          the initial model of the policies. tiny | smollm2 | a Hugging Face directory | FILE.gguf |
                         hf:ORG/NAME, a hub model | hf:ORG/NAME/FILE.gguf     [default: tiny]
-  --policies WHICH      shared | adapter-per-role | per-role | AGENT=DIR, or AGENT=URL of an OpenAI-compatible
-                        server, which plays and is not trained (repeatable)  [default: shared]
+  --policies WHICH      which policy plays which role. shared | adapter-per-role | per-role | AGENT=DIR, or
+                        AGENT=URL of an OpenAI-compatible server, which is not trained (repeatable)
+                        [default: shared]
   --adapter SETTINGS    size of the adapters of adapter-per-role, as in `policy init --adapter`
                         [default: rank=16,alpha=32]
-  --opponents past:K    self-play: one agent of each episode learns (the agents take turns), and every other agent
-                        is played by a version of its policy drawn from the last K. Keeps K + 1 versions, or
-                        K + N with --save-every N                            [default: past:0]
+  --opponents past:K    self-play against earlier versions. One agent of each episode learns (the agents take
+                        turns), and every other agent is played by a version of its policy drawn from the last K.
+                        Keeps K + 1 versions, or K + N with --save-every N   [default: past:0]
   --select WHICH        the candidate to execute: random | best (as in the paper)   [default: random]
   --turns T             most turns in an episode                      [default: the environment's]
   --max-tokens N        most tokens in a candidate  [default: the environment's: 8 to 96 for tiny policies, 128 and
@@ -89,8 +90,9 @@ Options:
                         With any of these three, the gradient is biased; see Sampling in RECORD.md
   --stop TEXT           end an answer with the token that completes TEXT (repeatable); ROLE=TEXT for one agent.
                         Write '=TEXT' if TEXT contains =
-  --tokens N            end the run with the step that reaches N generated training tokens in all, if --steps does
-                        not end it earlier: compares methods at equal cost. N may grow  [default: no limit]
+  --tokens N            end the run when training has generated N tokens in all. The step that reaches N is the
+                        last, unless --steps ends the run earlier: compares methods at equal cost. N may grow
+                        [default: no limit]
   --seed S              seed of all random numbers                           [default: 1]
   --seeds S,S,…         one run per seed, one after another, in DIR/seed=1 and so on, with DIR of --run. Finished
                         runs are skipped, unfinished ones resume. A file can also have a table [sweep] with
@@ -103,32 +105,33 @@ Options:
                         [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
   --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update)
-  --stage NAME=COMMAND  replace a stage by a shell command, which finds $RUN, $STEP and Troupe's programs on its
-                        PATH. reward is an additional stage between rollout and group, for a judge
+  --stage NAME=COMMAND  replace a stage by a shell command. It finds $RUN, $STEP and Troupe's programs on its PATH.
+                        reward is an additional stage between rollout and group, for a judge
   --keep-best           copy the policies with the best evaluation to DIR/best
                         [default: no; yes for adapters of a pretrained model]
   --resident            start the stages once, not once per step: weights and moments stay in memory. The same
                         bytes; a resumed run may switch. Only the stage tasks can be replaced. With
                         --save-every N the optimizer's state is saved every N steps and at the end; after a kill
                         the run repeats the steps since the last save, with the same bytes
-  --shards N            play each step with N processes of rollout, which share its tasks; a process that fails or
+  --shards N            play each step with N processes of rollout. They share its tasks; a process that fails or
                         is killed is run again. The same policies; N may change when a run resumes. On the CPU
                         [default: 1]
   --ranks N             train with N MPI processes, a power of two up to --parts. The bytes depend only on --parts;
                         N may change when a run resumes. Without --side-by-side, the policies train one after
                         another                                              [default: 1]
-  --side-by-side        train the policies at the same time, each on an equal share of --ranks: 4 ranks are 2 for
+  --side-by-side        train the policies at the same time, each on an equal share of --ranks. 4 ranks are 2 for
                         each of two policies. A share is a power of two up to --parts. The same bytes; a resumed
                         run may switch
-  --launcher WHICH      what starts shards and ranks: local (this machine; ranks by mpirun) | mpirun (ranks; shards
-                        run here) | srun | auto: srun in a Slurm allocation, else local  [default: auto]
-  --local DIR           rollout reads weights from a copy in DIR, on a local disk: made once for all shards of a
+  --launcher WHICH      the program that starts shards and ranks. local (this machine; ranks by mpirun) | mpirun
+                        (ranks; shards run here) | srun | auto: srun in a Slurm allocation, else local
+                        [default: auto]
+  --local DIR           rollout reads weights from a copy in DIR, on a local disk. Made once for all shards of a
                         machine, complete or not at all, and removed when a newer version is copied
-  --compress            keep samples.jsonl.zst and tasks.jsonl.zst (zstd) of each committed step, which all
-                        programs read; `report compress RUN` does it later
+  --compress            compress the streams of committed steps. Keeps samples.jsonl.zst and tasks.jsonl.zst
+                        (zstd), which all programs read; `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step
-  --evaluate STEP       print the stream of an evaluation as step STEP, then stop: of --policies AGENT=DIR, or of
-                        --model, which then plays all agents
+  --evaluate STEP       print the stream of an evaluation as step STEP, then stop. It evaluates --policies
+                        AGENT=DIR, or --model, which then plays all agents
   --completions SHELL   print completions of these flags for bash, fish or zsh, then stop:
                         source <(./pipeline.sh --completions bash)
   --help                print this text
