@@ -211,24 +211,13 @@ impl<'a, T: Element> Slice<'a, T> {
     /// # Panics
     /// If the range reaches past the end.
     pub fn slice(self, range: impl RangeBounds<usize>) -> Slice<'a, T> {
-        let start = match range.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&at) => at + 1,
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => self.length,
-        };
-        assert!(start <= end && end <= self.length, "values {start}..{end} of a slice of {}", self.length);
+        let (start, end) = bounds(range, self.length);
         let address = self.address + (start * size_of::<T>()) as u64;
         Slice { address, length: end - start, ..self }
     }
 
-    /// The slice with its type as a run-time value.
-    pub(crate) fn raw(self) -> Raw<'a> {
-        Raw {
+    pub(crate) fn raw(self) -> AnySlice<'a> {
+        AnySlice {
             arena: self.arena,
             scalar: T::SCALAR,
             address: self.address,
@@ -236,6 +225,22 @@ impl<'a, T: Element> Slice<'a, T> {
             buffer_end: self.buffer_end,
         }
     }
+}
+
+/// Start and end of a range of `length` values. Panics if it reaches past the end.
+fn bounds(range: impl RangeBounds<usize>, length: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(&at) => at,
+        Bound::Excluded(&at) => at + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&at) => at + 1,
+        Bound::Excluded(&at) => at,
+        Bound::Unbounded => length,
+    };
+    assert!(start <= end && end <= length, "values {start}..{end} of a slice of {length}");
+    (start, end)
 }
 
 impl<'a, T: Element> From<&'a Buffer<T>> for Slice<'a, T> {
@@ -246,17 +251,38 @@ impl<'a, T: Element> From<&'a Buffer<T>> for Slice<'a, T> {
 
 /// A slice with its type as a run-time value.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Raw<'a> {
+pub struct AnySlice<'a> {
     /// `None` for memory of a library.
-    pub arena: Option<&'a Arena>,
-    pub scalar: Scalar,
-    pub address: u64,
-    pub length: usize,
+    pub(crate) arena: Option<&'a Arena>,
+    pub(crate) scalar: Scalar,
+    pub(crate) address: u64,
+    pub(crate) length: usize,
     /// Address of the buffer's end.
-    pub buffer_end: u64,
+    pub(crate) buffer_end: u64,
 }
 
-impl Raw<'_> {
+impl<'a, T: Element> From<Slice<'a, T>> for AnySlice<'a> {
+    fn from(slice: Slice<'a, T>) -> Self {
+        slice.raw()
+    }
+}
+
+impl<'a, T: Element> From<&'a Buffer<T>> for AnySlice<'a> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        buffer.all().raw()
+    }
+}
+
+impl<'a> AnySlice<'a> {
+    /// A range of the values; see [`Slice::slice`].
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn slice(self, range: impl RangeBounds<usize>) -> AnySlice<'a> {
+        let (start, end) = bounds(range, self.length);
+        AnySlice { address: self.address + (start * self.scalar.bytes()) as u64, length: end - start, ..self }
+    }
+
     /// Fails if the slice belongs to another arena.
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         match self.arena {
@@ -268,8 +294,8 @@ impl Raw<'_> {
     }
 
     /// Returns true if the slices share a byte.
-    pub(crate) fn overlaps(&self, other: &Raw<'_>) -> bool {
-        let end = |raw: &Raw<'_>| raw.address + (raw.length * raw.scalar.bytes()) as u64;
+    pub(crate) fn overlaps(&self, other: &AnySlice<'_>) -> bool {
+        let end = |raw: &AnySlice<'_>| raw.address + (raw.length * raw.scalar.bytes()) as u64;
         self.address < end(other) && other.address < end(self)
     }
 }

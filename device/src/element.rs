@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytemuck::Pod;
-use half::bf16;
+use half::{bf16, f16};
 
 /// A value with the same bytes in device and host memory.
 pub trait Element: Pod + Send + Sync {
@@ -45,6 +45,8 @@ macro_rules! scalars {
 scalars!(
     /// Brain float: the upper half of an f32.
     Bf16 => bf16,
+    /// IEEE half: 11 bits of significand, at most 65504.
+    F16 => f16,
     /// 32-bit float.
     F32 => f32,
     /// Unsigned 8-bit integer.

@@ -2,13 +2,13 @@
 
 use record::failure::{Failure, Result};
 
-use crate::arena::{Arena, Raw, Slice};
-use crate::element::{Element, Scalar};
+use crate::arena::{AnySlice, Arena};
+use crate::element::Scalar;
 
 /// A row-major matrix in device memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
-    pub(crate) values: Raw<'a>,
+    pub(crate) values: AnySlice<'a>,
     /// Values from one row to the next.
     pub stride: usize,
     /// True if the GEMM uses its transpose.
@@ -17,8 +17,8 @@ pub struct Operand<'a> {
 
 impl<'a> Operand<'a> {
     /// A matrix with a row every `stride` values.
-    pub fn new<T: Element>(values: impl Into<Slice<'a, T>>, stride: usize) -> Self {
-        Operand { values: values.into().raw(), stride, transposed: false }
+    pub fn new(values: impl Into<AnySlice<'a>>, stride: usize) -> Self {
+        Operand { values: values.into(), stride, transposed: false }
     }
 
     /// Its transpose.
@@ -34,8 +34,8 @@ impl<'a> Operand<'a> {
 }
 
 /// `out = left · right`, or `out = addend + …`, with `left` `[rows, depth]` and `right` `[depth, columns]`
-/// (after transposition). Inputs are both bf16 or both f32, sums are f32 (f32 inputs are not rounded to
-/// TF32), and `out` is bf16 (rounded to nearest even) or f32.
+/// (after transposition). Inputs are both bf16, both f16 or both f32, sums are f32 (f32 inputs are not rounded
+/// to TF32), and `out` is f32 or the 16-bit type of the inputs (rounded to nearest even).
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm<'a> {
     /// First factor.
@@ -84,9 +84,9 @@ impl<'a> Gemm<'a> {
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         let [m, n, k] = [self.rows, self.columns, self.depth];
         let wrong = |cause: String| Err(Failure::work(format!("GEMM [{m}, {k}] x [{k}, {n}]: {cause}")));
-        let float = |scalar| matches!(scalar, Scalar::Bf16 | Scalar::F32);
+        let float = |scalar| matches!(scalar, Scalar::Bf16 | Scalar::F16 | Scalar::F32);
         let (left, right, out) = (self.left.values.scalar, self.right.values.scalar, self.out.values.scalar);
-        if left != right || !float(left) || !float(out) || (left == Scalar::F32 && out == Scalar::Bf16) {
+        if left != right || !float(left) || (out != left && out != Scalar::F32) {
             return wrong(format!("{left} x {right} -> {out} is not supported"));
         }
         if self.out.transposed {

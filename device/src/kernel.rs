@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
-use crate::arena::{Arena, Buffer, Raw, Slice};
+use crate::arena::{AnySlice, Arena, Buffer, Slice};
 use crate::element::{Element, Scalar};
 
 /// A self-contained CUDA C++ source.
@@ -45,6 +45,8 @@ pub struct Kernel {
     source: &'static Source,
     parameters: &'static [Parameter],
     pub(crate) entry: SimulatorEntry,
+    /// Its twin over f16, if this one is over bf16.
+    in_f16: Option<&'static Kernel>,
 }
 
 impl Kernel {
@@ -59,7 +61,20 @@ impl Kernel {
         parameters: &'static [Parameter],
         entry: SimulatorEntry,
     ) -> Self {
-        Kernel { name, source, parameters, entry }
+        Kernel { name, source, parameters, entry, in_f16: None }
+    }
+
+    /// The kernel, with the same one compiled for f16.
+    pub const fn with_f16(self, other: &'static Kernel) -> Self {
+        Kernel { in_f16: Some(other), ..self }
+    }
+
+    /// The kernel for these arguments, of those compiled for two types.
+    pub(crate) fn of(&'static self, arguments: &[Argument<'_>]) -> &'static Kernel {
+        let kinds =
+            |kernel: &Kernel| kernel.parameters.iter().map(|parameter| (parameter.scalar, parameter.pointer));
+        let fits = |other: &&Kernel| arguments.iter().map(Argument::kind).eq(kinds(other));
+        self.in_f16.filter(fits).unwrap_or(self)
     }
 
     pub fn name(&self) -> &'static str {
@@ -148,7 +163,7 @@ pub struct Argument<'a>(pub(crate) Value<'a>);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
-    Pointer(Raw<'a>),
+    Pointer(AnySlice<'a>),
     Scalar(Scalar, u64),
 }
 
@@ -166,6 +181,12 @@ impl Argument<'_> {
             Value::Pointer(raw) => raw.address,
             Value::Scalar(_, bits) => bits,
         }
+    }
+}
+
+impl<'a> From<AnySlice<'a>> for Argument<'a> {
+    fn from(slice: AnySlice<'a>) -> Self {
+        Argument(Value::Pointer(slice))
     }
 }
 

@@ -8,8 +8,10 @@
 //!
 //! 1. `kernels/NAME.cu`: `#include "device.cuh"` (its header lists what a kernel may use; headers in the same
 //!    folder are included the same way), and kernels as
-//!    `extern "C" __global__ void __launch_bounds__(128) name(bf16* out, const float* x, int rows)`. Parameters
-//!    are values of or pointers to `bf16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the crate.
+//!    `extern "C" __global__ void __launch_bounds__(128) name(scalar_t* out, const float* x, int rows)`. Parameters
+//!    are values of or pointers to `scalar_t bf16 f16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the
+//!    crate. A file with a kernel over `scalar_t` is compiled for bf16 and for f16, and a launch runs the kernel of its
+//!    arguments' type.
 //!    For several head sizes, write a `template <int width> __device__ void` and one `extern "C"` kernel per
 //!    size. A file `NAME_sm90a.cu` is only for that architecture, with `wgmma.cuh` and more shared memory;
 //!    see [`Device::runs`].
@@ -40,6 +42,7 @@ extern crate self as device;
 
 mod arena;
 pub mod cuda;
+mod dtype;
 mod element;
 mod gemm;
 mod kernel;
@@ -51,8 +54,9 @@ mod times;
 
 use record::failure::{Failure, Result};
 
-pub use arena::{Arena, Buffer, Slice, footprint};
+pub use arena::{AnySlice, Arena, Buffer, Slice, footprint};
 pub use cuda::{Cuda, GEMM_WORKSPACE};
+pub use dtype::ComputeDtype;
 pub use element::{Element, Scalar};
 pub use gemm::{Gemm, Operand};
 pub use kernel::{Argument, Kernel, Parameter, SHARED_LIMIT, Shape, Source};

@@ -221,7 +221,7 @@ impl Device for Any {
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
         let launch = |any: &mut Self| forward!(any, device => device.launch(kernel, shape, arguments));
-        self.timed(|| kernel.name().to_owned(), launch)
+        self.timed(|| kernel.of(arguments).name().to_owned(), launch)
     }
 
     fn gemm(&mut self, gemm: &Gemm<'_>) -> Result<()> {

@@ -12,7 +12,6 @@
 #define NORMS 2
 #define ROPE 4
 
-__device__ __forceinline__ float2 rounded_as(const bf16*, float2 v) { return rounded(v.x, v.y); }
 __device__ __forceinline__ float2 rounded_as(const float*, float2 v) { return v; }
 
 // qkv and bias [rows or 1, (heads + 2 * kv_heads) * width]: query heads, key heads, value heads; query [rows, heads * width], key and
@@ -73,6 +72,14 @@ __device__ __forceinline__ void split_heads(T* query, T* key, T* value, const T*
 extern "C" __global__ void __launch_bounds__(256)
     split_heads_bf16(bf16* query, bf16* key, bf16* value, const bf16* qkv, const bf16* bias, const bf16* query_norm,
                      const bf16* key_norm, const float* cosines, const float* sines, const int* positions, int rows, int heads,
+                     int kv_heads, int width, float epsilon, int has) {
+  split_heads(query, key, value, qkv, bias, query_norm, key_norm, cosines, sines, positions, rows, heads, kv_heads, width, epsilon,
+              has);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    split_heads_f16(f16* query, f16* key, f16* value, const f16* qkv, const f16* bias, const f16* query_norm,
+                     const f16* key_norm, const float* cosines, const float* sines, const int* positions, int rows, int heads,
                      int kv_heads, int width, float epsilon, int has) {
   split_heads(query, key, value, qkv, bias, query_norm, key_norm, cosines, sines, positions, rows, heads, kv_heads, width, epsilon,
               has);

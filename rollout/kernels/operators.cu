@@ -1,10 +1,11 @@
 // What stands between a decoder's products: RMS norms of the f32 residual stream, and SwiGLU. Arithmetic is f32 and rounded once,
-// as in training; the activations are bf16, or f32 for tests.
+// as in training; the activations are bf16 or f16, or f32 for tests.
 
 #include "device.cuh"
 
 __device__ __forceinline__ float to_float(float value) { return value; }
 __device__ __forceinline__ void put(bf16* to, float value) { *to = to_bf16(value); }
+__device__ __forceinline__ void put(f16* to, float value) { *to = to_f16(value); }
 __device__ __forceinline__ void put(float* to, float value) { *to = value; }
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight for each row of `width` values (arXiv 1910.07467). A block a row. Rows whose width
@@ -35,6 +36,11 @@ __device__ __forceinline__ void norm_row(T* out, const float* x, const T* weight
 }
 
 extern "C" __global__ void norm_rows_bf16(bf16* out, const float* x, const bf16* weight, int width, float epsilon) {
+  SHARED_ARRAY(float, scratch, 33);
+  norm_row(out, x, weight, width, epsilon, scratch);
+}
+
+extern "C" __global__ void norm_rows_f16(f16* out, const float* x, const f16* weight, int width, float epsilon) {
   SHARED_ARRAY(float, scratch, 33);
   norm_row(out, x, weight, width, epsilon, scratch);
 }
@@ -70,6 +76,8 @@ template <typename T> __device__ __forceinline__ void glu_row(T* out, const T* g
 }
 
 extern "C" __global__ void glu_rows_bf16(bf16* out, const bf16* gate_up, int width) { glu_row(out, gate_up, width); }
+
+extern "C" __global__ void glu_rows_f16(f16* out, const f16* gate_up, int width) { glu_row(out, gate_up, width); }
 
 extern "C" __global__ void glu_rows_f32(float* out, const float* gate_up, int width) { glu_row(out, gate_up, width); }
 
@@ -125,5 +133,15 @@ extern "C" __global__ void __launch_bounds__(128)
 
 extern "C" __global__ void __launch_bounds__(128)
     few_rows_stream(float* out, const bf16* x, const bf16* weight, const float* addend, int rows, int inputs, int outputs, int adds) {
+  few_rows(out, x, weight, addend, rows, inputs, outputs, adds);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    few_rows_f16(f16* out, const f16* x, const f16* weight, const f16* addend, int rows, int inputs, int outputs, int adds) {
+  few_rows(out, x, weight, addend, rows, inputs, outputs, adds);
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+    few_rows_stream_f16(float* out, const f16* x, const f16* weight, const float* addend, int rows, int inputs, int outputs, int adds) {
   few_rows(out, x, weight, addend, rows, inputs, outputs, adds);
 }

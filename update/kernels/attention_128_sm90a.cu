@@ -7,11 +7,11 @@
 
 // Arguments as attention_128's, `width` being 128. Grid (tiles of rows, heads).
 extern "C" __global__ void __launch_bounds__(256)
-    attention_128_sm90a(bf16* out, float* lse, const bf16* queries, const bf16* keys, const bf16* values, const int* nodes,
+    attention_128_sm90a(scalar_t* out, float* lse, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* nodes,
                         const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads,
                         int key_heads, int width, int value_stride, float scale) {
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_q = shared, *tile_k = tile_q + ROWS * WIDTH, *tile_v = tile_k + 2 * KEYS * WIDTH;
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_q = shared, *tile_k = tile_q + ROWS * WIDTH, *tile_v = tile_k + 2 * KEYS * WIDTH;
     int* tile_ends = (int*)(tile_v + 2 * KEYS * WIDTH);
     // Later queries see more keys: their blocks start first, so that short ones fill the gaps at the end.
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(256)
     int own[2];
     for (int r = 0; r < 2; r++) own[r] = nodes[min(first_row + row + r * 8, last_row)];
     int query_stride = heads * width, key_stride = key_heads * width;
-    const bf16 *k = keys + key_head * WIDTH, *v = values + key_head * WIDTH;
+    const scalar_t *k = keys + key_head * WIDTH, *v = values + key_head * WIDTH;
     float scale2 = scale * LOG2_E;
     int end = last_node / TILE + 1, count = (tokens + TILE - 1) / TILE;
     Tiles tiles(tables, tokens);
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256)
         at = tiles.visible<TILE>(2 * b + 2, end, first_node);
         wait_for_tiles();
         if (at < end) fetch(at / 2, stage ^ 1);
-        const bf16 *kt = tile_k + stage * KEYS * WIDTH, *vt = tile_v + stage * KEYS * WIDTH;
+        const scalar_t *kt = tile_k + stage * KEYS * WIDTH, *vt = tile_v + stage * KEYS * WIDTH;
 
         float s[KEYS / 2];
         wgmma_fence();
@@ -107,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256)
         if (i >= rows) continue;
         float inverse = 1.f / sum;
         if (pair == 0) lse[(u64)i * heads + head] = top[r] * scale + logf(sum);
-        bf16* to = out + (u64)i * query_stride + head * WIDTH + pair;
+        scalar_t* to = out + (u64)i * query_stride + head * WIDTH + pair;
 #pragma unroll
         for (int n = 0; n < WIDTH / 8; n++) store2(to + n * 8, sums[4 * n + 2 * r] * inverse, sums[4 * n + 2 * r + 1] * inverse);
     }

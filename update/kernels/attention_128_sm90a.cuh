@@ -12,7 +12,7 @@
 #define THREADS 256
 
 // Starts copying COUNT rows of one head to a tile; zeros for rows beyond `rows`, which are never read.
-template <int COUNT> __device__ __forceinline__ void copy_rows(bf16* to, const bf16* from, int first, int rows, int stride) {
+template <int COUNT> __device__ __forceinline__ void copy_rows(scalar_t* to, const scalar_t* from, int first, int rows, int stride) {
     constexpr int PIECES = WIDTH / 8, STEP = THREADS / PIECES;
     int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
     to = swizzled<COUNT>(to, row, column);
@@ -39,18 +39,18 @@ __device__ __forceinline__ void wait_for_tiles() {
 template <int N> __device__ __forceinline__ void to_operand(u32 (&a)[N / 8][4], const float (&sums)[N]) {
 #pragma unroll
     for (int c = 0; c < N / 8; c++)
-        for (int i = 0; i < 4; i++) a[c][i] = pack_bf16(sums[8 * c + 2 * i], sums[8 * c + 2 * i + 1]);
+        for (int i = 0; i < 4; i++) a[c][i] = pack_scalars(sums[8 * c + 2 * i], sums[8 * c + 2 * i + 1]);
 }
 
 // d = 64 rows of `a` from `row` on times the rows of b; b has 2 N rows.
-template <int ROWS, int N> __device__ __forceinline__ void gemm_ss(float (&d)[N], const bf16* a, int row, const bf16* b) {
+template <int ROWS, int N> __device__ __forceinline__ void gemm_ss(float (&d)[N], const scalar_t* a, int row, const scalar_t* b) {
 #pragma unroll
     for (int step = 0; step < WIDTH / 16; step++)
         wgmma_ss(d, k_major<ROWS>(a, row, step), k_major<2 * N>(b, 0, step), step > 0);
 }
 
 // d += a b, where b has a row for each of a's columns.
-template <int COUNT> __device__ __forceinline__ void gemm_rs(float (&d)[64], const u32 (&a)[COUNT][4], const bf16* b) {
+template <int COUNT> __device__ __forceinline__ void gemm_rs(float (&d)[64], const u32 (&a)[COUNT][4], const scalar_t* b) {
 #pragma unroll
     for (int c = 0; c < COUNT; c++) wgmma_rs(d, a[c], mn_major<16 * COUNT>(b, c));
 }

@@ -4,7 +4,7 @@
 #include "attention_forward.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
-    attention_256(bf16* out, float* lse, const bf16* queries, const bf16* keys, const bf16* values, const int* nodes,
+    attention_256(scalar_t* out, float* lse, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* nodes,
                   const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads, int key_heads,
                   int width, int value_stride, float scale) {
     attention_forward<256, 32>(out, lse, queries, keys, values, nodes, first_tiles, ends, tables, rows, tokens, heads,
@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    attention_keys_256(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
-                       const bf16* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
+    attention_keys_256(float* d_keys, scalar_t* d_values, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys,
+                       const scalar_t* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
                        const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride,
                        float scale) {
     attention_keys<256, 32, 32>(d_keys, d_values, d_out, queries, keys, values, lse, deltas, nodes, ends, tables, rows,
@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(128)
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-    attention_queries_256(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys, const bf16* values,
+    attention_queries_256(float* d_queries, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys, const scalar_t* values,
                           const float* lse, float* deltas, const int* nodes, const int* first_tiles, const int* ends,
                           const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride,
                           float scale) {

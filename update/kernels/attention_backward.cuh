@@ -5,7 +5,7 @@
 //   p = exp(s - row_lse)      d_v = pT d_out      ds = p * (d_out vT - delta) * scale      d_k = dsT q      d_q = ds k
 //   delta = sum over the head of d_out * out
 //
-// d_queries and d_keys are f32, because the RoPE backward rounds them; d_values are bf16, because GEMMs read them.
+// d_queries and d_keys are f32, because the RoPE backward rounds them; d_values are rounded, because GEMMs read them.
 //
 // The ds of a row sum to zero, but not with a delta from a rounded output. The error is common to all keys: small in each,
 // but most of a sum over keys (the gradient of the keys' bias). So the queries' kernel runs first, sums all ds of a row,
@@ -19,19 +19,19 @@
 // key.
 //
 // Warps in two columns. First a warp computes the transposed scores of 16 keys against half of the QUERIES of a tile, which
-// go to shared memory in bf16; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
+// go to shared memory rounded; then it sums the gradients of its 16 keys over all queries, for half of the head's columns.
 template <int D, int OWNED, int QUERIES>
-__device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
-                           const bf16* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
+__device__ __forceinline__ void attention_keys(float* d_keys, scalar_t* d_values, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys,
+                           const scalar_t* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
                            const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride,
                            float scale) {
     constexpr int S = Row<D>::stride, W = QUERIES + 8, COLUMNS = D / 2, SIDE = QUERIES / 2;
-    static_assert(2 * (OWNED + QUERIES) * S * sizeof(bf16) + 2 * OWNED * W * sizeof(bf16) + 3 * QUERIES * sizeof(float) <=
+    static_assert(2 * (OWNED + QUERIES) * S * sizeof(scalar_t) + 2 * OWNED * W * sizeof(scalar_t) + 3 * QUERIES * sizeof(float) <=
                       SHARED_LIMIT,
                   "tiles too large");
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_k = shared, *tile_v = tile_k + OWNED * S, *tile_q = tile_v + OWNED * S, *tile_o = tile_q + QUERIES * S;
-    bf16 *tile_p = tile_o + QUERIES * S, *tile_s = tile_p + OWNED * W;
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_k = shared, *tile_v = tile_k + OWNED * S, *tile_q = tile_v + OWNED * S, *tile_o = tile_q + QUERIES * S;
+    scalar_t *tile_p = tile_o + QUERIES * S, *tile_s = tile_p + OWNED * W;
     float *tile_lse = (float*)(tile_s + OWNED * W), *tile_deltas = tile_lse + QUERIES;
     int* tile_nodes = (int*)(tile_deltas + QUERIES);
     int key_head = blockIdx.y, group = heads / key_heads, first_key = blockIdx.x * OWNED, block = first_key / TILE;
@@ -141,20 +141,20 @@ __device__ __forceinline__ void attention_keys(float* d_keys, bf16* d_values, co
 // d_queries [rows, heads * width]; deltas are mended. Grid (tiles of rows, heads), 128 threads; otherwise as the forward
 // pass.
 template <int D, int KEYS>
-__device__ __forceinline__ void attention_queries(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys,
-                              const bf16* values, const float* lse, float* deltas, const int* nodes,
+__device__ __forceinline__ void attention_queries(float* d_queries, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys,
+                              const scalar_t* values, const float* lse, float* deltas, const int* nodes,
                               const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads,
                               int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
-    static_assert((2 * TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_q = shared, *tile_o = tile_q + TILE * S, *tile_k = tile_o + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
+    static_assert((2 * TILE + 4 * KEYS) * S * sizeof(scalar_t) <= SHARED_LIMIT, "tiles too large");
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_q = shared, *tile_o = tile_q + TILE * S, *tile_k = tile_o + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
     int first_row = tile * TILE, last_row = min(first_row + TILE, rows) - 1;
     int first_node = nodes[first_row], last_node = nodes[last_row];
     int query_stride = heads * width, key_stride = key_heads * width;
-    const bf16 *k = keys + key_head * width, *v = values + key_head * width;
+    const scalar_t *k = keys + key_head * width, *v = values + key_head * width;
     int own[2];
     float row_lse[2], delta[2], missing[2] = {0.f, 0.f};
     for (int r = 0; r < 2; r++) {
@@ -191,7 +191,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
-        const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
+        const scalar_t *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
 
         float s[KEYS / 8][4], d[KEYS / 8][4];
 #pragma unroll
@@ -219,7 +219,7 @@ __device__ __forceinline__ void attention_queries(float* d_queries, const bf16* 
 #pragma unroll
         for (int c = 0; c < KEYS / 16; c++) {
             const float *p = s[2 * c], *q = s[2 * c + 1];
-            u32 piece[4] = {pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]), pack_bf16(q[0], q[1]), pack_bf16(q[2], q[3])};
+            u32 piece[4] = {pack_scalars(p[0], p[1]), pack_scalars(p[2], p[3]), pack_scalars(q[0], q[1]), pack_scalars(q[2], q[3])};
             product<S, D>(sums, piece, kt, c * 16, 0);
         }
         __syncthreads();

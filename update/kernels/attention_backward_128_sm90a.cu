@@ -7,12 +7,12 @@
 
 // d_keys [tokens, key_heads * width]; d_values: rows of d_value_stride. Grid (tiles of OWNED keys, key heads).
 extern "C" __global__ void __launch_bounds__(256)
-    attention_keys_128_sm90a(float* d_keys, bf16* d_values, const bf16* d_out, const bf16* queries, const bf16* keys,
-                             const bf16* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
+    attention_keys_128_sm90a(float* d_keys, scalar_t* d_values, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys,
+                             const scalar_t* values, const float* lse, const float* deltas, const int* nodes, const int* ends,
                              const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int QUERIES = TILE;
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_k = shared, *tile_v = tile_k + OWNED * WIDTH, *tile_q = tile_v + OWNED * WIDTH, *tile_o = tile_q + 2 * QUERIES * WIDTH;
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_k = shared, *tile_v = tile_k + OWNED * WIDTH, *tile_q = tile_v + OWNED * WIDTH, *tile_o = tile_q + 2 * QUERIES * WIDTH;
     float *tile_lse = (float*)(tile_o + 2 * QUERIES * WIDTH), *tile_deltas = tile_lse + 2 * QUERIES;
     int* tile_nodes = (int*)(tile_deltas + 2 * QUERIES);
     int key_head = blockIdx.y, group = heads / key_heads, first_key = blockIdx.x * OWNED, count = (tokens + TILE - 1) / TILE;
@@ -66,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(256)
             next_first = first_of(tile + 1), next_last = last_of(tile + 1);
         }
         if (first_node < last_end) fetch(tile, head, stage ^ 1);
-        const bf16 *qt = tile_q + stage * QUERIES * WIDTH, *ot = tile_o + stage * QUERIES * WIDTH;
+        const scalar_t *qt = tile_q + stage * QUERIES * WIDTH, *ot = tile_o + stage * QUERIES * WIDTH;
         const float *row_lse = tile_lse + stage * QUERIES, *row_deltas = tile_deltas + stage * QUERIES;
         const int* row_nodes = tile_nodes + stage * QUERIES;
 
@@ -121,12 +121,12 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // d_queries [rows, heads * width]; deltas are mended. Grid (tiles of OWNED rows, heads); otherwise as the forward pass.
 extern "C" __global__ void __launch_bounds__(256)
-    attention_queries_128_sm90a(float* d_queries, const bf16* d_out, const bf16* queries, const bf16* keys, const bf16* values,
+    attention_queries_128_sm90a(float* d_queries, const scalar_t* d_out, const scalar_t* queries, const scalar_t* keys, const scalar_t* values,
                                 const float* lse, float* deltas, const int* nodes, const int* first_tiles, const int* ends,
                                 const int* tables, int rows, int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int KEYS = TILE;
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_q = shared, *tile_o = tile_q + OWNED * WIDTH, *tile_k = tile_o + OWNED * WIDTH, *tile_v = tile_k + 2 * KEYS * WIDTH;
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_q = shared, *tile_o = tile_q + OWNED * WIDTH, *tile_k = tile_o + OWNED * WIDTH, *tile_v = tile_k + 2 * KEYS * WIDTH;
     int* tile_ends = (int*)(tile_v + 2 * KEYS * WIDTH);
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp >> 2, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256)
     int first_node = nodes[first_row], last_node = nodes[last_row];
     int own_first = nodes[min(first_row + half * 64, last_row)], own_last = nodes[min(first_row + half * 64 + 63, last_row)];
     int query_stride = heads * width, key_stride = key_heads * width;
-    const bf16 *k = keys + key_head * WIDTH, *v = values + key_head * WIDTH;
+    const scalar_t *k = keys + key_head * WIDTH, *v = values + key_head * WIDTH;
     int own[2];
     float row_lse[2], delta[2], missing[2] = {0.f, 0.f};
     for (int r = 0; r < 2; r++) {
@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(256)
         int following = tiles.visible<KEYS>(b + 1, blocks, first_node);
         wait_for_tiles();
         if (following < blocks) fetch(following, stage ^ 1);
-        const bf16 *kt = tile_k + stage * KEYS * WIDTH, *vt = tile_v + stage * KEYS * WIDTH;
+        const scalar_t *kt = tile_k + stage * KEYS * WIDTH, *vt = tile_v + stage * KEYS * WIDTH;
 
         float s[KEYS / 2], d[KEYS / 2];
         wgmma_fence();

@@ -3,7 +3,7 @@
 #include "common.cuh"
 
 // deltas [rows, heads] from d_out and out, both [rows, heads * width]; one warp a head of a row.
-extern "C" __global__ void attention_deltas(float* deltas, const bf16* d_out, const bf16* out, u64 count, int width) {
+extern "C" __global__ void attention_deltas(float* deltas, const scalar_t* d_out, const scalar_t* out, u64 count, int width) {
     u64 head = global_index() >> 5;
     if (head >= count) return;
     float sum = 0.f;

@@ -1,4 +1,4 @@
-// Attention under the tree mask: the forward pass of FlashAttention-2 (arXiv 2307.08691) on bf16 tensor cores.
+// Attention under the tree mask: the forward pass of FlashAttention-2 (arXiv 2307.08691) on 16-bit tensor cores.
 //
 // A block owns 64 queries of one head, a warp 16 of them, and loops over the tiles of keys that some of them see,
 // prefetching the next one. Scores stay in registers; sums are f32.
@@ -12,13 +12,13 @@
 // Tiles; nodes [rows], ascending; first_tiles: for each 64 rows the first 64 keys that some of them see.
 // Grid (tiles of rows, heads), 128 threads.
 template <int D, int KEYS>
-__device__ __forceinline__ void attention_forward(bf16* out, float* lse, const bf16* queries, const bf16* keys, const bf16* values,
+__device__ __forceinline__ void attention_forward(scalar_t* out, float* lse, const scalar_t* queries, const scalar_t* keys, const scalar_t* values,
                               const int* nodes, const int* first_tiles, const int* ends, const int* tables, int rows,
                               int tokens, int heads, int key_heads, int width, int value_stride, float scale) {
     constexpr int S = Row<D>::stride;
-    static_assert((TILE + 4 * KEYS) * S * sizeof(bf16) <= SHARED_LIMIT, "tiles too large");
-    DYNAMIC_SHARED(bf16, shared);
-    bf16 *tile_q = shared, *tile_k = tile_q + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
+    static_assert((TILE + 4 * KEYS) * S * sizeof(scalar_t) <= SHARED_LIMIT, "tiles too large");
+    DYNAMIC_SHARED(scalar_t, shared);
+    scalar_t *tile_q = shared, *tile_k = tile_q + TILE * S, *tile_v = tile_k + 2 * KEYS * S;
     // Later queries see more keys: their blocks start first, so that short ones fill the gaps at the end.
     int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
@@ -27,7 +27,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
     int own[2];
     for (int r = 0; r < 2; r++) own[r] = nodes[min(first_row + row + r * 8, last_row)];
     int query_stride = heads * width, key_stride = key_heads * width;
-    const bf16 *k = keys + key_head * width, *v = values + key_head * width;
+    const scalar_t *k = keys + key_head * width, *v = values + key_head * width;
     float scale2 = scale * LOG2_E;
     int blocks = last_node / KEYS + 1;
     Tiles tiles(tables, tokens);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();
-        const bf16 *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
+        const scalar_t *kt = tile_k + stage * KEYS * S, *vt = tile_v + stage * KEYS * S;
 
         float s[KEYS / 8][4];
 #pragma unroll
@@ -100,7 +100,7 @@ __device__ __forceinline__ void attention_forward(bf16* out, float* lse, const b
 #pragma unroll
         for (int c = 0; c < KEYS / 16; c++) {
             const float *p = s[2 * c], *q = s[2 * c + 1];
-            u32 piece[4] = {pack_bf16(p[0], p[1]), pack_bf16(p[2], p[3]), pack_bf16(q[0], q[1]), pack_bf16(q[2], q[3])};
+            u32 piece[4] = {pack_scalars(p[0], p[1]), pack_scalars(p[2], p[3]), pack_scalars(q[0], q[1]), pack_scalars(q[2], q[3])};
             product<S, D>(sums, piece, vt, c * 16, 0);
         }
         __syncthreads();

@@ -23,11 +23,11 @@ template <int D> struct Row {
     static constexpr int stride = D + 8;
 };
 
-template <int D> __device__ __forceinline__ int* end_of(bf16* tile, int row) {
+template <int D> __device__ __forceinline__ int* end_of(scalar_t* tile, int row) {
     return (int*)(tile + row * Row<D>::stride + D);
 }
 
-template <int D> __device__ __forceinline__ int end_of(const bf16* tile, int row) {
+template <int D> __device__ __forceinline__ int end_of(const scalar_t* tile, int row) {
     return *(const int*)(tile + row * Row<D>::stride + D);
 }
 
@@ -35,7 +35,7 @@ template <int D> __device__ __forceinline__ int end_of(const bf16* tile, int row
 // and columns beyond `width`, whose addresses are never read. A thread keeps its columns and takes every STEP-th row, so
 // that the copies unroll to one addition each.
 template <int D, int COUNT, int THREADS>
-__device__ __forceinline__ void copy_tile(bf16* to, const bf16* from, int first, int rows, int stride, int width) {
+__device__ __forceinline__ void copy_tile(scalar_t* to, const scalar_t* from, int first, int rows, int stride, int width) {
     constexpr int PIECES = D / 8, STEP = THREADS / PIECES;
     static_assert(THREADS % PIECES == 0 && (COUNT % STEP == 0 || COUNT < STEP), "threads without whole rows");
     int row = threadIdx.x / PIECES, column = threadIdx.x % PIECES * 8;
@@ -65,23 +65,23 @@ struct Tiles {
 
 // Addresses for ldmatrix_x4: a 16 x 16 piece of rows as the left operand of a product, as its right operand with the
 // rows being columns of the result, and (transposed) as its right operand with the rows being summed over.
-__device__ __forceinline__ const bf16* left(const bf16* tile, int stride, int row, int column) {
+__device__ __forceinline__ const scalar_t* left(const scalar_t* tile, int stride, int row, int column) {
     int lane = threadIdx.x & 31;
     return tile + (row + (lane & 15)) * stride + column + (lane >> 4) * 8;
 }
 
-__device__ __forceinline__ const bf16* right(const bf16* tile, int stride, int row, int column) {
+__device__ __forceinline__ const scalar_t* right(const scalar_t* tile, int stride, int row, int column) {
     int lane = threadIdx.x & 31;
     return tile + (row + (lane & 7) + (lane >> 4) * 8) * stride + column + ((lane >> 3) & 1) * 8;
 }
 
-__device__ __forceinline__ const bf16* right_summed(const bf16* tile, int stride, int row, int column) {
+__device__ __forceinline__ const scalar_t* right_summed(const scalar_t* tile, int stride, int row, int column) {
     int lane = threadIdx.x & 31;
     return tile + (row + (lane & 15)) * stride + column + (lane >> 4) * 8;
 }
 
 // result[n] += the left piece's 16 rows times columns 8n .. 8n + 8 of the rows of `tile`: a product with its transpose.
-template <int D, int COLUMNS> __device__ __forceinline__ void product_transposed(float (*result)[4], const u32 piece[4], const bf16* tile,
+template <int D, int COLUMNS> __device__ __forceinline__ void product_transposed(float (*result)[4], const u32 piece[4], const scalar_t* tile,
                                                              int first, int column) {
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n += 2) {
@@ -93,7 +93,7 @@ template <int D, int COLUMNS> __device__ __forceinline__ void product_transposed
 }
 
 // result[n] += the left piece times 16 rows of `tile`, columns first + 8n .. first + 8n + 8.
-template <int STRIDE, int COLUMNS> __device__ __forceinline__ void product(float (*result)[4], const u32 piece[4], const bf16* tile, int row,
+template <int STRIDE, int COLUMNS> __device__ __forceinline__ void product(float (*result)[4], const u32 piece[4], const scalar_t* tile, int row,
                                                        int first) {
 #pragma unroll
     for (int n = 0; n < COLUMNS / 8; n += 2) {

@@ -6,8 +6,8 @@
 #include "common.cuh"
 
 // out[node] = table[ids[node]]; table [vocabulary, width], out [nodes, width]. One block a node.
-extern "C" __global__ void embed(float* out, const bf16* table, const int* ids, int width) {
-    const bf16* from = table + (u64)ids[blockIdx.x] * width;
+extern "C" __global__ void embed(float* out, const scalar_t* table, const int* ids, int width) {
+    const scalar_t* from = table + (u64)ids[blockIdx.x] * width;
     float* to = out + (u64)blockIdx.x * width;
     for (int i = threadIdx.x; i < width; i += blockDim.x) to[i] = to_float(from[i]);
 }

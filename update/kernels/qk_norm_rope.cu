@@ -13,7 +13,7 @@ struct Pairs {
 };
 
 // A tensor among the weights, or nothing.
-__device__ __forceinline__ const bf16* tensor(const bf16* weights, u64 at) {
+__device__ __forceinline__ const scalar_t* tensor(const scalar_t* weights, u64 at) {
     return at == NO_TENSOR ? nullptr : weights + at;
 }
 
@@ -42,17 +42,17 @@ __device__ __forceinline__ float dot(const Pairs& a, const Pairs& b) {
 // bias, in place. Bias and norm lie at offsets of the weights, or are NO_TENSOR. out [rows, heads * width];
 // cosines and sines [positions, width / 2]; nodes: the node of each row. Without `rope` every row is taken
 // for position 0, where the rotation is the identity.
-extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16* weights, u64 bias_at, u64 norm_at,
+extern "C" __global__ void qk_norm_rope(scalar_t* out, scalar_t* projection, const scalar_t* weights, u64 bias_at, u64 norm_at,
                                         const float* cosines, const float* sines, const int* positions,
                                         const int* nodes, int rows, int heads, int width, int stride, float epsilon,
                                         int rope) {
-    const bf16 *bias = tensor(weights, bias_at), *norm = tensor(weights, norm_at);
+    const scalar_t *bias = tensor(weights, bias_at), *norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, half = width / 2;
     int parts = bias ? stride / width : heads;
     u64 task = ((u64)blockIdx.x * blockDim.x + threadIdx.x) >> 5;
     int row = (int)(task / parts), head = (int)(task % parts);
     if (row >= rows) return;
-    bf16* from = projection + (u64)row * stride + head * width;
+    scalar_t* from = projection + (u64)row * stride + head * width;
     Pairs x = read_pairs(from, half, lane);
     if (bias) {
         Pairs b = read_pairs(bias + head * width, half, lane);
@@ -69,7 +69,7 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
         if (head >= heads) return;
     }
     float scale = norm ? rsqrtf(dot(x, x) / width + epsilon) : 1.f;
-    bf16* to = out + ((u64)row * heads + head) * width;
+    scalar_t* to = out + ((u64)row * heads + head) * width;
     u64 angle = rope ? (u64)positions[nodes[row]] * half : 0;
     for (int t = 0; t < UNROLL; t++) {
         int i = t * 64 + lane * 2;
@@ -90,12 +90,12 @@ extern "C" __global__ void qk_norm_rope(bf16* out, bf16* projection, const bf16*
 // gradient by the norm's weight: partials [blocks, width], left alone without a norm. Dynamic shared memory: one row of
 // width floats for each warp of the block.
 extern "C" __global__ void __launch_bounds__(256, 4)
-    qk_norm_rope_backward(bf16* d_projection, float* partials, const float* d_out, const bf16* projection,
-                          const bf16* weights, u64 norm_at, const float* cosines, const float* sines,
+    qk_norm_rope_backward(scalar_t* d_projection, float* partials, const float* d_out, const scalar_t* projection,
+                          const scalar_t* weights, u64 norm_at, const float* cosines, const float* sines,
                           const int* positions, const int* nodes, int rows, int heads, int width, int stride,
                           float epsilon, int rope) {
     DYNAMIC_SHARED(float, sums);
-    const bf16* norm = tensor(weights, norm_at);
+    const scalar_t* norm = tensor(weights, norm_at);
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, half = width / 2;
     Pairs weight, x, d_weight;
     for (int t = 0; t < UNROLL; t++) d_weight.first[t] = d_weight.second[t] = make_float2(0.f, 0.f);
@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
                 d.second[t].y = scale * (d.second[t].y - x.second[t].y * back);
             }
         }
-        bf16* to = d_projection + (u64)row * stride + head * width;
+        scalar_t* to = d_projection + (u64)row * stride + head * width;
         for (int t = 0; t < UNROLL; t++) {
             int i = t * 64 + lane * 2;
             if (i >= half) continue;

@@ -21,7 +21,7 @@ extern "C" __global__ void add_partials(float* sums, const float* partials, int 
 }
 
 // partials[b][c]: the sum of x[r][c] over the rows b, b + blocks, …; x [rows, columns], grid (column blocks, blocks).
-extern "C" __global__ void column_partials(float* partials, const bf16* x, int rows, int columns) {
+extern "C" __global__ void column_partials(float* partials, const scalar_t* x, int rows, int columns) {
     int c = (int)global_index();
     if (c >= columns) return;
     float sum = 0.f;

@@ -1,6 +1,6 @@
 // RMS norm over rows (arXiv 1910.07467), with the residual addition of its gradient fused in.
 //
-// The residual stream and its gradient are f32: every layer adds to them, and bf16 would round each sum. The forward pass
+// The residual stream and its gradient are f32: every layer adds to them, and 16 bits would round each sum. The forward pass
 // has no addition to fuse: the GEMM before it adds to the stream in its epilogue. Widths are multiples of 4, and the weight
 // begins at one, for loads of four values.
 
@@ -15,10 +15,10 @@ __device__ __forceinline__ float dot(float4 a, float4 b) {
 
 // out = x / sqrt(mean(x^2) + epsilon) * weight for each row; x [rows, width]. One block a row, whose second reading finds it in
 // the L1 cache.
-extern "C" __global__ void rms_norm(bf16* out, const float* x, const bf16* weight, int width, float epsilon) {
+extern "C" __global__ void rms_norm(scalar_t* out, const float* x, const scalar_t* weight, int width, float epsilon) {
     SHARED_ARRAY(float, scratch, 33);
     const float* row = x + (u64)blockIdx.x * width;
-    bf16* to = out + (u64)blockIdx.x * width;
+    scalar_t* to = out + (u64)blockIdx.x * width;
     float squares = 0.f;
     for (int i = threadIdx.x * 4; i < width; i += blockDim.x * 4) squares += dot(load4(row + i), load4(row + i));
     float scale = rsqrtf(block_sum(squares, scratch) / width + epsilon);
@@ -70,7 +70,7 @@ __device__ __forceinline__ int column(int turn) {
 // by the weight is summed without shared memory. d_x is read before the sums are known, so that its latency is not added.
 // The bound keeps it to 64 registers: 1024 threads on a multiprocessor, whatever the block.
 extern "C" __global__ void __launch_bounds__(1024)
-    rms_norm_backward(float* d_x, float* partials, const float* d_out, const float* x, const bf16* weight, int rows,
+    rms_norm_backward(float* d_x, float* partials, const float* d_out, const float* x, const scalar_t* weight, int rows,
                       int width, float epsilon) {
     SHARED_ARRAY(float2, scratch, 64);
     float inverse_width = 1.f / width;
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 // For rows of any width: they are read twice, and the parts are summed in global memory.
 extern "C" __global__ void __launch_bounds__(1024)
-    rms_norm_backward_wide(float* d_x, float* partials, const float* d_out, const float* x, const bf16* weight,
+    rms_norm_backward_wide(float* d_x, float* partials, const float* d_out, const float* x, const scalar_t* weight,
                            int rows, int width, float epsilon) {
     SHARED_ARRAY(float2, scratch, 64);
     float inverse_width = 1.f / width;

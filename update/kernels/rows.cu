@@ -1,5 +1,5 @@
-// Gather and scatter-add of the scored rows, for bf16 activations and for the f32 residual stream, and a cast from f32 to
-// bf16 for GEMM operands.
+// Gather and scatter-add of the scored rows, for 16-bit activations and for the f32 residual stream, and a cast from f32 to
+// 16 bits for GEMM operands.
 
 #include "common.cuh"
 
@@ -22,7 +22,7 @@ template <typename T> __device__ __forceinline__ void scatter_add(T* x, const T*
 }
 
 // out[r] = x[nodes[r]] over rows of `width` values, an even number. One block a row.
-extern "C" __global__ void gather_rows(bf16* out, const bf16* x, const int* nodes, int width) {
+extern "C" __global__ void gather_rows(scalar_t* out, const scalar_t* x, const int* nodes, int width) {
     gather(out, x, nodes, width);
 }
 
@@ -31,7 +31,7 @@ extern "C" __global__ void gather_stream(float* out, const float* x, const int* 
 }
 
 // x[nodes[r]] += rows[r]; no node occurs twice, so no two blocks meet. One block a row.
-extern "C" __global__ void scatter_add_rows(bf16* x, const bf16* rows, const int* nodes, int width) {
+extern "C" __global__ void scatter_add_rows(scalar_t* x, const scalar_t* rows, const int* nodes, int width) {
     scatter_add(x, rows, nodes, width);
 }
 
@@ -39,8 +39,8 @@ extern "C" __global__ void scatter_add_stream(float* x, const float* rows, const
     scatter_add(x, rows, nodes, width);
 }
 
-// out = x in bf16, two neighboring values a thread.
-extern "C" __global__ void round_values(bf16* out, const float* x, u64 pairs) {
+// out = x rounded, two neighboring values a thread.
+extern "C" __global__ void round_values(scalar_t* out, const float* x, u64 pairs) {
     for (u64 p = global_index(); p < pairs; p += global_size()) {
         float2 both = load2(x + 2 * p);
         store2(out + 2 * p, both.x, both.y);

@@ -1,6 +1,6 @@
 // The loss rows of a chunk of nodes: log-probabilities and entropies from f32 logits, and the gradient of the logits.
 //
-// Logits stay f32: in bf16 a probability ratio would be off by a few per cent, against a clip range of a few tens. One block a node; a node may carry several rows (a branching point predicts each of its branches).
+// Logits stay f32: in 16 bits a probability ratio would be off by a few per cent, against a clip range of a few tens. One block a node; a node may carry several rows (a branching point predicts each of its branches).
 
 #include "common.cuh"
 
@@ -38,14 +38,14 @@ extern "C" __global__ void score_rows(float* logprobs, float* entropies, float* 
     }
 }
 
-// d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), bf16 [nodes, stride], and with
+// d_logits = scale * (sum over the node's rows of d_logprob * (one at the target - probability)), rounded [nodes, stride], and with
 // an entropy term scale * spread * probability * (log-probability + entropy); spreads holds both for each node. Zeros beyond the vocabulary. The entry at a target is by far the largest of its row, and so is its rounding error: that is
 // written to residues, one a row, for score_targets_backward.
-extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, const float* logits, const float* lse, const float* d_logprobs,
+extern "C" __global__ void score_rows_backward(scalar_t* d_logits, float* residues, const float* logits, const float* lse, const float* d_logprobs,
                                 const int* starts, const int* targets, const float* spreads, int has_spreads, int vocabulary,
                                 int stride, float scale) {
     const float* row = logits + (u64)blockIdx.x * stride;
-    bf16* to = d_logits + (u64)blockIdx.x * stride;
+    scalar_t* to = d_logits + (u64)blockIdx.x * stride;
     float row_lse = lse[blockIdx.x], weight = 0.f;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
     for (int r = first; r < last; r++) weight += d_logprobs[r];
@@ -54,7 +54,7 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, 
     float spread = has_spreads ? scale * spreads[2 * blockIdx.x] : 0.f, entropy = has_spreads ? spreads[2 * blockIdx.x + 1] : 0.f;
     for (int i = threadIdx.x; i < stride; i += blockDim.x) {
         float logprob = i < vocabulary ? row[i] * scale - row_lse : 0.f;
-        to[i] = to_bf16(i < vocabulary ? expf(logprob) * (spread * (logprob + entropy) - weight) : 0.f);
+        to[i] = to_scalar(i < vocabulary ? expf(logprob) * (spread * (logprob + entropy) - weight) : 0.f);
     }
     __syncthreads();
     // Targets are written again, in f32 from the start: once for the rows that have the same one.
@@ -69,7 +69,7 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, 
         }
         float logprob = row[target] * scale - row_lse;
         float d_logit = scale * sum + expf(logprob) * (spread * (logprob + entropy) - weight);
-        bf16 rounded = to_bf16(d_logit);
+        scalar_t rounded = to_scalar(d_logit);
         residues[r] = earlier ? 0.f : d_logit - to_float(rounded);
         if (!earlier) to[target] = rounded;
     }
@@ -77,7 +77,7 @@ extern "C" __global__ void score_rows_backward(bf16* d_logits, float* residues, 
 
 // d_hidden[n] += residues[r] * weight[targets[r]] over node n's rows r; d_hidden [nodes, width], weight [vocabulary, width].
 // One block a node.
-extern "C" __global__ void score_targets_backward(float* d_hidden, const bf16* weight, const float* residues,
+extern "C" __global__ void score_targets_backward(float* d_hidden, const scalar_t* weight, const float* residues,
                                                   const int* starts, const int* targets, int width) {
     float* to = d_hidden + (u64)blockIdx.x * width;
     int first = starts[blockIdx.x], last = starts[blockIdx.x + 1];

@@ -4,10 +4,10 @@
 #include "common.cuh"
 #include "masters.cuh"
 
-extern "C" __global__ void sgd(bf16* rounded, i16* remainders, const float* gradient, u64 length, float scale, float keep, float rate) {
+extern "C" __global__ void sgd(scalar_t* rounded, remainder_t* remainders, const float* gradient, u64 length, float scale, float keep, float rate, int narrow) {
     for (u64 i = global_index(); i < length; i += global_size()) {
         float step = __fmul_rn(rate, __fmul_rn(gradient[i], scale));
         float p = __fsub_rn(__fmul_rn(join(rounded[i], remainders[i]), keep), step);
-        split(p, rounded[i], remainders[i]);
+        split(p, rounded[i], remainders[i], narrow);
     }
 }

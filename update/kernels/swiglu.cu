@@ -10,8 +10,8 @@ __device__ __forceinline__ float silu(float gate, float& s) {
     return gate * s;
 }
 
-extern "C" __global__ void swiglu(bf16* out, const bf16* gate_up, int width) {
-    const bf16* from = gate_up + (u64)blockIdx.x * 2 * width;
+extern "C" __global__ void swiglu(scalar_t* out, const scalar_t* gate_up, int width) {
+    const scalar_t* from = gate_up + (u64)blockIdx.x * 2 * width;
     for (int i = threadIdx.x * 8; i < width; i += blockDim.x * 8) {
         float4 g[2], u[2], o[2];
         load8(from + i, g);
@@ -34,8 +34,8 @@ __device__ __forceinline__ void swiglu_gradients(float gate, float up, float d, 
 }
 
 // The gradient in place of gate_up; out is computed again on the way.
-extern "C" __global__ void swiglu_backward(bf16* gate_up, bf16* out, const float* d_out, int width) {
-    bf16* row = gate_up + (u64)blockIdx.x * 2 * width;
+extern "C" __global__ void swiglu_backward(scalar_t* gate_up, scalar_t* out, const float* d_out, int width) {
+    scalar_t* row = gate_up + (u64)blockIdx.x * 2 * width;
     for (int i = threadIdx.x * 8; i < width; i += blockDim.x * 8) {
         const float* from = d_out + (u64)blockIdx.x * width + i;
         float4 g[2], u[2], o[2], d[2] = {load4(from), load4(from + 4)};

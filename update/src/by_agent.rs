@@ -5,7 +5,6 @@
 use record::failure::Result;
 use serde_json::{Map, Value, json};
 
-use crate::aggregate::Mean;
 use crate::learner::Learner;
 use crate::minibatch;
 use crate::trainer::Trainer;
@@ -37,7 +36,7 @@ impl ByAgent {
 
 impl Trainer<'_> {
     /// Measures the agents one after another, and leaves the last gradient in the learner. `minibatch` is all of its samples, `active` the
-    /// ones that teach.
+    /// ones that teach; `scale` makes sums of gradients means.
     ///
     /// # Errors
     /// The learner's, or an interruption.
@@ -45,7 +44,7 @@ impl Trainer<'_> {
         &self,
         minibatch: &[usize],
         active: &[usize],
-        mean: &Mean,
+        scale: f64,
         learner: &mut dyn Learner,
     ) -> Result<ByAgent> {
         let mut measured = ByAgent::default();
@@ -62,7 +61,7 @@ impl Trainer<'_> {
             let limit = self.training.batching.tokens;
             let batches = minibatch::pack_trees(self.samples, &own, limit);
             let (spans, gradient) = self.differentiate(&batches, None, learner)?;
-            let norm = learner.grad_norm()? * mean.scale();
+            let norm = learner.grad_norm()? * scale;
             self.compare(&gradient, norm, learner)?;
             let entropy: f64 = spans.iter().flat_map(|span| &span.entropies).sum();
             let scored: usize = spans.iter().map(|span| span.tokens.tokens).sum();

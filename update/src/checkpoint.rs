@@ -14,6 +14,7 @@ use record::stage::choice;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::loss_scale::LossScale;
 use crate::model::{Layout, LoraAdapter, Model, Parameters, Source};
 use crate::optimizer::{self, Method, StateKind};
 use crate::weights::{CheckpointTensors, MasterWeights, OptimizerTensors, Weights};
@@ -27,6 +28,9 @@ pub struct TrainerState {
     pub objective: String,
     /// Optimizer steps taken since the state was initialized.
     pub optimizer_steps: u64,
+    /// The loss scale of float16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Every setting that changes the result.
     pub settings: Map<String, Value>,
     /// The metrics of the update as JSON text, which a repeated call prints again digit by digit.
@@ -75,6 +79,8 @@ pub struct OptimizerState<'a> {
     tensors: Option<&'a OptimizerTensors>,
     /// The steps it had taken.
     pub steps: u64,
+    /// The loss scale of float16, if they were taken with it.
+    pub loss_scale: Option<LossScale>,
 }
 
 impl OptimizerState<'_> {
@@ -161,7 +167,8 @@ impl Checkpoint {
             }
             None => {}
         }
-        Ok(Some(OptimizerState { tensors: tensors.as_ref(), steps: state.optimizer_steps }))
+        let (steps, loss_scale) = (state.optimizer_steps, state.loss_scale);
+        Ok(Some(OptimizerState { tensors: tensors.as_ref(), steps, loss_scale }))
     }
 
     /// Forgets the training state, now that a learner has it.

@@ -4,9 +4,11 @@ use std::sync::Mutex;
 use std::thread::{self, Builder};
 
 use device::cuda::{Library, check_cards, open_library};
-use device::{DeviceKind, Devices};
+use device::{ComputeDtype, DeviceKind, Devices};
 use gemm::Precision;
 use record::failure::{Failure, Result};
+
+use crate::backend::Half;
 
 /// Where to compute, in which precision, and with how much of the machine.
 #[derive(Clone, Debug)]
@@ -18,7 +20,7 @@ pub struct Hardware {
     /// The device of this process.
     pub kind: DeviceKind,
     /// Type in which linear layers compute.
-    pub precision: Precision,
+    pub dtype: ComputeDtype,
     /// Threads of this process.
     pub threads: usize,
     /// Bytes of device memory to use at most, or to plan for.
@@ -26,9 +28,19 @@ pub struct Hardware {
 }
 
 impl Hardware {
-    /// The precision without `--dtype`.
-    pub fn default_precision(device: DeviceKind) -> Precision {
-        if device == DeviceKind::Cpu { Precision::Float32 } else { Precision::BFloat16 }
+    /// The type without `--dtype`.
+    pub fn default_dtype(device: DeviceKind) -> ComputeDtype {
+        if device == DeviceKind::Cpu { ComputeDtype::Float32 } else { ComputeDtype::BFloat16 }
+    }
+
+    /// The precision of products on the CPU.
+    pub fn precision(&self) -> Precision {
+        if self.dtype == ComputeDtype::Float32 { Precision::Float32 } else { Precision::BFloat16 }
+    }
+
+    /// The 16-bit type that a device computes in.
+    pub fn half(&self) -> Half {
+        if self.dtype == ComputeDtype::Float16 { Half::Float16 } else { Half::BFloat16 }
     }
 
     /// The threads without `--threads`: one a core.
@@ -41,15 +53,24 @@ impl Hardware {
         self.kind != DeviceKind::Cpu
     }
 
-    /// Fails for a device that cannot compute in `dtype`, that is not there, or without the libraries that it needs; a plan
+    /// Fails for hardware that cannot compute in its type, that is not there, or without the libraries that it needs; a plan
     /// needs none.
     ///
     /// # Errors
     /// Usage (exit 2), or 69.
-    pub fn check_device(&self, dtype: Option<Precision>, plans: bool) -> Result<()> {
-        if self.is_device() && dtype == Some(Precision::Float32) {
-            return Err(Failure::usage("--dtype float32 is for the CPU only: devices compute in bfloat16")
-                .hint("leave --dtype out, or train with --device cpu"));
+    pub fn check_device(&self, plans: bool) -> Result<()> {
+        match (self.is_device(), self.dtype) {
+            (true, ComputeDtype::Float32) => {
+                let cause = "--dtype float32 is for the CPU only: devices compute in bfloat16 or float16";
+                return Err(Failure::usage(cause).hint("leave --dtype out, or train with --device cpu"));
+            }
+            (false, ComputeDtype::Float16) => {
+                let cause = "--dtype float16 is for devices only: the CPU computes in float32 or bfloat16";
+                return Err(
+                    Failure::usage(cause).hint("use --dtype float32, which is more exact, or --device cuda")
+                );
+            }
+            _ => {}
         }
         if !plans && matches!(self.kind, DeviceKind::Cuda(_)) {
             for library in [Library::Driver, Library::Nvrtc, Library::CublasLt] {

@@ -6,7 +6,9 @@ use std::time::Instant;
 use device::Device;
 use record::failure::Result;
 
+use crate::backend::Half;
 use crate::checkpoint::{Checkpoint, OptimizerState};
+use crate::loss_scale::{LossScale, Scaled};
 use crate::model::{DeviceModel, Gradients, Layout, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{self, Optimizer, Settings, StateKind, StepScale};
@@ -31,6 +33,16 @@ pub trait Learner {
 
     /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>>;
+
+    /// The dynamic loss scale; `None` where gradients are not scaled.
+    fn loss_scale(&mut self) -> Option<&mut LossScale> {
+        None
+    }
+
+    /// Multiplies the gradients of a minibatch from now on, and returns the factor. `mean` makes its loss a mean.
+    fn scale_loss(&mut self, _mean: f64) -> f64 {
+        1.0
+    }
 
     /// Lets `change` rewrite the complete gradients, in the order of the layout. Nothing may be accumulated
     /// after it before [`Learner::zero_grad`].
@@ -217,6 +229,8 @@ impl Learner for CpuLearner {
 pub struct DeviceLearner<D: Device> {
     model: DeviceModel<D>,
     trained: Trained,
+    /// With float16, and the factor of gradients that it comes to.
+    loss_scale: Option<(LossScale, f64)>,
     /// True if an adapter's gradients are already on the host.
     downloaded: bool,
     timing: Timing,
@@ -246,6 +260,8 @@ impl<D: Device> DeviceLearner<D> {
     ) -> Result<DeviceLearner<D>> {
         let timing = Timing::default();
         let config = &checkpoint.config;
+        let scale = state.and_then(|state| state.loss_scale).unwrap_or_default();
+        let loss_scale = (plan.request.half == Half::Float16).then_some((scale, 1.0));
         if let Some((adapter, base)) = checkpoint.adapter() {
             let host = HostState::new(checkpoint.weights()?, settings, state, workers)?;
             let adapter = (adapter, &host.weights.forward().values[..]);
@@ -253,6 +269,7 @@ impl<D: Device> DeviceLearner<D> {
             return Ok(DeviceLearner {
                 model,
                 trained: Trained::Adapter(Box::new(host)),
+                loss_scale,
                 downloaded: false,
                 timing,
             });
@@ -264,7 +281,7 @@ impl<D: Device> DeviceLearner<D> {
             optimizer
                 .restore(&mut model, state.steps, |name, from, values| state.read(name, from, values))?;
         }
-        Ok(DeviceLearner { model, trained: Trained::Full(optimizer), downloaded: false, timing })
+        Ok(DeviceLearner { model, trained: Trained::Full(optimizer), loss_scale, downloaded: false, timing })
     }
 }
 
@@ -281,9 +298,26 @@ impl<D: Device> Learner for DeviceLearner<D> {
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
         let started = Instant::now();
-        let scores = self.model.accumulate(trees, temperature, loss)?;
+        let scores = match self.loss_scale {
+            None => self.model.accumulate(trees, temperature, loss)?,
+            Some((_, factor)) => {
+                let loss = Scaled { loss, factor: factor as f32 };
+                self.model.accumulate(trees, temperature, &loss)?
+            }
+        };
         self.timing.add_passes(started, self.model.take_spent());
         Ok(scores)
+    }
+
+    fn loss_scale(&mut self) -> Option<&mut LossScale> {
+        self.loss_scale.as_mut().map(|(scale, _)| scale)
+    }
+
+    fn scale_loss(&mut self, mean: f64) -> f64 {
+        self.loss_scale.as_mut().map_or(1.0, |(scale, factor)| {
+            *factor = scale.factor(mean);
+            *factor
+        })
     }
 
     fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()> {

@@ -13,6 +13,7 @@ pub mod learner;
 mod logprobs;
 pub mod loss;
 pub mod loss_config;
+pub mod loss_scale;
 mod metrics;
 mod minibatch;
 pub mod model;

@@ -115,7 +115,10 @@ impl GapBounds {
         let allowed = self.max / 10.0;
         if stats.not_finite > 0 {
             let cause = format!("{} recomputed log-probabilities are not finite", stats.not_finite);
-            return Some((cause, "the weights may contain NaN: policy check DIR"));
+            return Some((
+                cause,
+                "the weights may contain NaN: policy check DIR; with --dtype float16 activations may be beyond 65504: use bfloat16",
+            ));
         }
         if mean > allowed {
             let hint = match self.is_f32 {

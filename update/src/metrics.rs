@@ -1,6 +1,6 @@
 //! The `metrics` line of a policy's update, with TRL's names. A metric that was not measured is null, never 0.
 
-use gemm::Precision;
+use device::ComputeDtype;
 use record::stage::choice;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use crate::trainer::TrainingStats;
 pub fn of_training(loss: &LossConfig, samples: &Samples, stats: &TrainingStats) -> Map<String, Value> {
     let scored = (stats.tokens.tokens > 0).then_some(stats.tokens.tokens as f64);
     let over_scored = |sum: f64| scored.map(|count| sum / count);
-    let minibatches = stats.optimizer_steps + stats.flat_minibatches;
+    let minibatches = stats.optimizer_steps + stats.flat_minibatches + stats.skipped_steps;
     let clip = loss.objective != Objective::Nll;
     // Tokens of flat groups are never clipped, but they are tokens of the batch.
     let clipped = |count: usize| clip.then(|| count as f64 / stats.completion_tokens.max(1) as f64);
@@ -52,6 +52,10 @@ pub fn of_training(loss: &LossConfig, samples: &Samples, stats: &TrainingStats) 
     put("unique_tokens", json!(stats.unique_tokens));
     put("optimizer_steps", json!(stats.optimizer_steps));
     put("flat_minibatches", json!(stats.flat_minibatches));
+    if let Some(loss_scale) = stats.loss_scale {
+        put("loss_scale", json!(loss_scale));
+        put("skipped_steps", json!(stats.skipped_steps));
+    }
     if let Some((by_agent, cosine)) = &stats.by_agent {
         put("by_agent", json!(by_agent.metrics));
         put("grad_cosine", json!(cosine));
@@ -110,7 +114,7 @@ fn reward_spreads(samples: &Samples) -> Vec<f64> {
 /// The settings that determine the result, for the trainer's state and the input digest; threads do not.
 pub fn settings(
     training: &TrainingConfig,
-    precision: Precision,
+    dtype: ComputeDtype,
     reference: Option<&str>,
 ) -> Map<String, Value> {
     let TrainingConfig { loss, batching, optimizer, .. } = training;
@@ -165,7 +169,7 @@ pub fn settings(
     put("weight_decay", json!(optimizer.weight_decay));
     put("max_grad_norm", json!(optimizer.max_grad_norm));
     put("max_tokens_per_batch", json!(batching.tokens));
-    put("dtype", json!(precision.name()));
+    put("dtype", json!(dtype.name()));
     put("seed", json!(batching.seed));
     if batching.parts > 1 {
         put("parts", json!(batching.parts));

@@ -13,6 +13,7 @@ use policy::weights::ElementType;
 use record::failure::{Failure, Result};
 use serde::Serialize;
 
+use crate::backend::Half;
 use crate::hardware::Hardware;
 use crate::minibatch::{self, Sizes};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
@@ -69,6 +70,7 @@ pub fn request(training: &TrainingConfig, samples: &Samples, ranks: usize, learn
         positions: longest,
         moments: learns.then(|| moment_bytes(training.optimizer.method)),
         ranks,
+        half: Half::default(),
     }
 }
 
@@ -77,7 +79,15 @@ pub fn request(training: &TrainingConfig, samples: &Samples, ranks: usize, learn
 pub fn largest_request(training: &TrainingConfig, max_positions: usize, ranks: usize) -> MemoryRequest {
     let tokens = training.batching.tokens;
     let moments = Some(moment_bytes(training.optimizer.method));
-    MemoryRequest { tokens, largest: 1, rows: tokens, positions: max_positions.min(tokens), moments, ranks }
+    MemoryRequest {
+        tokens,
+        largest: 1,
+        rows: tokens,
+        positions: max_positions.min(tokens),
+        moments,
+        ranks,
+        half: Half::default(),
+    }
 }
 
 /// Plans the memory of one policy's training or scoring.
@@ -101,8 +111,7 @@ impl Planner<'_> {
         let device = Any::open(self.hardware.kind, self.hardware.threads)?;
         let found = device.memory()?.free;
         let available = DeviceMemory { free: self.free(found).min(found), workspace: device.workspace() };
-        let plan = MemoryPlan::new(self.spec.config, self.spec.adapter, *request, available)?;
-        Ok(Some((device, plan)))
+        Ok(Some((device, self.memory_plan(request, available)?)))
     }
 
     /// The memory that [`Planner::open_device`] would plan, for an H200 if there is no GPU.
@@ -124,7 +133,7 @@ impl Planner<'_> {
             let free = self.free(device.memory()?.free);
             (device.describe(), DeviceMemory { free, workspace: device.workspace() })
         };
-        let plan = MemoryPlan::new(self.spec.config, self.spec.adapter, *request, available)?;
+        let plan = self.memory_plan(request, available)?;
         let name = if self.hardware.memory.is_some() { "as --device-memory says".to_owned() } else { name };
         Ok(MemoryEstimate {
             device: kind.to_string(),
@@ -135,6 +144,11 @@ impl Planner<'_> {
             tokens_at_once: plan.tokens,
             recompute: plan.recompute,
         })
+    }
+
+    fn memory_plan(&self, request: &MemoryRequest, available: DeviceMemory) -> Result<MemoryPlan> {
+        let request = MemoryRequest { half: self.hardware.half(), ..*request };
+        MemoryPlan::new(self.spec.config, self.spec.adapter, request, available)
     }
 
     /// Fails for a model that the kernels cannot run, or for sequences longer than its shortest window: they have none,

@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Instant;
 
-use device::Any;
-use gemm::Precision;
+use device::{Any, ComputeDtype};
 use policy::config::Config;
 use policy::directory::{Policy, Version};
 use policy::ownership::Owner;
@@ -77,8 +76,7 @@ impl<'a> PolicyUpdate<'a> {
             false => None,
         };
         let version = reference.as_ref().map(|policy| policy.version.to_string());
-        let precision = settings.hardware.precision;
-        let record = metrics::settings(&settings.training, precision, version.as_deref());
+        let record = metrics::settings(&settings.training, settings.hardware.dtype, version.as_deref());
         let mut hasher = blake3::Hasher::new();
         hasher.update(samples.input_digest().as_bytes());
         hasher.update(splice::json(&record)?.as_bytes());
@@ -113,7 +111,7 @@ impl<'a> PolicyUpdate<'a> {
 
     /// Returns true if weights and arithmetic are f32.
     fn is_f32(&self, checkpoint: &Checkpoint) -> bool {
-        checkpoint.trained.is_f32() && self.settings.hardware.precision == Precision::Float32
+        checkpoint.trained.is_f32() && self.settings.hardware.dtype == ComputeDtype::Float32
     }
 
     /// `--max-logprob-gap`, or its default for f32 or 16 bits.
@@ -146,7 +144,7 @@ impl<'a> PolicyUpdate<'a> {
         let (model, weights) = checkpoint.on_host()?;
         let MemoryRequest { tokens, largest, .. } = self.request(true);
         let planned = most_tokens(&self.config, tokens, largest);
-        Ok((model.rounding(self.settings.hardware.precision).planned_for(planned), weights))
+        Ok((model.rounding(self.settings.hardware.precision()).planned_for(planned), weights))
     }
 
     /// Loads the checkpoint for training. No device memory is allocated before this.

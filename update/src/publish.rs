@@ -121,7 +121,7 @@ pub fn gather_state_on_rank0<T>(
 pub enum Change {
     /// Weights and the optimizer's state.
     All,
-    /// The optimizer's state, which started fresh: no step was taken.
+    /// The optimizer's state: it is fresh, or has another loss scale. No step was taken.
     State,
     /// Nothing: no step was taken.
     Nothing,

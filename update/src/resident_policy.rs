@@ -236,6 +236,7 @@ mod tests {
             optimizer: "sgd".to_owned(),
             objective: "clip".to_owned(),
             optimizer_steps: 3,
+            loss_scale: None,
             settings: serde_json::Map::new(),
             metrics: "{}".to_owned(),
         };

@@ -297,7 +297,7 @@ fn plan_geometry<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: adapter.as_ref() };
         let request = plan::largest_request(training, config.max_positions, ranks);
         let estimate = Planner { hardware, training, spec }.estimate(&request)?;
-        let record = metrics::settings(training, hardware.precision, None);
+        let record = metrics::settings(training, hardware.dtype, None);
         output.object(&Plan::new(spec, estimate, &owned.name, record))?;
     }
     Ok(())

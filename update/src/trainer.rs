@@ -47,6 +47,10 @@ pub struct TrainingStats {
     pub optimizer_steps: u64,
     /// Minibatches of flat groups only, which took none.
     pub flat_minibatches: u64,
+    /// Minibatches that took none because their gradient is beyond float16.
+    pub skipped_steps: u64,
+    /// The loss scale of the next step, with float16.
+    pub loss_scale: Option<f64>,
     /// Sum of the losses of all minibatches, flat ones at 0.
     pub loss: f64,
     /// Losses of the last tenth of the minibatches.
@@ -110,6 +114,7 @@ impl Trainer<'_> {
             }
         }
         progress.finish();
+        stats.loss_scale = learner.loss_scale().map(|loss_scale| loss_scale.scale);
         Ok(stats)
     }
 
@@ -152,8 +157,10 @@ impl Trainer<'_> {
             stats.unique_tokens += batches.iter().map(TreeBatch::unique_tokens).sum::<usize>();
         }
         let mut tokens = TokenStats::default();
+        // Gradients are sums, and in float16 multiplied by the loss scale.
+        let scale = mean.scale() / learner.scale_loss(mean.scale());
         let by_agent = match self.is_measured_by_agent(position) {
-            true => Some(self.measure_by_agent(minibatch, &active, &mean, learner)?),
+            true => Some(self.measure_by_agent(minibatch, &active, scale, learner)?),
             false => None,
         };
         // A measurement takes the place of what the learner had begun.
@@ -166,13 +173,18 @@ impl Trainer<'_> {
             tree_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
             tokens.add(&tree_stats.tokens);
         }
-        let scale = mean.scale();
-        tokens.loss *= scale;
+        tokens.loss *= mean.scale();
         self.check(&tokens, stats.optimizer_steps)?;
         if stats.optimizer_steps == 0 && self.training.loss.objective != Objective::Nll {
             stats.first = Some(tokens.clone());
         }
         let norm = learner.grad_norm()? * scale;
+        if let Some(loss_scale) = learner.loss_scale().filter(|_| !norm.is_finite()) {
+            loss_scale.back_off()?;
+            stats.skipped_steps += 1;
+            stats.tokens.add(&tokens);
+            return Ok(tokens.loss);
+        }
         if !norm.is_finite() {
             return Err(Failure::work("the gradient is not finite; nothing was published")
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
@@ -180,6 +192,9 @@ impl Trainer<'_> {
         stats.by_agent = by_agent.map(|by_agent| (by_agent.clone(), by_agent.cosine(norm)));
         self.compare(&gradient, norm, learner)?;
         stats.lr = self.step(position, scale, norm, learner)?;
+        if let Some(loss_scale) = learner.loss_scale() {
+            loss_scale.stepped();
+        }
         stats.optimizer_steps += 1;
         stats.grad_norm += norm;
         stats.tokens.add(&tokens);

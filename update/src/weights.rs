@@ -215,6 +215,10 @@ impl Source for CheckpointTensors {
         self.tensors.tensor(&entry.name)?.read(from, values)
     }
 
+    fn is_bf16(&self, entry: &Entry) -> bool {
+        self.tensors.tensor(&entry.name).is_ok_and(|view| view.dtype == ElementType::BF16)
+    }
+
     fn release(&self) {
         self.tensors.release();
     }
@@ -264,6 +268,10 @@ impl Source for MasterWeights<'_> {
             }
             None => view.read(from, values),
         }
+    }
+
+    fn is_bf16(&self, entry: &Entry) -> bool {
+        self.published.is_bf16(entry)
     }
 
     fn release(&self) {

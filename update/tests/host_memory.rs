@@ -29,6 +29,7 @@ use record::failure::Result;
 use serde_json::{Map, json};
 use small::Weighted;
 use update::arguments::Arguments;
+use update::backend::Half;
 use update::checkpoint::{Checkpoint, TrainerState};
 use update::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest, Source};
@@ -111,6 +112,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &m
         optimizer: record::stage::choice(&settings.training.optimizer.method),
         objective: "clip".to_owned(),
         optimizer_steps: learner.optimizer_steps(),
+        loss_scale: None,
         settings: Map::new(),
         metrics: "{}".to_owned(),
     };
@@ -158,7 +160,7 @@ const ALONE: Workers = Workers { ranks: &Alone, threads: 1 };
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments, ranks: 1 }
+    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments, ranks: 1, half: Half::BFloat16 }
 }
 
 fn settings(threads: &str) -> Settings {
@@ -260,7 +262,15 @@ fn smollm2(dtype: &str) -> Config {
 fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_them() {
     // Groups of 8 answers of 48 tokens to a prompt of 100.
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    let request = MemoryRequest { tokens: 4096, largest: 484, rows: 3072, positions: 148, moments, ranks: 1 };
+    let request = MemoryRequest {
+        tokens: 4096,
+        largest: 484,
+        rows: 3072,
+        positions: 148,
+        moments,
+        ranks: 1,
+        half: Half::BFloat16,
+    };
     for dtype in ["float32", "bfloat16"] {
         let config = smollm2(dtype);
         let adapter = update::model::LoraAdapter::new(&Adapter::new(16, 32.0, Target::ALL.to_vec()), &config);

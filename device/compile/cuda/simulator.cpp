@@ -331,7 +331,7 @@ void need_warp(const Site& site) {
 // d += a b for a 16x16 by 16x8 product (PTX ISA, mma.m16n8k16). Lane 4 g + t holds rows g and g + 8 of a
 // at columns 2t, 2t+1, 2t+8, 2t+9; column g of b at the same rows; and rows g and g + 8 of d at columns
 // 2t, 2t+1.
-void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+void mma(const Site& site, bool f16, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
   need_warp(site);
   struct Fragments {
     uint32_t a[4], b[2];
@@ -344,8 +344,8 @@ void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_
     Fragments left = peek<Fragments>(parity, 2 * within * 4 + quad), right = peek<Fragments>(parity, (2 * within + 1) * 4 + quad);
     for (int part = 0; part < 2; part++)
       for (int high = 0; high < 2; high++) {
-        float row = half_of(rows.a[2 * part], high), row8 = half_of(rows.a[2 * part + 1], high);
-        float column = half_of(left.b[part], high), column1 = half_of(right.b[part], high);
+        float row = half_of(f16, rows.a[2 * part], high), row8 = half_of(f16, rows.a[2 * part + 1], high);
+        float column = half_of(f16, left.b[part], high), column1 = half_of(f16, right.b[part], high);
         sum[0] += row * column, sum[1] += row * column1, sum[2] += row8 * column, sum[3] += row8 * column1;
       }
   }

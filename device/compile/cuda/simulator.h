@@ -6,7 +6,7 @@
 // allocates through the C++ library or throws.
 //
 // Modeled: threadIdx and the like; shared memory (NaN until written); __syncthreads with a check of the call
-// site; shuffles and votes; atomics; mma.m16n8k16 in bf16 with the hardware's fragment layouts; ldmatrix;
+// site; shuffles and votes; atomics; mma.m16n8k16 in bf16 and f16 with the hardware's fragment layouts; ldmatrix;
 // cp.async, which copies at the wait (or, under some seeds, at once); wgmma with the hardware's descriptors,
 // which computes at the wait (or at once). A mistake fails the launch with a message; it never ends the
 // process. The seed selects the schedule: 0 runs warps in lockstep; others run one warp as far as it gets,
@@ -86,7 +86,7 @@ struct PendingProduct {
   uint64_t a, b, group;
   // Rows g and g + 8 of the left operand, if it is in registers.
   float rows[2][16];
-  bool registers, accumulate, mn_major;
+  bool f16, registers, accumulate, mn_major;
 };
 constexpr int MAX_PRODUCTS = 48;
 struct Fiber {
@@ -221,35 +221,54 @@ inline unsigned ballot(const Site& site, unsigned mask, int predicate) {
   return votes;
 }
 void need_warp(const Site& site);
-// One of the two bf16 values in a register.
-inline float half_of(uint32_t pair, int high) {
-  uint32_t bits = high ? pair & 0xffff0000u : pair << 16;
+inline float float_of_bits(uint32_t bits) {
   float value;
   memcpy(&value, &bits, 4);
   return value;
 }
-void mma(const Site& site, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
+inline float float_of_f16(uint16_t bits) {
+  uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+  if (exponent == 31) return float_of_bits(sign | 0x7f800000 | fraction << 13);
+  if (exponent) return float_of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+  return sign ? -(fraction * 0x1p-24f) : fraction * 0x1p-24f;
+}
+inline uint16_t f16_of_float(float value) {
+  uint32_t bits, sign, magnitude;
+  memcpy(&bits, &value, 4);
+  sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return 0x7fff;
+  // Half way from 65504 to the next.
+  if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+  // Below 2^-14 values are multiples of 2^-24.
+  if (magnitude < 0x38800000) return (uint16_t)(sign | (uint32_t)rintf(fabsf(value) * 0x1p24f));
+  return (uint16_t)(sign | (((magnitude + 0xfff + (magnitude >> 13 & 1)) >> 13) - (112 << 10)));
+}
+// One of the two 16-bit values in a register.
+inline float half_of(bool f16, uint32_t pair, int high) {
+  return f16 ? float_of_f16((uint16_t)(high ? pair >> 16 : pair)) : float_of_bits(high ? pair & 0xffff0000u : pair << 16);
+}
+void mma(const Site& site, bool f16, float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1);
 void load_matrices(const Site& site, uint32_t r[4], const void* row, bool transposed);
 void product(const Site& site, PendingProduct mine);
 void wait_products(int pending);
 void fence_proxy();
-template <int N> inline void wgmma_ss(const Site& site, float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
+template <int N> inline void wgmma_ss(const Site& site, bool f16, float (&d)[N], uint64_t a, uint64_t b, bool accumulate) {
   PendingProduct mine = {};
-  mine.d = d, mine.columns = 2 * N, mine.a = a, mine.b = b, mine.accumulate = accumulate;
+  mine.f16 = f16, mine.d = d, mine.columns = 2 * N, mine.a = a, mine.b = b, mine.accumulate = accumulate;
   product(site, mine);
 }
-template <int N> inline void wgmma_rs(const Site& site, float (&d)[N], const uint32_t (&a)[4], uint64_t b) {
+template <int N> inline void wgmma_rs(const Site& site, bool f16, float (&d)[N], const uint32_t (&a)[4], uint64_t b) {
   struct Fragment {
     uint32_t a[4];
   } fragment = {{a[0], a[1], a[2], a[3]}};
   PendingProduct mine = {};
-  mine.d = d, mine.columns = 2 * N, mine.b = b, mine.registers = mine.accumulate = mine.mn_major = true;
+  mine.f16 = f16, mine.d = d, mine.columns = 2 * N, mine.b = b, mine.registers = mine.accumulate = mine.mn_major = true;
   unsigned parity = post(site, fragment);
   for (int quad = 0; quad < 4; quad++) {
     Fragment of = peek<Fragment>(parity, (fiber->lane & ~3) + quad);
     for (int part = 0; part < 4; part++)
       for (int high = 0; high < 2; high++)
-        mine.rows[part & 1][2 * quad + 8 * (part >> 1) + high] = half_of(of.a[part], high);
+        mine.rows[part & 1][2 * quad + 8 * (part >> 1) + high] = half_of(f16, of.a[part], high);
   }
   product(site, mine);
 }
@@ -287,13 +306,18 @@ template <class... A> inline void apply(void (*kernel)(A...), void* const* argum
 #define __shfl_up_sync(...) simulator::shuffle_up(SIMULATOR_SITE("__shfl_up_sync"), __VA_ARGS__)
 #define __ballot_sync(...) simulator::ballot(SIMULATOR_SITE("__ballot_sync"), __VA_ARGS__)
 #define __any_sync(...) (simulator::ballot(SIMULATOR_SITE("__any_sync"), __VA_ARGS__) != 0)
-#define mma_m16n8k16(...) simulator::mma(SIMULATOR_SITE("mma_m16n8k16"), __VA_ARGS__)
+#ifdef SCALAR_F16
+#define SIMULATOR_F16 true
+#else
+#define SIMULATOR_F16 false
+#endif
+#define mma_m16n8k16(...) simulator::mma(SIMULATOR_SITE("mma_m16n8k16"), SIMULATOR_F16, __VA_ARGS__)
 #define ldmatrix_x4(r, row) simulator::load_matrices(SIMULATOR_SITE("ldmatrix_x4"), r, row, false)
 #define ldmatrix_x4_transposed(r, row) simulator::load_matrices(SIMULATOR_SITE("ldmatrix_x4_transposed"), r, row, true)
 #define copy_async_16(to, from, copy) simulator::copy_async(SIMULATOR_SITE("copy_async_16"), to, from, 16, copy)
 #define copy_async_4(to, from, copy) simulator::copy_async(SIMULATOR_SITE("copy_async_4"), to, from, 4, copy)
-#define wgmma_ss(...) simulator::wgmma_ss(SIMULATOR_SITE("wgmma_ss"), __VA_ARGS__)
-#define wgmma_rs(...) simulator::wgmma_rs(SIMULATOR_SITE("wgmma_rs"), __VA_ARGS__)
+#define wgmma_ss(...) simulator::wgmma_ss(SIMULATOR_SITE("wgmma_ss"), SIMULATOR_F16, __VA_ARGS__)
+#define wgmma_rs(...) simulator::wgmma_rs(SIMULATOR_SITE("wgmma_rs"), SIMULATOR_F16, __VA_ARGS__)
 #define wgmma_fence() (simulator::fiber->fenced = true)
 #define wgmma_commit() (simulator::fiber->product_group++)
 #define SHARED_ARRAY(type, name, length) \

@@ -6,7 +6,7 @@ namespace simulator {
 
 namespace {
 // An operand's value in shared memory, at row `row` and index `k` of the 16 that are summed over.
-float operand_at(uint64_t descriptor, bool mn_major, int row, int k) {
+float operand_at(bool f16, uint64_t descriptor, bool mn_major, int row, int k) {
   if (descriptor >> 62 != 1 || (descriptor >> 49 & 7)) fail("wgmma: only the 128-byte swizzle without a base offset is simulated");
   auto bytes = [&](int bit) { return (uint32_t)(descriptor >> bit & 0x3fff) << 4; };
   uint32_t at = bytes(0), leading = bytes(16), stride = bytes(32), r = (uint32_t)row, c = (uint32_t)k;
@@ -15,17 +15,17 @@ float operand_at(uint64_t descriptor, bool mn_major, int row, int k) {
   if (at + 2 > block->shared_bytes) fail("wgmma: an operand lies outside of shared memory");
   uint16_t bits;
   memcpy(&bits, block->shared + STATIC_BYTES + at, 2);
-  return half_of(bits, 0);
+  return half_of(f16, bits, 0);
 }
 
 void compute(const PendingProduct& of) {
   int row = (fiber->warp & 3) * 16 + (fiber->lane >> 2), pair = (fiber->lane & 3) * 2;
   float rows[2][16], column[16];
   for (int r = 0; r < 2; r++)
-    for (int k = 0; k < 16; k++) rows[r][k] = of.registers ? of.rows[r][k] : operand_at(of.a, false, row + 8 * r, k);
+    for (int k = 0; k < 16; k++) rows[r][k] = of.registers ? of.rows[r][k] : operand_at(of.f16, of.a, false, row + 8 * r, k);
   for (int n = 0; n < of.columns / 8; n++)
     for (int c = 0; c < 2; c++) {
-      for (int k = 0; k < 16; k++) column[k] = operand_at(of.b, of.mn_major, 8 * n + pair + c, k);
+      for (int k = 0; k < 16; k++) column[k] = operand_at(of.f16, of.b, of.mn_major, 8 * n + pair + c, k);
       for (int r = 0; r < 2; r++) {
         float sum = 0, *d = &of.d[4 * n + 2 * r + c];
         for (int k = 0; k < 16; k++) sum += rows[r][k] * column[k];

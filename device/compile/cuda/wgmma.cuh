@@ -18,23 +18,23 @@
 // A tile of ROWS rows consists of panels of 64 columns; each row of a panel is 128 bytes. The 128-byte
 // swizzle permutes pieces of 16 bytes, so that eight rows of a column lie in different banks. A tile begins
 // at a multiple of 1024 bytes.
-template <int ROWS> __device__ __forceinline__ bf16* swizzled(bf16* tile, int row, int column) {
+template <int ROWS> __device__ __forceinline__ scalar_t* swizzled(scalar_t* tile, int row, int column) {
   return tile + column / 64 * ROWS * 64 + row * 64 + ((column / 8 ^ row) & 7) * 8;
 }
 
 // The descriptor of an operand: start address, leading and stride byte offsets, 128-byte swizzle. Adding an
 // offset in units of 16 bytes never carries into the next field.
-__device__ __forceinline__ u64 matrix_descriptor(const bf16* tile, int leading) {
+__device__ __forceinline__ u64 matrix_descriptor(const scalar_t* tile, int leading) {
   return (u64)(shared_address(tile) >> 4 & 0x3fff) | (u64)(leading >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
 }
 
 // Describes rows from `row` (a multiple of 8) on, summed over columns 16 step to 16 step + 15.
-template <int ROWS> __device__ __forceinline__ u64 k_major(const bf16* tile, int row, int step) {
+template <int ROWS> __device__ __forceinline__ u64 k_major(const scalar_t* tile, int row, int step) {
   return matrix_descriptor(tile, 16) + (u64)((step / 4 * ROWS * 64 + row * 64 + step % 4 * 16) / 8);
 }
 
 // Describes all columns, summed over rows 16 step to 16 step + 15.
-template <int ROWS> __device__ __forceinline__ u64 mn_major(const bf16* tile, int step) {
+template <int ROWS> __device__ __forceinline__ u64 mn_major(const scalar_t* tile, int step) {
   return matrix_descriptor(tile, ROWS * 128) + (u64)(step * 16 * 64 / 8);
 }
 
@@ -53,21 +53,21 @@ template <int ROWS> __device__ __forceinline__ u64 mn_major(const bf16* tile, in
 __device__ __forceinline__ void wgmma_ss(float (&d)[32], u64 a, u64 b, bool accumulate) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %34, 0;"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." SCALAR_PTX "." SCALAR_PTX " {" REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
       : OPERANDS_32(d)
       : "l"(a), "l"(b), "r"((int)accumulate));
 }
 __device__ __forceinline__ void wgmma_ss(float (&d)[64], u64 a, u64 b, bool accumulate) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, %66, 0;"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" REGISTERS_64 "}, %64, %65, p, 1, 1, 0, 0;}"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." SCALAR_PTX "." SCALAR_PTX " {" REGISTERS_64 "}, %64, %65, p, 1, 1, 0, 0;}"
       : OPERANDS_64(d)
       : "l"(a), "l"(b), "r"((int)accumulate));
 }
 __device__ __forceinline__ void wgmma_rs(float (&d)[64], const u32 (&a)[4], u64 b) {
   asm volatile(
       "{.reg .pred p; setp.ne.b32 p, 1, 0;"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" REGISTERS_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;}"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." SCALAR_PTX "." SCALAR_PTX " {" REGISTERS_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;}"
       : OPERANDS_64(d)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }

@@ -7,6 +7,8 @@ use crate::signature::Signature;
 
 pub(crate) struct Module {
     pub name: String,
+    /// The `.cu` file's name, without the ending.
+    pub file: String,
     pub source: PathBuf,
     pub signatures: Vec<Signature>,
 }
@@ -42,10 +44,11 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
         let _ = writeln!(
             out,
             "/// The source `{0}.cu` with its includes.\npub static SOURCE_{constant}: ::device::Source =\n    \
-             ::device::Source {{ name: \"{package}/{0}.cu\", text: include_str!({1:?}), architecture: {2:?} }};\n",
+             ::device::Source {{ name: \"{package}/{1}.cu\", text: include_str!({2:?}), architecture: {3:?} }};\n",
+            module.file,
             module.name,
             module.source.display().to_string(),
-            architecture(&module.name)
+            architecture(&module.file)
         );
         for signature in &module.signatures {
             let name = &signature.name;
@@ -59,12 +62,15 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
                     )
                 })
                 .collect();
+            let in_f16 = signature
+                .in_f16()
+                .map_or(String::new(), |other| format!(".with_f16(&{})", other.name.to_uppercase()));
             let _ = writeln!(
                 out,
                 "/// Kernel `{name}` of `{file}.cu`.\npub static {upper}: ::device::Kernel =\n    \
                  // SAFETY: the entry was generated from this kernel's own parameters.\n    \
-                 unsafe {{ ::device::Kernel::new({name:?}, &SOURCE_{constant}, &[{list}], simulated_{package}_{name}) }};\n",
-                file = module.name,
+                 unsafe {{ ::device::Kernel::new({name:?}, &SOURCE_{constant}, &[{list}], simulated_{package}_{name}){in_f16} }};\n",
+                file = module.file,
                 upper = name.to_uppercase(),
                 list = parameters.join(", ")
             );

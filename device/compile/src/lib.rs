@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 pub use emit::{architecture, host_wrapper};
 pub use expand::{Expanded, expand, expand_with};
-pub use signature::{Parameter, Signature, signatures};
+pub use signature::{Parameter, Signature, in_f16, signatures};
 
 /// The folder of `device.cuh` and the simulator.
 pub fn include_directory() -> PathBuf {
@@ -102,15 +102,24 @@ fn try_declare(directory: &str) -> Result<(), String> {
         for read in &expanded.files {
             println!("cargo:rerun-if-changed={}", read.display());
         }
-        let name = stem(path);
+        let file = stem(path);
         let signatures =
             signatures(&expanded.text).map_err(|cause| format!("{}: {cause}", path.display()))?;
-        let source = out.join(format!("{name}.cu"));
-        write(&source, &expanded.text)?;
-        let wrapper = out.join(format!("{name}.cpp"));
-        write(&wrapper, &emit::host_wrapper(&package, &expanded.text, &signatures))?;
-        build.file(&wrapper);
-        modules.push(emit::Module { name, source, signatures });
+        let others: Vec<Signature> = signatures.iter().filter_map(Signature::in_f16).collect();
+        let text = in_f16(&expanded.text, &signatures);
+        let mut add = |name: String, text: &str, signatures: Vec<Signature>| -> Result<(), String> {
+            let source = out.join(format!("{name}.cu"));
+            write(&source, text)?;
+            let wrapper = out.join(format!("{name}.cpp"));
+            write(&wrapper, &emit::host_wrapper(&package, text, &signatures))?;
+            build.file(&wrapper);
+            modules.push(emit::Module { name, file: file.clone(), source, signatures });
+            Ok(())
+        };
+        if !others.is_empty() {
+            add(format!("{file}_f16"), &text, others)?;
+        }
+        add(file.clone(), &expanded.text, signatures)?;
     }
     if !paths.is_empty() {
         build.compile(&format!("{package}_kernels"));

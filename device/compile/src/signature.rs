@@ -5,8 +5,9 @@
 //! error rather than a corrupted result.
 
 /// Parameter types in the source, and the corresponding variants of `device::Scalar`.
-const SCALARS: [(&str, &str); 9] = [
+const SCALARS: [(&str, &str); 10] = [
     ("bf16", "Bf16"),
+    ("f16", "F16"),
     ("float", "F32"),
     ("u8", "U8"),
     ("i16", "I16"),
@@ -17,6 +18,9 @@ const SCALARS: [(&str, &str); 9] = [
     ("u64", "U64"),
 ];
 
+/// Types of `device.cuh` by the 16-bit type of the compilation: in bf16, and in f16.
+const GENERIC: [(&str, [&str; 2]); 2] = [("scalar_t", ["Bf16", "F16"]), ("remainder_t", ["I16", "F32"])];
+
 /// A kernel's parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
@@ -25,6 +29,8 @@ pub struct Parameter {
     pub scalar: &'static str,
     /// True if it is a pointer.
     pub pointer: bool,
+    /// The variant where the file is compiled for f16, if that is another.
+    pub in_f16: Option<&'static str>,
 }
 
 /// A kernel's name and parameters.
@@ -34,6 +40,21 @@ pub struct Signature {
     pub name: String,
     /// The parameters in order.
     pub parameters: Vec<Parameter>,
+}
+
+impl Signature {
+    /// The kernel as the file has it when compiled for f16; `None` if that is no other.
+    pub fn in_f16(&self) -> Option<Signature> {
+        let of = |parameter: &Parameter| Parameter {
+            scalar: parameter.in_f16.unwrap_or(parameter.scalar),
+            in_f16: None,
+            ..parameter.clone()
+        };
+        self.parameters.iter().any(|parameter| parameter.in_f16.is_some()).then(|| Signature {
+            name: format!("{}_f16", self.name),
+            parameters: self.parameters.iter().map(of).collect(),
+        })
+    }
 }
 
 /// The kernels of an expanded source, in order.
@@ -77,10 +98,16 @@ pub fn signatures(text: &str) -> Result<Vec<Signature>, String> {
     Ok(found)
 }
 
+/// An expanded source for f16: the same text with other names of kernels.
+pub fn in_f16(text: &str, signatures: &[Signature]) -> String {
+    let renamed = signatures.iter().map(|Signature { name, .. }| format!("#define {name} {name}_f16\n"));
+    "#define SCALAR_F16\n".to_owned() + &renamed.collect::<String>() + text
+}
+
 fn unknown(kernel: &str, parameter: &str) -> String {
     let parameter = parameter.split_whitespace().collect::<Vec<_>>().join(" ");
     format!(
-        "{kernel}: parameter '{parameter}' is no bf16, float, u8, i16, int, u32, i64 or u64, nor a pointer to one"
+        "{kernel}: parameter '{parameter}' is no scalar_t, bf16, f16, float, u8, i16, int, u32, i64 or u64, nor a pointer to one"
     )
 }
 
@@ -99,8 +126,12 @@ fn parameter(text: &str) -> Option<Parameter> {
         ["*"] => true,
         _ => return None,
     };
+    let name = (*name).to_owned();
+    if let Some((_, [scalar, in_f16])) = GENERIC.into_iter().find(|(word, _)| word == scalar) {
+        return Some(Parameter { name, scalar, pointer, in_f16: Some(in_f16) });
+    }
     let (_, scalar) = SCALARS.into_iter().find(|(word, _)| word == scalar)?;
-    Some(Parameter { name: (*name).to_owned(), scalar, pointer })
+    Some(Parameter { name, scalar, pointer, in_f16: None })
 }
 
 fn without_comments(text: &str) -> String {
@@ -124,11 +155,26 @@ mod tests {
         let text = "// __global__ in a comment\nextern \"C\" __global__ void __launch_bounds__(128) add(float* out,\n\
                     const bf16 *__restrict__ x, /* rows */ u64 n, int k) { }";
         let found = signatures(text).unwrap();
-        let pointer = |name: &str, scalar| Parameter { name: name.into(), scalar, pointer: true };
-        let value = |name: &str, scalar| Parameter { name: name.into(), scalar, pointer: false };
+        let parameter =
+            |name: &str, scalar, pointer| Parameter { name: name.into(), scalar, pointer, in_f16: None };
+        let pointer = |name: &str, scalar| parameter(name, scalar, true);
+        let value = |name: &str, scalar| parameter(name, scalar, false);
         let parameters =
             vec![pointer("out", "F32"), pointer("x", "Bf16"), value("n", "U64"), value("k", "I32")];
         assert_eq!(found, [Signature { name: "add".into(), parameters }]);
+    }
+
+    #[test]
+    fn a_kernel_over_the_16_bit_type_is_one_for_each() {
+        let text = "extern \"C\" __global__ void a(scalar_t* x, remainder_t* r, bf16* y) {}\nextern \"C\" __global__ void b(int k) {}";
+        let found = signatures(text).unwrap();
+        let types = |signature: &Signature| signature.parameters.iter().map(|p| p.scalar).collect::<Vec<_>>();
+        assert_eq!(types(&found[0]), ["Bf16", "I16", "Bf16"]);
+        let other = found[0].in_f16().unwrap();
+        assert_eq!((other.name.as_str(), types(&other)), ("a_f16", vec!["F16", "F32", "Bf16"]));
+        assert!(other.in_f16().is_none() && found[1].in_f16().is_none());
+        let text = in_f16(text, &found);
+        assert!(text.starts_with("#define SCALAR_F16\n#define a a_f16\n#define b b_f16\n"), "{text}");
     }
 
     #[test]

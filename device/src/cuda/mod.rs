@@ -313,6 +313,7 @@ impl Device for Cuda {
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        let kernel = kernel.of(arguments);
         kernel.check(self.arena()?, shape, arguments)?;
         self.bind()?;
         let function = self.function(kernel)?;

@@ -41,6 +41,7 @@ impl MatmulPlan {
         for layout in [key.first, key.second, key.out] {
             let scalar = match layout.scalar {
                 Scalar::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+                Scalar::F16 => sys::cudaDataType_t::CUDA_R_16F,
                 _ => sys::cudaDataType_t::CUDA_R_32F,
             };
             plan.layouts.push(result::create_matrix_layout(

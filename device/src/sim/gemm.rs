@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use half::bf16;
+use half::{bf16, f16};
 
 use crate::element::Scalar;
 use crate::gemm::{Gemm, Operand};
@@ -77,6 +77,7 @@ unsafe fn read(operand: &Operand<'_>, index: usize) -> f32 {
     unsafe {
         match operand.values.scalar {
             Scalar::Bf16 => (*(base as *const bf16).add(index)).to_f32(),
+            Scalar::F16 => (*(base as *const f16).add(index)).to_f32(),
             _ => *(base as *const f32).add(index),
         }
     }
@@ -90,6 +91,7 @@ unsafe fn write(operand: &Operand<'_>, index: usize, value: f32) {
     unsafe {
         match operand.values.scalar {
             Scalar::Bf16 => *(base as *mut bf16).add(index) = bf16::from_f32(value),
+            Scalar::F16 => *(base as *mut f16).add(index) = f16::from_f32(value),
             _ => *(base as *mut f32).add(index) = value,
         }
     }

@@ -188,6 +188,7 @@ impl Device for Sim {
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
+        let kernel = kernel.of(arguments);
         kernel.check(self.arena()?, shape, arguments)?;
         let bits: Vec<u64> = arguments.iter().map(Argument::bits).collect();
         let addresses: Vec<usize> = bits.iter().map(|bits| std::ptr::from_ref(bits) as usize).collect();

@@ -1,8 +1,9 @@
 //! End-to-end tests of a device with a sample kernel and GEMMs in every layout, in the simulator, or on the
 //! GPU that `TROUPE_TEST_DEVICE` names.
 
-use device::{Any, Argument, Device, GEMM_WORKSPACE, Gemm, Operand, Shape, kernels};
-use half::bf16;
+use device::{Any, Argument, Device, Element, GEMM_WORKSPACE, Gemm, Operand, Shape, kernels};
+use half::{bf16, f16};
+use std::fmt::Debug;
 
 /// A device for tests, with some memory.
 fn opened(seed: u64) -> Any {
@@ -13,12 +14,17 @@ fn opened(seed: u64) -> Any {
 
 #[test]
 fn a_kernel_computes_what_its_text_says_under_every_schedule() {
+    normalizes(bf16::from_f32, bf16::to_f64);
+    normalizes(f16::from_f32, f16::to_f64);
+}
+
+/// Launches a kernel with arguments of this type.
+fn normalizes<T: Element>(round: fn(f32) -> T, widen: fn(T) -> f64) {
     let (rows, width) = (5usize, 300usize);
-    let x: Vec<bf16> =
-        (0..rows * width).map(|i| bf16::from_f32(1.0 + (i * 7919 % 97) as f32 / 16.0)).collect();
+    let x: Vec<T> = (0..rows * width).map(|i| round(1.0 + (i * 7919 % 97) as f32 / 16.0)).collect();
     for seed in 0..4 {
         let mut device = opened(seed);
-        let input = device.allocate::<bf16>(x.len()).unwrap();
+        let input = device.allocate::<T>(x.len()).unwrap();
         let output = device.allocate::<f32>(x.len()).unwrap();
         device.upload(&x, input.all()).unwrap();
         let arguments: [Argument<'_>; 3] = [(&output).into(), (&input).into(), (width as i32).into()];
@@ -27,9 +33,9 @@ fn a_kernel_computes_what_its_text_says_under_every_schedule() {
         device.download(output.all(), &mut y).unwrap();
         for row in 0..rows {
             let range = row * width..(row + 1) * width;
-            let sum: f64 = x[range.clone()].iter().map(|v| v.to_f64()).sum();
+            let sum: f64 = x[range.clone()].iter().map(|&v| widen(v)).sum();
             for at in range {
-                let wanted = x[at].to_f64() / sum;
+                let wanted = widen(x[at]) / sum;
                 assert!(
                     (f64::from(y[at]) - wanted).abs() < 1e-6 * wanted,
                     "seed {seed} row {row}: {} {wanted}",
@@ -46,30 +52,33 @@ fn turned(operand: Operand<'_>, flip: bool) -> Operand<'_> {
 
 #[test]
 fn products_take_every_layout_and_round_once() {
+    products_of(bf16::from_f32, bf16::to_f32);
+    products_of(f16::from_f32, f16::to_f32);
+}
+
+fn products_of<T: Element + PartialEq + Debug>(round: fn(f32) -> T, widen: fn(T) -> f32) {
     let (m, n, k) = (7usize, 5usize, 11usize);
-    let value = |i: usize| bf16::from_f32(((i * 37 % 23) as f32 - 11.0) / 8.0);
-    let (a, b): (Vec<bf16>, Vec<bf16>) =
+    let value = |i: usize| round(((i * 37 % 23) as f32 - 11.0) / 8.0);
+    let (a, b): (Vec<T>, Vec<T>) =
         ((0..m * k).map(value).collect(), (0..k * n).map(|i| value(i + 5)).collect());
-    let transpose = |x: &[bf16], rows: usize, columns: usize| -> Vec<bf16> {
+    let transpose = |x: &[T], rows: usize, columns: usize| -> Vec<T> {
         (0..rows * columns).map(|i| x[i % rows * columns + i / rows]).collect()
     };
     for (flip_a, flip_b, add) in
         [(false, false, false), (true, false, true), (false, true, false), (true, true, true)]
     {
         let mut device = opened(0);
-        let (left, right) =
-            (device.allocate::<bf16>(m * k).unwrap(), device.allocate::<bf16>(k * n).unwrap());
-        let (wide, rounded) =
-            (device.allocate::<f32>(m * n).unwrap(), device.allocate::<bf16>(m * n).unwrap());
+        let (left, right) = (device.allocate::<T>(m * k).unwrap(), device.allocate::<T>(k * n).unwrap());
+        let (wide, rounded) = (device.allocate::<f32>(m * n).unwrap(), device.allocate::<T>(m * n).unwrap());
         device.upload(&if flip_a { transpose(&a, m, k) } else { a.clone() }, left.all()).unwrap();
         device.upload(&if flip_b { transpose(&b, k, n) } else { b.clone() }, right.all()).unwrap();
         device.upload(&vec![2f32; m * n], wide.all()).unwrap();
-        device.upload(&vec![bf16::from_f32(2.0); m * n], rounded.all()).unwrap();
+        device.upload(&vec![round(2.0); m * n], rounded.all()).unwrap();
         let left = turned(Operand::new(&left, if flip_a { m } else { k }), flip_a);
         let right = turned(Operand::new(&right, if flip_b { k } else { n }), flip_b);
         device.gemm(&Gemm::new(left, right, Operand::new(&wide, n), [m, n, k]).adding(add)).unwrap();
         device.gemm(&Gemm::new(left, right, Operand::new(&rounded, n), [m, n, k]).adding(add)).unwrap();
-        let (mut got, mut short) = (vec![0f32; m * n], vec![bf16::ZERO; m * n]);
+        let (mut got, mut short) = (vec![0f32; m * n], vec![round(0.0); m * n]);
         device.download(wide.all(), &mut got).unwrap();
         // A separate addend is read in place and not changed.
         let (apart, sum) = (device.allocate::<f32>(m * n).unwrap(), device.allocate::<f32>(m * n).unwrap());
@@ -89,10 +98,10 @@ fn products_take_every_layout_and_round_once() {
         device.download(rounded.all(), &mut short).unwrap();
         for row in 0..m {
             for column in 0..n {
-                let sum: f32 = (0..k).map(|d| a[row * k + d].to_f32() * b[d * n + column].to_f32()).sum();
+                let sum: f32 = (0..k).map(|d| widen(a[row * k + d]) * widen(b[d * n + column])).sum();
                 let wanted = sum + if add { 2.0 } else { 0.0 };
                 assert_eq!(got[row * n + column], wanted, "{flip_a} {flip_b} {add}");
-                assert_eq!(short[row * n + column], bf16::from_f32(wanted));
+                assert_eq!(short[row * n + column], round(wanted));
             }
         }
     }

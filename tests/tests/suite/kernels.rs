@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
+use compile_kernels::Signature;
 use device::Source;
 use device::cuda::{self, Usage};
 use troupe_tests::skip;
@@ -191,21 +192,40 @@ fn compile(path: &Path, architecture: &str) -> BTreeMap<String, Usage> {
     let folder =
         path.ancestors().nth(2).and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
     let name = format!("{folder}/{}", path.file_name().unwrap_or_default().to_string_lossy());
-    let source = Source { name: name.leak(), text: expanded.text.leak(), architecture: None };
+    let others: Vec<Signature> = declared.iter().filter_map(Signature::in_f16).collect();
+    let mut found = compile_text(&name, expanded.text.clone(), architecture, &declared, "");
+    if !others.is_empty() {
+        let text = compile_kernels::in_f16(&expanded.text, &declared);
+        let in_f16 = compile_text(&name, text, architecture, &declared, "_f16");
+        found.extend(in_f16.into_iter().filter(|(name, _)| others.iter().any(|other| other.name == *name)));
+    }
+    found.into_iter().map(|(kernel, usage)| (format!("{folder}/{kernel}"), usage)).collect()
+}
+
+/// Compiles a source, with its kernels as declared but for the end of their names.
+fn compile_text(
+    name: &str,
+    text: String,
+    architecture: &str,
+    declared: &[Signature],
+    ending: &str,
+) -> BTreeMap<String, Usage> {
+    let source = Source { name: name.to_owned().leak(), text: text.leak(), architecture: None };
     let compiled = cuda::compile(&source, architecture).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(compiled.image.starts_with(b"\x7fELF"), "{}: no machine code", source.name);
     let usage = compiled.usage;
     assert_eq!(
         usage.keys().cloned().collect::<Vec<_>>(),
         {
-            let mut names: Vec<String> = declared.iter().map(|kernel| kernel.name.clone()).collect();
+            let mut names: Vec<String> =
+                declared.iter().map(|kernel| format!("{}{ending}", kernel.name)).collect();
             names.sort();
             names
         },
         "{}: the assembler saw other kernels than were declared",
         source.name
     );
-    usage.into_iter().map(|(kernel, usage)| (format!("{folder}/{kernel}"), usage)).collect()
+    usage
 }
 
 fn print(table: &Table) -> String {

@@ -140,6 +140,27 @@ fn the_simulated_device() {
     }
 }
 
+/// In float16 all ranks skip the same step, with the bytes of one rank.
+#[test]
+fn the_loss_scale_of_float16() {
+    let Some(program) = update_mpi() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    prepare(folder.path());
+    let place = folder.path().display();
+    must(&format!(
+        "sed -E 's/\"advantage\":(-?)[0-9.e-]+/\"advantage\":\\11e12/g' '{place}/few' >'{place}/steep'"
+    ));
+    for (samples, scale) in [("few", 65_536.0), ("steep", 32_768.0)] {
+        let flags = "--device sim --dtype float16 --parts 2";
+        let one = updated(folder.path(), "update", "full", samples, flags);
+        let mpi = format!("{} '{}'", mpirun(2), program.display());
+        assert_same(&updated(folder.path(), &mpi, "full", samples, flags), &one, samples);
+        let state = &one["step-000001/trainer_state.json"];
+        let state: serde_json::Value = serde_json::from_slice(state).expect("JSON");
+        assert_eq!(state["loss_scale"]["scale"], scale, "{samples}: {state}");
+    }
+}
+
 #[test]
 fn whatever_algorithms_the_library_chooses() {
     let Some(program) = update_mpi() else { return };

@@ -29,7 +29,7 @@ impl Arguments {
         if hardware.kind != DeviceKind::Cpu {
             on_device::check(self.optimizer)?;
         }
-        hardware.check_device(self.dtype, self.dry_run)?;
+        hardware.check_device(self.dry_run)?;
         self.check_effects(hardware.kind)?;
         self.check_needs()?;
         if let Some(isa) = self.isa {
@@ -78,7 +78,7 @@ impl Arguments {
             device: self.device.clone(),
             devices,
             kind,
-            precision: self.dtype.unwrap_or(Hardware::default_precision(kind)),
+            dtype: self.dtype.unwrap_or(Hardware::default_dtype(kind)),
             threads: self.threads.map_or_else(Hardware::all_threads, |threads| threads as usize),
             memory: self.device_memory.map(|gigabytes| (gigabytes * 1e9) as u64),
         })

@@ -6,7 +6,7 @@
 //! gradient of weights is optional if they may be frozen (under an adapter); without one nothing is computed
 //! for it.
 //!
-//! Buffers are f32 or, on a device, bf16. The residual stream and the gradients that no GEMM reads (of the
+//! Buffers are f32 or, on a device, bf16 or f16. The residual stream and the gradients that no GEMM reads (of the
 //! stream, of a norm's output, of the SwiGLU's output, of queries and keys after RoPE) are always f32:
 //! [`Backend::f32_buffer`].
 
@@ -20,7 +20,7 @@ mod variants;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
 pub(crate) use gpu::unsupported;
-pub use gpu::{Gpu, MaxBatch, Values, WorkspaceSizes};
+pub use gpu::{Gpu, Half, MaxBatch, Values, WorkspaceSizes};
 pub use micro_batch::MicroBatch;
 pub use operations::{
     Activation, Attention, AttentionGradients, AttentionOutput, Dense, Embedding, Experts, Heads, Linear,

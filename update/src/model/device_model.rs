@@ -1,14 +1,14 @@
 //! A decoder with weights and gradients in a device's memory.
 //!
-//! Master weights are f32 in two 16-bit halves: the bf16 that the passes read, and a remainder that only the
-//! optimizer sees. Under an adapter they are frozen; the gradient covers its packed factors, and the
+//! Master weights are f32 in two parts: the bf16 or f16 that the passes read, and a remainder that only the
+//! optimizer sees (`kernels/masters.cu`). Under an adapter they are frozen; the gradient covers its packed factors, and the
 //! adapter's few f32 values stay on the host. One stream of work takes the micro-batches in order, so the
 //! gradient is summed in one order too.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{Buffer, Device, Shape as LaunchShape};
+use device::{AnySlice, Buffer, Device, Shape as LaunchShape};
 use policy::config::Config;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
@@ -19,7 +19,7 @@ use super::pass::Decoder;
 use super::worker::{Spent, Worker};
 use super::workspace::{self, Counts};
 use super::{Layout, LoraAdapter, RowLoss, Scores, Source};
-use crate::backend::{Backend, Gpu, Values, unsupported};
+use crate::backend::{Backend, Gpu, Half, Values, unsupported};
 use crate::kernels;
 use crate::tree::Tree;
 
@@ -30,14 +30,61 @@ pub struct DeviceModel<D: Device> {
     /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
     worker: Worker<Gpu<D>>,
+    half: Half,
     weights: Values,
     /// For frozen weights only room for one piece, which is never read.
-    remainders: Buffer<i16>,
+    remainders: Remainders,
+    /// For each tensor of the layout, true if it is published in bf16.
+    narrow: Vec<bool>,
     /// `None` if nothing is trained.
     gradients: Option<Values>,
     staging: Buffer<f32>,
     sums: Buffer<f32>,
     tokens: usize,
+}
+
+/// The remainders that complete the weights to their masters.
+enum Remainders {
+    Bf16(Buffer<i16>),
+    F16(Buffer<f32>),
+}
+
+impl Remainders {
+    fn allocate<D: Device>(device: &mut D, half: Half, length: usize) -> Result<Remainders> {
+        Ok(match half {
+            Half::BFloat16 => Remainders::Bf16(device.allocate(length)?),
+            Half::Float16 => Remainders::F16(device.allocate(length)?),
+        })
+    }
+
+    fn all(&self) -> AnySlice<'_> {
+        match self {
+            Remainders::Bf16(buffer) => buffer.into(),
+            Remainders::F16(buffer) => buffer.into(),
+        }
+    }
+}
+
+/// Splits a range of weights where the published type changes; true marks bf16.
+fn published_alike(layout: &Layout, narrow: &[bool], range: Range<usize>) -> Vec<(Range<usize>, bool)> {
+    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+    for (entry, &narrow) in layout.entries.iter().zip(narrow) {
+        let own = entry.range.start.max(range.start)..entry.range.end.min(range.end);
+        match parts.last_mut() {
+            _ if own.is_empty() => {}
+            Some((last, same)) if *same == narrow && last.end == own.start => last.end = own.end,
+            _ => parts.push((own, narrow)),
+        }
+    }
+    parts
+}
+
+/// Fails for a value that has no number in the type that the passes compute in.
+fn check_range(half: Half, name: &str, values: &[f32]) -> Result<()> {
+    half.overflow(values).map_or(Ok(()), |value| {
+        Err(Failure::work(format!("{name} has {value:.2e}, beyond float16, of which 65504 is the largest"))
+            .hint("use --dtype bfloat16, for rollout too"))
+    })
 }
 
 /// Consecutive trees of at most `limit` tokens; a larger tree is a separate micro-batch.
@@ -93,11 +140,14 @@ impl<D: Device> DeviceModel<D> {
         let layout = masters.layout().clone();
         let length = layout.len();
         let piece = STAGING.min(length);
-        let remainders = device.allocate(if learns && adapter.is_none() { length } else { piece })?;
+        let half = plan.request.half;
+        let kept = if learns && adapter.is_none() { length } else { piece };
+        let remainders = Remainders::allocate(&mut device, half, kept)?;
         let staging = device.allocate(piece)?;
         let sums = device.allocate(NORM_BLOCKS)?;
         let rope = &config.ropes()[0];
-        let mut gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
+        let gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
+        let mut gpu = gpu.computing_in(half);
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
         let gradients = learns.then(|| {
@@ -116,13 +166,16 @@ impl<D: Device> DeviceModel<D> {
         });
         worker.backend.check()?;
         let (tokens, config, adapter) = (plan.tokens, config.clone(), adapter.cloned());
+        let narrow = layout.entries.iter().map(|entry| masters.is_bf16(entry)).collect();
         let mut model = DeviceModel {
             config,
             layout,
             adapter,
             worker,
+            half,
             weights,
             remainders,
+            narrow,
             gradients,
             staging,
             sums,
@@ -157,7 +210,9 @@ impl<D: Device> DeviceModel<D> {
         Ok(OptimizerTensors {
             device: &mut self.worker.backend.device,
             weights: self.weights.half()?,
-            remainders: &self.remainders,
+            remainders: self.remainders.all(),
+            layout: &self.layout,
+            narrow: &self.narrow,
             gradients: self.gradients.as_ref().ok_or_else(frozen)?.single()?,
         })
     }
@@ -170,6 +225,7 @@ impl<D: Device> DeviceModel<D> {
             for (place, start) in entry.range.clone().step_by(largest).enumerate() {
                 let piece = &mut values[..largest.min(entry.range.end - start)];
                 masters.read(entry, place * largest, piece)?;
+                check_range(self.half, &entry.name, piece)?;
                 self.replace_masters(start, piece)?;
             }
         }
@@ -179,19 +235,22 @@ impl<D: Device> DeviceModel<D> {
     /// Replaces f32 master weights, from index `from` of the flat array on.
     pub fn replace_masters(&mut self, from: usize, masters: &[f32]) -> Result<()> {
         let device = &mut self.worker.backend.device;
-        let weights = self.weights.half()?;
+        let (weights, remainders) = (self.weights.half()?, self.remainders.all());
         let moving = self.gradients.is_some() && self.adapter.is_none();
         for (index, piece) in masters.chunks(self.staging.len()).enumerate() {
             let start = from + index * self.staging.len();
-            let range = start..start + piece.len();
             device.upload(piece, self.staging.slice(..piece.len()))?;
-            let arguments = [
-                weights.slice(range.clone()).into(),
-                self.remainders.slice(if moving { range } else { 0..piece.len() }).into(),
-                (&self.staging).into(),
-                (piece.len() as u64).into(),
-            ];
-            device.launch(&kernels::SPLIT_MASTERS, passing(piece.len()), &arguments)?;
+            for (range, narrow) in published_alike(&self.layout, &self.narrow, start..start + piece.len()) {
+                let place = range.start - start..range.end - start;
+                let arguments = [
+                    weights.slice(range.clone()).into(),
+                    remainders.slice(if moving { range } else { place.clone() }).into(),
+                    self.staging.slice(place.clone()).into(),
+                    (place.len() as u64).into(),
+                    i32::from(narrow).into(),
+                ];
+                device.launch(&kernels::SPLIT_MASTERS, passing(place.len()), &arguments)?;
+            }
         }
         Ok(())
     }
@@ -200,18 +259,20 @@ impl<D: Device> DeviceModel<D> {
     pub fn masters(&mut self, from: usize, masters: &mut [f32]) -> Result<()> {
         self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
         let device = &mut self.worker.backend.device;
-        let weights = self.weights.half()?;
+        let (weights, remainders) = (self.weights.half()?, self.remainders.all());
         for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
             let start = from + index * self.staging.len();
             let range = start..start + piece.len();
             let arguments = [
                 (&self.staging).into(),
                 weights.slice(range.clone()).into(),
-                self.remainders.slice(range).into(),
+                remainders.slice(range).into(),
                 (piece.len() as u64).into(),
             ];
             device.launch(&kernels::MERGE_MASTERS, passing(piece.len()), &arguments)?;
             device.download(self.staging.slice(..piece.len()), piece)?;
+            let entry = self.layout.entries.iter().find(|entry| entry.range.contains(&start));
+            check_range(self.half, entry.map_or("a weight", |entry| &entry.name), piece)?;
         }
         Ok(())
     }
@@ -219,6 +280,9 @@ impl<D: Device> DeviceModel<D> {
     /// Replaces the adapter's values.
     pub fn set_adapter(&mut self, trained: &[f32]) -> Result<()> {
         if let Some(adapter) = &self.adapter {
+            for entry in &adapter.layout().entries {
+                check_range(self.half, &entry.name, &trained[entry.range.clone()])?;
+            }
             let factors = adapter.packed(trained);
             self.worker.set_factors(|gpu, place| gpu.write(&factors, place));
         }
@@ -309,12 +373,21 @@ impl<D: Device> DeviceModel<D> {
 /// What an optimizer updates, and from what.
 pub(crate) struct OptimizerTensors<'a, D: Device> {
     pub device: &'a mut D,
-    /// Upper halves of the master weights, rounded.
-    pub weights: device::Slice<'a, half::bf16>,
-    /// What rounding removed.
-    pub remainders: &'a Buffer<i16>,
+    /// The master weights, rounded.
+    pub weights: AnySlice<'a>,
+    /// The remainders that complete them.
+    pub remainders: AnySlice<'a>,
+    layout: &'a Layout,
+    narrow: &'a [bool],
     /// Gradient of each weight.
     pub gradients: device::Slice<'a, f32>,
+}
+
+impl<D: Device> OptimizerTensors<'_, D> {
+    /// Splits a range of weights where the published type changes; true marks bf16.
+    pub fn published_alike(&self, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
+        published_alike(self.layout, self.narrow, range)
+    }
 }
 
 /// Launch shape of an elementwise kernel with a grid-stride loop.

@@ -1,6 +1,6 @@
 //! Plans the device memory of training before any of it is taken, exact to the byte.
 //!
-//! A parameter takes its two halves (4 bytes), its gradient (4) and the optimizer's moments (8 for AdamW).
+//! A parameter takes its two halves (4 bytes; 6 with f16, because the remainder is the f32 master), its gradient (4) and the optimizer's moments (8 for AdamW).
 //! The rest is for activations: a micro-batch holds all tokens that fit, and if a micro-batch of useful size
 //! does not fit with everything saved, layers are computed again in the backward pass.
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::workspace::{Batch, Counts, Kind, saved_values};
 use super::{Layout, LoraAdapter, schedule};
-use crate::backend::{MaxBatch, WorkspaceSizes, cpu};
+use crate::backend::{Half, MaxBatch, WorkspaceSizes, cpu};
 
 /// Tokens of a micro-batch below which GEMMs are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
@@ -70,6 +70,8 @@ pub struct MemoryRequest {
     pub moments: Option<u64>,
     /// Processes that share the optimizer's state.
     pub ranks: usize,
+    /// The type of weights and activations on a device.
+    pub half: Half,
 }
 
 /// What a device has.
@@ -167,7 +169,10 @@ impl MemoryPlan {
         let bytes = Bytes {
             // The remainders of frozen weights are not kept.
             weights: values(weights, 2)
-                + values(if learns && adapter.is_none() { weights } else { staging }, 2)
+                + values(
+                    if learns && adapter.is_none() { weights } else { staging },
+                    request.half.remainder_bytes(),
+                )
                 + adapter.map_or(0, |adapter| values(adapter.len(), 2)),
             gradients: if learns { values(trained, 4) } else { 0 },
             moments: (moments / 4) as u64 * values(weights.div_ceil(request.ranks), 4),
@@ -316,8 +321,15 @@ mod tests {
     }
 
     fn plan(config: &Config, free: u64, moments: Option<u64>, largest: usize) -> Result<MemoryPlan> {
-        let request =
-            MemoryRequest { tokens: 32_768, largest, rows: 32_768, positions: 4096, moments, ranks: 1 };
+        let request = MemoryRequest {
+            tokens: 32_768,
+            largest,
+            rows: 32_768,
+            positions: 4096,
+            moments,
+            ranks: 1,
+            half: Half::BFloat16,
+        };
         MemoryPlan::new(config, None, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
     }
 
@@ -380,6 +392,7 @@ mod tests {
             positions: 4096,
             moments: Some(8),
             ranks: 1,
+            half: Half::BFloat16,
         };
         let plan =
             MemoryPlan::new(&config, None, request, DeviceMemory { free: 1 << 42, workspace: 0 }).unwrap();

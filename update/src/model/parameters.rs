@@ -19,6 +19,11 @@ pub trait Source {
     /// The disk's.
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
 
+    /// True if a tensor is published in bf16, so that other programs read its values rounded to that.
+    fn is_bf16(&self, _entry: &Entry) -> bool {
+        false
+    }
+
     /// Gives back the memory of values read so far, if a file has them.
     fn release(&self) {}
 }

@@ -155,11 +155,11 @@ impl DeviceOptimizer {
         let rate = settings.lr * scale.rate;
         let scale = scale.clipped(settings.max_grad_norm);
         let parts = model.optimizer_tensors()?;
-        for (range, decayed) in runs(&self.layout.entries) {
-            let range = overlap(&range, &self.own);
-            if range.is_empty() {
-                continue;
-            }
+        let pieces = runs(&self.layout.entries).into_iter().flat_map(|(range, decayed)| {
+            let alike = parts.published_alike(overlap(&range, &self.own));
+            alike.into_iter().map(move |(range, narrow)| (range, decayed, narrow))
+        });
+        for (range, decayed, narrow) in pieces.collect::<Vec<_>>() {
             let kept = range.start - self.own.start..range.end - self.own.start;
             let decay = if decayed { settings.weight_decay } else { 0.0 };
             let length = range.len() as u64;
@@ -180,6 +180,7 @@ impl DeviceOptimizer {
                 arguments.extend([1.0 - rate * decay, rate].map(|factor| Argument::from(factor as f32)));
                 &kernels::SGD
             };
+            arguments.push(i32::from(narrow).into());
             parts.device.launch(kernel, elementwise(length as usize), &arguments)?;
         }
         Ok(())

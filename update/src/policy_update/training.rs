@@ -67,7 +67,7 @@ impl PolicyUpdate<'_> {
         if stage::interrupted() {
             return Err(Failure::interrupted());
         }
-        let trainer = self.trainer_state(&ready, &stats)?;
+        let trainer = self.trainer_state(&mut ready, &stats)?;
         let metrics = trainer.metrics.clone();
         let publishing = Instant::now();
         let version = self.publish(&mut ready, &stats, &trainer, &retention)?;
@@ -75,9 +75,11 @@ impl PolicyUpdate<'_> {
         timing.publish += publishing.elapsed().as_secs_f64();
         if stats.optimizer_steps == 0 {
             let from = &self.from.version;
-            self.log(format_args!(
-                "all groups are flat, nothing to learn: version {version} has the weights of {from}"
-            ));
+            let why = match stats.skipped_steps {
+                0 => "all groups are flat, nothing to learn",
+                _ => "the gradient is beyond float16, the loss scale is halved",
+            };
+            self.log(format_args!("{why}: version {version} has the weights of {from}"));
         }
         let mut report = self.timing(started);
         let epochs = self.settings.training.batching.epochs as f64;
@@ -175,7 +177,7 @@ impl PolicyUpdate<'_> {
     }
 
     /// The content of `trainer_state.json`, with the metrics.
-    fn trainer_state(&self, ready: &ReadyPolicy, stats: &TrainingStats) -> Result<TrainerState> {
+    fn trainer_state(&self, ready: &mut ReadyPolicy, stats: &TrainingStats) -> Result<TrainerState> {
         let loss = &self.settings.training.loss;
         let optimizer_steps = ready.learner.optimizer_steps();
         let mut values = metrics::of_training(loss, self.samples, stats);
@@ -187,6 +189,7 @@ impl PolicyUpdate<'_> {
             optimizer: choice(&self.method()),
             objective: choice(&loss.objective),
             optimizer_steps,
+            loss_scale: ready.learner.loss_scale().copied(),
             settings: self.record.clone(),
             metrics: splice::json(&values)?,
         })
@@ -202,6 +205,8 @@ impl PolicyUpdate<'_> {
     ) -> Result<Version> {
         let ReadyPolicy { checkpoint, learner, continued, from_files, .. } = ready;
         let change = match (stats.optimizer_steps, continued) {
+            // The loss scale of skipped steps is part of the state.
+            (0, true) if *from_files && stats.skipped_steps > 0 => Change::State,
             // Weights from memory were not read again, so the files have not been verified.
             (0, true) if *from_files => Change::Nothing,
             (0, false) => Change::State,

@@ -12,8 +12,10 @@ use crate::small::{Random, Weighted, cosine, llama, relative, samples, wide};
 use device::Any;
 use policy::config::Config;
 use policy::weights::Weights as Tensors;
+use update::backend::Half;
+use update::loss_scale::Scaled;
 use update::model::{
-    DeviceMemory, DeviceModel, Entry, MemoryPlan, MemoryRequest, Model, Parameters, RowLoss, Scores,
+    DeviceMemory, DeviceModel, Entry, MemoryPlan, MemoryRequest, Model, Parameters, RowLoss, Scores, Source,
 };
 use update::optimizer::StateTensor;
 use update::optimizer::on_device::DeviceOptimizer;
@@ -36,6 +38,8 @@ const SHARE: f64 = 0.8;
 const TENSOR: f64 = 2.0;
 /// Allowed relative L2 of log-probabilities.
 const LOGPROBS: f64 = 1.5e-2;
+/// The share of bf16's bounds for f16: it has three bits more.
+const F16: f64 = 1.0 / 8.0;
 
 /// A decoder on the simulated device for micro-batches of up to `tokens` tokens; a larger tree finds room in
 /// the slack.
@@ -46,8 +50,26 @@ fn device_model(
     tokens: usize,
     recompute: bool,
 ) -> DeviceModel<Any> {
-    let request =
-        MemoryRequest { tokens, largest: tokens, rows: 4096, positions: 128, moments: Some(8), ranks: 1 };
+    device_model_in(Half::BFloat16, model, parameters, seed, tokens, recompute)
+}
+
+pub fn device_model_in(
+    half: Half,
+    model: &Model,
+    parameters: &dyn Source,
+    seed: u64,
+    tokens: usize,
+    recompute: bool,
+) -> DeviceModel<Any> {
+    let request = MemoryRequest {
+        tokens,
+        largest: tokens,
+        rows: 4096,
+        positions: 128,
+        moments: Some(8),
+        ranks: 1,
+        half,
+    };
     let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };
     let plan = MemoryPlan { recompute, ..MemoryPlan::new(model.config(), None, request, available).unwrap() };
     DeviceModel::new(Any::for_tests(seed).unwrap(), model.config(), None, parameters, &plan).unwrap()
@@ -92,6 +114,39 @@ fn logprobs_are_near_those_of_transformers() {
             assert!(error < LOGPROBS, "{}: {error:.1e}", directory.display());
         }
     }
+}
+
+/// By f16's bounds: log-probabilities of all goldens, and gradients of the calm ones, with a loss scale.
+#[test]
+fn float16_is_nearer_to_the_truth_by_its_bits() {
+    let mut gradients = 0;
+    for directory in for_devices("gradient.json") {
+        let calm = directory.to_string_lossy().ends_with("-calm");
+        let (model, parameters) = load(&directory);
+        let case = Case::read(&directory);
+        let tensors = Tensors::open_file(&directory.join("gradient.safetensors")).unwrap();
+        let entries = &parameters.layout().entries;
+        let truth: Vec<f64> =
+            entries.iter().flat_map(|entry| wide(&tensors.to_f32(&entry.name).unwrap())).collect();
+        let tree = [pack(&case.sequences(), true)];
+        let mut device_model = device_model_in(Half::Float16, &model, &parameters, 1, 512, false);
+        let scaled = Scaled { loss: &case.slopes(), factor: 256.0 };
+        let (found, scores) = gradient(&mut device_model, truth.len(), &tree, case.temperature, &scaled);
+        let found: Vec<f32> = found.iter().map(|value| value / 256.0).collect();
+        let (error, direction) = (relative(&found, &truth), cosine(&found, &truth));
+        let logprobs = relative(&scores[0].logprobs, &case.logprobs);
+        println!(
+            "{} in f16: log-probabilities {logprobs:.1e}, gradient {error:.1e}, cosine {direction:.6}",
+            directory.display()
+        );
+        assert!(logprobs <= LOGPROBS * F16, "{}: {logprobs:.1e}", directory.display());
+        assert!(direction > COSINE, "{}: {direction}", directory.display());
+        if calm {
+            gradients += 1;
+            assert!(error <= CALM * F16, "{}: {error:.1e}", directory.display());
+        }
+    }
+    assert!(gradients >= 4);
 }
 
 /// The weights as the device's passes read them.
@@ -172,7 +227,7 @@ fn gradients_are_nearer_to_the_truth_than_those_of_pytorch_in_bf16() {
 }
 
 /// A Qwen3-like decoder of sizes that fill no tile, with enough layers to tell the last from the others.
-fn decoder() -> (Model, Parameters) {
+pub fn decoder() -> (Model, Parameters) {
     let sizes = llama([64, 88, 3, 4, 2, 24, 97]);
     let rope_layers = vec![true, false, true];
     let model = Model::new(Config { qk_norm: true, attention_bias: true, rope_layers, ..sizes });
@@ -186,7 +241,7 @@ fn decoder() -> (Model, Parameters) {
     (model, parameters)
 }
 
-fn trees(share: bool) -> Vec<Tree> {
+pub fn trees(share: bool) -> Vec<Tree> {
     let groups = samples(&mut Random(22), 97, 4);
     groups
         .iter()

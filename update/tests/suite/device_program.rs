@@ -98,13 +98,16 @@ fn the_program_trains_on_the_simulated_device() {
 }
 
 /// The state kept in host memory between the parts of `--resident` equals the state that separate calls read
-/// from the disk: for f32 weights the moments, for bf16 weights also the lower halves.
+/// from the disk: for f32 weights the moments, for bf16 weights also the lower halves, for float16 also the loss scale.
 #[test]
 fn the_optimizers_state_waits_in_memory() {
-    for name in ["qwen3-2-1-tied", "qwen3-4-2-bf16"] {
+    for (name, dtype) in
+        [("qwen3-2-1-tied", "bfloat16"), ("qwen3-4-2-bf16", "bfloat16"), ("qwen3-4-2-bf16", "float16")]
+    {
         let (apart, resident) = (Place::new(), Place::new());
         let (root, other) = (apart.policy("p", name), resident.policy("p", name));
-        let arguments = format!("--policy p --lr 1e-2 --max-logprob-gap 0 --device {}", device());
+        let arguments =
+            format!("--policy p --lr 1e-2 --max-logprob-gap 0 --dtype {dtype} --device {}", device());
         let mut parts = String::new();
         for _ in 0..3 {
             let part = stream(name, &version(&root));

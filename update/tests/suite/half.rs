@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use update::arguments::Arguments;
+use update::backend::Half;
 use update::checkpoint::{Checkpoint, TrainerState};
 use update::learner::{DeviceLearner, Learner, Workers};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest};
@@ -196,6 +197,7 @@ fn what_passes_in_pieces_is_whole() {
             positions: 8,
             moments: Some(moment_bytes(method)),
             ranks: 1,
+            half: Half::BFloat16,
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&config, None, request, available).unwrap();
@@ -206,6 +208,7 @@ fn what_passes_in_pieces_is_whole() {
             optimizer: record::stage::choice(&method),
             objective: "clip".to_owned(),
             optimizer_steps: learner.optimizer_steps(),
+            loss_scale: None,
             settings: Map::new(),
             metrics: "{}".to_owned(),
         };

@@ -12,6 +12,7 @@ mod attention;
 mod common;
 mod device;
 mod device_program;
+mod float16;
 #[path = "numerics/golden.rs"]
 mod golden;
 mod golden_step;

@@ -10,6 +10,7 @@ use crate::golden::{Case, load};
 use crate::small::Weighted;
 use device::{Device, Sim};
 use serde_json::{Value, json};
+use update::backend::Half;
 use update::model::{DeviceMemory, DeviceModel, MemoryPlan, MemoryRequest};
 use update::optimizer::on_device::{DeviceOptimizer, moment_bytes};
 use update::optimizer::{Method, Moment, Settings, StepScale};
@@ -37,6 +38,7 @@ fn what_is_planned_is_what_is_taken() {
                 positions: longest,
                 moments: method.map(moment_bytes),
                 ranks: 1,
+                half: Half::BFloat16,
             };
             let plan_with = |free: u64| {
                 MemoryPlan::new(model.config(), None, request, DeviceMemory { free, workspace: 0 })

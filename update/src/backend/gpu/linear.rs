@@ -19,11 +19,11 @@ fn activations(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>
     Ok(Operand::new(values.half()?.slice(..rows * width), width))
 }
 
-/// A GEMM's result: bf16, or f32 where no GEMM reads it.
+/// A GEMM's result: 16 bits, or f32 where no GEMM reads it.
 fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
     match values {
-        Values::Half(_) => activations(values, rows, width),
         Values::Single(_) => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
+        _ => activations(values, rows, width),
     }
 }
 

@@ -6,13 +6,12 @@
 
 use std::ops::Range;
 
-use device::{Buffer, Device, Gemm, Operand, Shape, Slice};
-use half::bf16;
+use device::{AnySlice, Buffer, Device, Gemm, Operand, Shape, Slice};
 use record::failure::Result;
 
 use super::device_batch::{DeviceBatch, Table};
 use super::threads;
-use super::values::{Values, reserve};
+use super::values::{Half, Values, reserve};
 use super::workspace::{WorkspaceSizes, logits_chunk, logits_stride};
 use crate::backend::{Dense, LmHead, RowScores, ScoreGradient};
 use crate::kernels;
@@ -21,10 +20,10 @@ use crate::kernels;
 const THREADS: usize = 512;
 
 /// Buffers of one chunk, kept between micro-batches.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Workspace {
     logits: Option<Buffer<f32>>,
-    d_logits: Option<Buffer<bf16>>,
+    d_logits: Values,
     /// Log-sum-exp of each scored node's logits.
     lse: Option<Buffer<f32>>,
     /// Log-probabilities and entropies of the loss rows by node; in the backward pass the gradient of the former, and
@@ -50,8 +49,8 @@ fn spreads(batch: &DeviceBatch, d_entropies: &[f32], entropies: &[f32]) -> Vec<f
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     batch: &'a DeviceBatch,
-    hidden: Slice<'a, bf16>,
-    weights: Slice<'a, bf16>,
+    hidden: AnySlice<'a>,
+    weights: AnySlice<'a>,
     weight: Dense,
     temperature: f32,
 }
@@ -106,10 +105,15 @@ fn logits<'b, D: Device>(
 }
 
 impl Workspace {
+    pub(super) fn of(half: Half) -> Workspace {
+        let d_logits = Values::of(half);
+        Workspace { logits: None, d_logits, lse: None, rows: None, spreads: None, kept: false }
+    }
+
     pub(super) fn reserve<D: Device>(&mut self, device: &mut D, sizes: &WorkspaceSizes) -> Result<()> {
         reserve(device, &mut self.logits, sizes.logits)?;
         if sizes.d_logits > 0 {
-            reserve(device, &mut self.d_logits, sizes.d_logits)?;
+            self.d_logits.reserve(device, sizes.d_logits)?;
         }
         reserve(device, &mut self.lse, sizes.lse)?;
         reserve(device, &mut self.rows, sizes.rows).map(|_| ())
@@ -253,7 +257,8 @@ impl Workspace {
         let (vocabulary, stride, scale) = inputs.sizes();
         let step = stride as usize;
         let logits = reserve(device, &mut self.logits, count * step)?;
-        let d_logits = reserve(device, &mut self.d_logits, count * step)?;
+        self.d_logits.reserve(device, count * step)?;
+        let d_logits = self.d_logits.half()?;
         let (starts, residues) =
             (batch.table(Table::RowStarts)?.slice(nodes.start..=nodes.end), rows.slice(batch.rows..));
         let arguments = [

@@ -1,4 +1,4 @@
-//! The GPU backend: bf16 weights and activations, f32 sums and residual stream, CUDA kernels and cuBLASLt.
+//! The GPU backend: bf16 or f16 weights and activations, f32 sums and residual stream, CUDA kernels and cuBLASLt.
 //!
 //! Work is enqueued in order and nothing waits for it. An operation that fails disables all that follow, and
 //! [`Gpu::check`] returns its error: the model asks once a micro-batch instead of after every operation.
@@ -28,8 +28,8 @@ use crate::kernels;
 use device_batch::{DeviceBatch, Table};
 use qk_norm_rope::ProjectionGradient;
 
-pub use values::Values;
 pub(crate) use values::reserve;
+pub use values::{Half, Values};
 pub use workspace::{MaxBatch, WorkspaceSizes};
 
 /// Blocks that share the rows of column sums, each with a row of partial sums; a column of it is one thread's. Fixed, so that
@@ -46,6 +46,8 @@ const ADDING_THREADS: u32 = 256;
 pub struct Gpu<D: Device> {
     /// The device.
     pub device: D,
+    /// The type of weights and activations.
+    half: Half,
     rope: qk_norm_rope::DeviceRopeCache,
     partials: Option<Buffer<f32>>,
     deltas: Option<Buffer<f32>>,
@@ -75,8 +77,14 @@ impl<D: Device> Gpu<D> {
     /// operation.
     pub fn new(device: D, inverse_frequencies: &[f32]) -> Gpu<D> {
         let rope = qk_norm_rope::DeviceRopeCache::new(inverse_frequencies);
-        let lm_head = lm_head::Workspace::default();
-        Gpu { device, rope, partials: None, deltas: None, lm_head, integers: 0, failure: None }
+        let half = Half::default();
+        let lm_head = lm_head::Workspace::of(half);
+        Gpu { device, half, rope, partials: None, deltas: None, lm_head, integers: 0, failure: None }
+    }
+
+    /// Computes in another 16-bit type than bf16.
+    pub fn computing_in(self, half: Half) -> Gpu<D> {
+        Gpu { half, lm_head: lm_head::Workspace::of(half), ..self }
     }
 
     /// Multiplies the cosines and sines of RoPE by a factor.
@@ -108,7 +116,7 @@ impl<D: Device> Gpu<D> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
-    /// Fills a buffer from the host, rounding where it holds bf16.
+    /// Fills a buffer from the host, rounding where it holds 16 bits.
     pub fn write(&mut self, from: &[f32], to: &mut Values) {
         self.attempt(|gpu| to.write(&mut gpu.device, from));
     }
@@ -172,7 +180,7 @@ impl<D: Device> Backend for Gpu<D> {
     const SCORES_WITH_GRADIENT: bool = true;
 
     fn buffer(&mut self) -> Values {
-        Values::Half(None)
+        Values::of(self.half)
     }
 
     fn f32_buffer(&mut self) -> Values {
@@ -378,7 +386,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.attempt(|gpu| {
             let (kernel, out, x) = match x {
                 Values::Single(_) => (&kernels::GATHER_STREAM, out.single()?.into(), x.single()?.into()),
-                Values::Half(_) => (&kernels::GATHER_ROWS, out.half()?.into(), x.half()?.into()),
+                _ => (&kernels::GATHER_ROWS, out.half()?.into(), x.half()?.into()),
             };
             let arguments = [out, x, batch.nodes(Rows::Scored)?.into(), (width as i32).into()];
             launch(&mut gpu.device, kernel, Shape::rows(batch.scored as u32, threads(width)), &arguments)
@@ -391,7 +399,7 @@ impl<D: Device> Backend for Gpu<D> {
                 Values::Single(_) => {
                     (&kernels::SCATTER_ADD_STREAM, x.single()?.into(), rows.single()?.into())
                 }
-                Values::Half(_) => (&kernels::SCATTER_ADD_ROWS, x.half()?.into(), rows.half()?.into()),
+                _ => (&kernels::SCATTER_ADD_ROWS, x.half()?.into(), rows.half()?.into()),
             };
             let arguments = [x, rows, batch.nodes(Rows::Scored)?.into(), (width as i32).into()];
             launch(&mut gpu.device, kernel, Shape::rows(batch.scored as u32, threads(width)), &arguments)
@@ -399,10 +407,7 @@ impl<D: Device> Backend for Gpu<D> {
     }
 
     fn zero(&mut self, length: usize, buffer: &mut Values) {
-        self.attempt(|gpu| match buffer {
-            Values::Half(_) => gpu.device.clear(buffer.half()?.slice(..length)),
-            Values::Single(_) => gpu.device.clear(buffer.single()?.slice(..length)),
-        });
+        self.attempt(|gpu| buffer.clear(&mut gpu.device, length));
     }
 
     fn score(

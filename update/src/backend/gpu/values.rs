@@ -1,32 +1,75 @@
-//! An array on the device: bf16 for weights and activations, f32 for gradients of weights and the residual stream.
+//! An array on the device: 16 bits for weights and activations, f32 for gradients of weights and the residual stream.
 
-use device::{Buffer, Device, Element, Slice};
-use half::bf16;
+use device::{AnySlice, Buffer, Device, Element, Slice};
+use half::{bf16, f16};
 use record::failure::{Failure, Result};
+
+/// The 16-bit type of weights and activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Half {
+    /// bf16: the range of f32.
+    #[default]
+    BFloat16,
+    /// f16: eight times as exact, and at most 65504.
+    Float16,
+}
+
+/// From here on f32 rounds to infinity in f16.
+const F16_OVERFLOW: f32 = 65_520.0;
+
+impl Half {
+    /// Bytes that complete a weight to its f32 master.
+    pub(crate) fn remainder_bytes(self) -> usize {
+        match self {
+            Half::BFloat16 => 2,
+            Half::Float16 => 4,
+        }
+    }
+
+    /// The first of the values that this type has no number for.
+    pub(crate) fn overflow(self, values: &[f32]) -> Option<f32> {
+        match self {
+            Half::BFloat16 => None,
+            Half::Float16 => values.iter().copied().find(|value| value.abs() >= F16_OVERFLOW),
+        }
+    }
+}
 
 /// Values on a device, without memory before [`Values::reserve`].
 #[derive(Debug)]
 pub enum Values {
     /// bf16.
-    Half(Option<Buffer<bf16>>),
+    Bf16(Option<Buffer<bf16>>),
+    /// f16.
+    F16(Option<Buffer<f16>>),
     /// f32.
     Single(Option<Buffer<f32>>),
 }
 
 impl Values {
+    /// An empty array of a 16-bit type.
+    pub(crate) fn of(half: Half) -> Values {
+        match half {
+            Half::BFloat16 => Values::Bf16(None),
+            Half::Float16 => Values::F16(None),
+        }
+    }
+
     /// Grows to `length` values; the content is lost if there were fewer.
     pub(crate) fn reserve<D: Device>(&mut self, device: &mut D, length: usize) -> Result<()> {
         match self {
-            Values::Half(buffer) => reserve(device, buffer, length).map(|_| ()),
+            Values::Bf16(buffer) => reserve(device, buffer, length).map(|_| ()),
+            Values::F16(buffer) => reserve(device, buffer, length).map(|_| ()),
             Values::Single(buffer) => reserve(device, buffer, length).map(|_| ()),
         }
     }
 
-    /// All values in bf16.
-    pub(crate) fn half(&self) -> Result<Slice<'_, bf16>> {
+    /// All values in 16 bits.
+    pub(crate) fn half(&self) -> Result<AnySlice<'_>> {
         match self {
-            Values::Half(Some(buffer)) => Ok(buffer.all()),
-            _ => Err(mismatch("bf16")),
+            Values::Bf16(Some(buffer)) => Ok(buffer.into()),
+            Values::F16(Some(buffer)) => Ok(buffer.into()),
+            _ => Err(mismatch("16-bit")),
         }
     }
 
@@ -38,28 +81,57 @@ impl Values {
         }
     }
 
+    /// Sets the first `length` values to zero.
+    pub(super) fn clear<D: Device>(&self, device: &mut D, length: usize) -> Result<()> {
+        match self {
+            Values::Bf16(buffer) => device.clear(all(buffer)?.slice(..length)),
+            Values::F16(buffer) => device.clear(all(buffer)?.slice(..length)),
+            Values::Single(buffer) => device.clear(all(buffer)?.slice(..length)),
+        }
+    }
+
     pub(super) fn write<D: Device>(&mut self, device: &mut D, from: &[f32]) -> Result<()> {
         self.reserve(device, from.len())?;
         match self {
-            Values::Half(_) => {
-                let rounded: Vec<bf16> = from.iter().map(|&value| bf16::from_f32(value)).collect();
-                device.upload(&rounded, self.half()?.slice(..from.len()))
-            }
-            Values::Single(_) => device.upload(from, self.single()?.slice(..from.len())),
+            Values::Bf16(buffer) => upload(device, from, buffer, bf16::from_f32),
+            Values::F16(buffer) => upload(device, from, buffer, f16::from_f32),
+            Values::Single(buffer) => device.upload(from, all(buffer)?.slice(..from.len())),
         }
     }
 
     pub(super) fn read<D: Device>(&self, device: &mut D, to: &mut [f32]) -> Result<()> {
         match self {
-            Values::Half(_) => {
-                let mut rounded = vec![bf16::ZERO; to.len()];
-                device.download(self.half()?.slice(..to.len()), &mut rounded)?;
-                to.iter_mut().zip(rounded).for_each(|(to, value)| *to = value.to_f32());
-                Ok(())
-            }
-            Values::Single(_) => device.download(self.single()?.slice(..to.len()), to),
+            Values::Bf16(buffer) => download(device, buffer, to, bf16::to_f32),
+            Values::F16(buffer) => download(device, buffer, to, f16::to_f32),
+            Values::Single(buffer) => device.download(all(buffer)?.slice(..to.len()), to),
         }
     }
+}
+
+fn all<T: Element>(buffer: &Option<Buffer<T>>) -> Result<Slice<'_, T>> {
+    buffer.as_ref().map(Buffer::all).ok_or_else(|| mismatch("reserved"))
+}
+
+fn upload<D: Device, T: Element>(
+    device: &mut D,
+    from: &[f32],
+    to: &Option<Buffer<T>>,
+    round: fn(f32) -> T,
+) -> Result<()> {
+    let rounded: Vec<T> = from.iter().map(|&value| round(value)).collect();
+    device.upload(&rounded, all(to)?.slice(..from.len()))
+}
+
+fn download<D: Device, T: Element>(
+    device: &mut D,
+    from: &Option<Buffer<T>>,
+    to: &mut [f32],
+    widen: fn(T) -> f32,
+) -> Result<()> {
+    let mut rounded = vec![T::zeroed(); to.len()];
+    device.download(all(from)?.slice(..to.len()), &mut rounded)?;
+    to.iter_mut().zip(rounded).for_each(|(to, value)| *to = widen(value));
+    Ok(())
 }
 
 fn mismatch(expected: &str) -> Failure {

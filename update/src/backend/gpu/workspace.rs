@@ -52,7 +52,7 @@ pub struct WorkspaceSizes {
     pub rope: usize,
     /// Logits of a chunk, f32.
     pub logits: usize,
-    /// Their gradient, bf16.
+    /// Their gradient, 16 bits.
     pub d_logits: usize,
     /// Log-sum-exps of the logits, f32.
     pub lse: usize,

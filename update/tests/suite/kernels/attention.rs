@@ -1,9 +1,11 @@
 //! Attention and its gradients against plain f64 loops.
 
-use crate::harness::{GRADIENT, HALF, Host, SINGLE, backend, batches, forest, values};
+use crate::harness::{GRADIENT, HALF, Host, SINGLE, backend, batches, forest, in_f16, values};
 use crate::small::{Random, relative};
 use device::Any;
-use update::backend::{Attention, AttentionGradients, AttentionOutput, Backend, Heads, MicroBatch, Rows};
+use update::backend::{
+    Attention, AttentionGradients, AttentionOutput, Backend, Half, Heads, MicroBatch, Rows,
+};
 
 /// Attention and its gradients by queries, keys and values in f64: `[out, lse, d_q, d_k, d_v]`.
 fn attention_in_f64(
@@ -76,11 +78,12 @@ fn attention_on(
             );
             let (p, d) = (values(&mut random, 2 * k.len()), values(&mut random, q.len()));
             let truth = attention_in_f64(&batch, nodes, heads, &q, &k, &p, &d);
-            let mut first: Option<Vec<Vec<f32>>> = None;
-            for seed in Any::test_seeds() {
+            let mut first: [Option<Vec<Vec<f32>>>; 2] = [None, None];
+            let in_bf16 = Any::test_seeds().map(|seed| (Half::BFloat16, seed));
+            for (half, seed) in in_bf16.chain([(Half::Float16, 0), (Half::Float16, 3)]) {
                 let mut device = Any::for_tests(seed).unwrap();
                 restrict(&mut device);
-                let gpu = &mut backend(width, device);
+                let gpu = &mut backend(width, device).computing_in(half);
                 let prepared = gpu.prepare(batch.clone());
                 let (qb, kb, pb, db) = (gpu.put(&q), gpu.put(&k), gpu.put(&p), gpu.put(&d));
                 let (mut out, mut lse) =
@@ -111,6 +114,7 @@ fn attention_on(
                     ("d_keys", GRADIENT),
                     ("d_values", GRADIENT),
                 ];
+                let bound = |allowed| if half == Half::Float16 { in_f16(allowed) } else { allowed };
                 for (((what, allowed), found), truth) in expected.iter().zip(&found).zip(&truth) {
                     // The gradient of a softmax over one key is zero: then rounding is all there is to see.
                     let size = truth.iter().map(|t| t * t).sum::<f64>().sqrt();
@@ -121,13 +125,16 @@ fn attention_on(
                     let error = relative(found, truth);
                     if seed == 0 {
                         println!(
-                            "attention {queries}/{keys} x {width}, {name}, {rows:?}: {what} {error:.1e}"
+                            "attention {queries}/{keys} x {width} in {half:?}, {name}, {rows:?}: {what} {error:.1e}"
                         );
                     }
-                    assert!(error <= *allowed, "{width} {name} {rows:?} seed {seed}: {what} {error:.1e}");
+                    assert!(
+                        error <= bound(*allowed),
+                        "{width} in {half:?} {name} {rows:?} seed {seed}: {what} {error:.1e}"
+                    );
                 }
                 assert!(
-                    *first.get_or_insert_with(|| found.clone()) == found,
+                    *first[half as usize].get_or_insert_with(|| found.clone()) == found,
                     "{name}: seed {seed} differs from seed 0"
                 );
             }

@@ -4,7 +4,7 @@
 use crate::small::{Random, relative, wide};
 use device::{Any, Device};
 use half::bf16;
-use update::backend::{Backend, Cpu, Gpu, MicroBatch, Values};
+use update::backend::{Backend, Cpu, Gpu, Half, MicroBatch, Values};
 use update::tree::{LossRow, Sequence, Tree, pack};
 
 /// Allowed relative L2 of results in bf16, of attention's gradients, and of results in f32.
@@ -71,7 +71,12 @@ pub fn values(random: &mut Random, length: usize) -> Vec<f32> {
 /// What an operation produced, by name, and how exact it should be.
 pub type Results = Vec<(&'static str, Vec<f32>, f64)>;
 
-/// Runs an operation on the CPU and in the simulator, and compares the results.
+/// The bound of f16 from bf16's: it has three bits more.
+pub fn in_f16(allowed: f64) -> f64 {
+    if allowed == SINGLE { SINGLE } else { allowed / 8.0 }
+}
+
+/// Runs an operation on the CPU and in the simulator in both 16-bit types, and compares the results.
 pub fn compare(
     name: &str,
     width: usize,
@@ -79,19 +84,22 @@ pub fn compare(
     on_device: impl Fn(&mut Gpu<Any>) -> Results,
 ) {
     let truth = on_cpu(&mut Cpu::new(&frequencies(width)));
-    let mut first: Option<Results> = None;
-    for seed in Any::test_seeds() {
-        let found = on_device(&mut simulated(width, seed));
-        for ((what, truth, _), (_, found, allowed)) in truth.iter().zip(&found) {
-            let error = relative(found, &wide(truth));
-            if seed == 0 {
-                println!("{name}: {what} {error:.1e}");
+    for half in [Half::BFloat16, Half::Float16] {
+        let mut first: Option<Results> = None;
+        for seed in Any::test_seeds() {
+            let found = on_device(&mut simulated(width, seed).computing_in(half));
+            for ((what, truth, _), (_, found, allowed)) in truth.iter().zip(&found) {
+                let error = relative(found, &wide(truth));
+                if seed == 0 {
+                    println!("{name} in {half:?}: {what} {error:.1e}");
+                }
+                let allowed = if half == Half::Float16 { in_f16(*allowed) } else { *allowed };
+                assert!(error <= allowed, "{name} in {half:?}, seed {seed}: {what} {error:.1e}");
             }
-            assert!(error <= *allowed, "{name} seed {seed}: {what} {error:.1e}");
+            // Whatever the order of threads, the same bits.
+            let first = first.get_or_insert_with(|| found.clone());
+            assert!(*first == found, "{name} in {half:?}: seed {seed} differs from seed 0");
         }
-        // Whatever the order of threads, the same bits.
-        let first = first.get_or_insert_with(|| found.clone());
-        assert!(*first == found, "{name}: seed {seed} differs from seed 0");
     }
 }
 
