@@ -147,7 +147,7 @@ impl Graph {
         self.0.message(5, &tensor);
     }
 
-    /// An initializer of f32 or bf16 inside the model.
+    /// An initializer of f32, bf16 or f16 inside the model.
     pub(crate) fn numbers(
         &mut self,
         name: &str,
@@ -158,6 +158,7 @@ impl Graph {
         let mut tensor = Graph::tensor(name, element, shape);
         let bytes: Vec<u8> = match element {
             Element::BF16 => values.flat_map(|value| half::bf16::from_f32(value).to_le_bytes()).collect(),
+            Element::F16 => values.flat_map(|value| half::f16::from_f32(value).to_le_bytes()).collect(),
             _ => values.flat_map(f32::to_le_bytes).collect(),
         };
         tensor.bytes(9, &bytes);

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
-use device::Devices;
+use device::{ComputeDtype, Devices};
 use gemm::Isa;
 
-use crate::engine::Precision;
 use crate::episode::Select;
 use crate::episode::joint::{Expand, Mode};
 use crate::fill::FillBy;
@@ -200,12 +199,12 @@ pub struct Arguments {
     #[arg(long, value_name = "GB|SHARE%")]
     pub device_memory: Option<String>,
 
-    /// Precision of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
-    /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). Default: float32; with --device cuda always
-    /// bfloat16.
+    /// Type of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
+    /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). A GPU computes in bfloat16, or in float16 and
+    /// eight times as exactly. Default: float32; with --device cuda bfloat16.
     #[arg(long, value_name = "TYPE",
-          value_parser = PossibleValuesParser::new(Precision::NAMES).try_map(|name| name.parse::<Precision>()))]
-    pub dtype: Option<Precision>,
+          value_parser = PossibleValuesParser::new(ComputeDtype::NAMES).try_map(|name| name.parse::<ComputeDtype>()))]
+    pub dtype: Option<ComputeDtype>,
 
     /// Instruction set of all CPU kernels, to get the same bytes on another processor; avx512-bf16, avx512 and
     /// avx2 agree. Default: the fastest.

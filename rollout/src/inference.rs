@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::{mem, thread};
 
-use device::{DeviceKind, Devices};
+use device::{ComputeDtype, DeviceKind, Devices};
 use policy::directory::Policy;
 use record::failure::{Failure, Result};
 
@@ -62,7 +62,7 @@ pub fn load(
     if models.iter().any(|model| model.devices.first() != DeviceKind::Cpu) {
         let mut kept = kept.map(|kept| &mut kept.on_devices);
         let before = kept.as_deref_mut().map(mem::take).unwrap_or_default();
-        let services = on_devices(models, limit, before)?;
+        let services = on_devices(models, options.dtype, limit, before)?;
         if let Some(kept) = kept {
             kept.clone_from(&services);
         }
@@ -87,6 +87,7 @@ pub fn load(
 /// load at the same time, the models of one device one after another.
 fn on_devices(
     models: &[PlacedModel<'_>],
+    dtype: ComputeDtype,
     limit: Option<MemoryLimit>,
     before: Vec<Vec<Arc<Service>>>,
 ) -> Result<Vec<Vec<Arc<Service>>>> {
@@ -122,7 +123,7 @@ fn on_devices(
         let budget = Arc::new(DeviceBudget::new(limit, own.len()));
         let start = |&(model, _): &(usize, usize)| {
             let PlacedModel { policies, stop_ids, .. } = &models[model];
-            device_engine::start(policies, device, &budget, stop_ids.clone())
+            device_engine::start(policies, device, dtype, &budget, stop_ids.clone())
         };
         own.iter().map(start).collect::<Result<Vec<Arc<Service>>>>()
     };

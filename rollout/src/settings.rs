@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::DeviceKind;
+use device::{ComputeDtype, DeviceKind};
 use policy::ownership::{Owner, Ownership};
 use record::failure::{Failure, Result};
 
@@ -67,10 +67,17 @@ pub struct Settings {
     pub threads: usize,
     /// The kind of device on which models run: one of them.
     pub device: DeviceKind,
-    /// Precision of the operands of matrix products.
-    pub dtype: Precision,
+    /// Type of the operands of matrix products.
+    pub dtype: ComputeDtype,
     /// The external environment program, and its time limit for an answer.
     pub env_command: Option<(String, Duration)>,
+}
+
+impl Settings {
+    /// The precision of products on the CPU.
+    pub fn precision(&self) -> Precision {
+        if self.dtype == ComputeDtype::Float32 { Precision::Float32 } else { Precision::BFloat16 }
+    }
 }
 
 impl Arguments {
@@ -147,7 +154,7 @@ impl Arguments {
             threads,
             device,
             placement,
-            dtype: self.precision(device)?,
+            dtype: self.dtype(device)?,
             env_command: self.env_command.clone().map(|command| (command, timeout)),
             flags: self,
         })
@@ -245,19 +252,24 @@ impl Arguments {
         }
     }
 
-    /// The precision that was asked for, or the device's default. Only the CPU has a choice.
-    fn precision(&self, device: DeviceKind) -> Result<Precision> {
-        let default = match device {
-            DeviceKind::Cpu | DeviceKind::Sim(_) => Precision::Float32,
-            DeviceKind::Cuda(_) => Precision::BFloat16,
+    /// The type that was asked for, or the device's default, its first.
+    fn dtype(&self, device: DeviceKind) -> Result<ComputeDtype> {
+        let has: &[ComputeDtype] = match device {
+            DeviceKind::Cpu => &[ComputeDtype::Float32, ComputeDtype::BFloat16],
+            DeviceKind::Sim(_) => &[ComputeDtype::Float32],
+            DeviceKind::Cuda(_) => &[ComputeDtype::BFloat16, ComputeDtype::Float16],
         };
         match self.dtype {
-            Some(asked) if device != DeviceKind::Cpu && asked != default => {
-                let (asked, default) = (asked.name(), default.name());
-                Err(Failure::usage(format!("--dtype {asked}: --device {device} computes in {default}"))
-                    .hint("leave out --dtype, or use --device cpu"))
+            None => Ok(has[0]),
+            Some(asked) if has.contains(&asked) => Ok(asked),
+            Some(asked) => {
+                let names: Vec<&str> = has.iter().map(|dtype| dtype.name()).collect();
+                let cause = format!("--dtype {asked}: --device {device} computes in {}", names.join(" or "));
+                Err(Failure::usage(cause).hint(match asked {
+                    ComputeDtype::Float16 => "leave out --dtype, or use --device cuda",
+                    _ => "leave out --dtype, or use --device cpu",
+                }))
             }
-            asked => Ok(asked.unwrap_or(default)),
         }
     }
 }

@@ -182,7 +182,8 @@ fn open(
         max_rows: tasks_per_thread * branches * agents.len().max(1),
         cache_bytes: CACHE_BYTES,
         stop_ids: Vec::new(),
-        precision: settings.dtype,
+        precision: settings.precision(),
+        dtype: settings.dtype,
         isa: settings.flags.isa,
     };
     let owners = settings.team.owners();

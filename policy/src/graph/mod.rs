@@ -3,7 +3,7 @@
 //!
 //! Each kind of graph has a file with its inputs and its layers: `shared_prefix` (what `rollout` runs on CPU),
 //! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
-//! in `paged` also bf16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
+//! in `paged` also bf16 or f16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
 //! operators.
 //!
 //! The shared-prefix graph and the paged one hold no weights, so that one session serves every version of them. In the portable
@@ -55,6 +55,8 @@ pub enum Kind {
 pub enum Arithmetic {
     /// bf16 with `com.microsoft.PagedAttention`, which ONNX Runtime has for CUDA.
     BF16,
+    /// f16 with the same.
+    F16,
     /// f32 with the same operator as `troupe.PagedAttention`, by whoever loads the model: ONNX Runtime has none for CPU.
     F32,
 }
@@ -98,7 +100,11 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
             config.family
         )));
     }
-    let element = if kind == Kind::Paged(Arithmetic::BF16) { Element::BF16 } else { Element::F32 };
+    let element = match kind {
+        Kind::Paged(Arithmetic::BF16) => Element::BF16,
+        Kind::Paged(Arithmetic::F16) => Element::F16,
+        _ => Element::F32,
+    };
     let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, decoder, weights, kind, stack, element, graph, present };
     match kind {
@@ -126,7 +132,7 @@ struct Builder<'a> {
     /// Adapters of the paged kind.
     stack: &'a Stack,
     /// Type of all activations except the residual stream. The stream is f32, because every layer adds to it
-    /// and bf16 would round each sum.
+    /// and 16 bits would round each sum.
     element: Element,
     graph: Graph,
     /// Initializers and casts already written: a tied head uses the embedding twice.

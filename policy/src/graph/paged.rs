@@ -21,8 +21,8 @@
 //!
 //! With the last of the three numbers attention decides whether to split long sequences over more of the device.
 //!
-//! T is bf16 or f32. The graph holds no weights: they are inputs, so a session serves every version of them, and the order of a
-//! checkpoint's tensors does not matter. The output head is left to the caller: its products of bf16 numbers want sums in f32.
+//! T is bf16, f16 or f32. The graph holds no weights: they are inputs, so a session serves every version of them, and the order of a
+//! checkpoint's tensors does not matter. The output head is left to the caller: its products of 16-bit numbers want sums in f32.
 //!
 //! `PagedAttention` is `com.microsoft`'s operator: the in-place append, and causal attention with scale `head_dim^-0.5`.
 //! [`block_size`] is what its fastest kernel takes. LoRA adapters add more inputs, see `stacked`. The other operators are ours,
@@ -31,7 +31,7 @@
 //! | operator | inputs | output |
 //! |---|---|---|
 //! | `Linear` | T `[rows, inputs]`, T `[outputs, inputs]`, optional T `[rows, outputs]` | T: `input · weightᵀ`, with the third added before the sum is rounded |
-//! | `ResidualLinear` | the same, with an f32 `[rows, outputs]` | f32: the residual stream, which every layer adds to and bf16 would round each time |
+//! | `ResidualLinear` | the same, with an f32 `[rows, outputs]` | f32: the residual stream, which every layer adds to and 16 bits would round each time |
 //! | `RmsNorm` | f32 `[rows, width]`, T `[width]`; attribute `epsilon` | T |
 //! | `Heads` | T `[rows, (num_heads + 2 * kv_num_heads) * head_dim]`, `positions`, f32 cosines and sines `[positions, head_dim / 2]`; optional T: bias, norms of query and key heads; attributes `num_heads`, `kv_num_heads`, `epsilon`, `rotary` (0: NoPE) | three T: queries, keys and values, after bias, norms and RoPE by halves |
 //! | `SwiGlu` | T `[rows, 2 * intermediate_size]`, gate then up | T: silu(gate) * up |

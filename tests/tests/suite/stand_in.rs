@@ -201,6 +201,40 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert_eq!(log.last().map(String::as_str), Some("context left with 0"));
 }
 
+/// With `--dtype float16` the card is asked for no kernel of bf16, ONNX Runtime's included.
+#[test]
+fn a_step_in_float16_starts_kernels_of_float16_alone() {
+    let Some(fixture) = Fixture::new() else { return };
+    let tasks = "envs tasks plan-path --count 4 --seed 7";
+    let rollout = format!("{tasks} | {ROLLOUT} --dtype float16 --max-tokens 12 >rollout");
+    let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --dtype float16 --max-logprob-gap 0 \
+                 --quiet >metrics";
+    for (command, kernels) in [
+        (rollout, ["norm_rows_f16", "split_heads_f16", "glu_rows_f16"]),
+        (
+            format!("{REWARD} rollout | {learn}"),
+            ["split_masters_f16", "qk_norm_rope_backward_f16", "score_rows_backward_f16"],
+        ),
+    ] {
+        let (code, printed) = fixture.run(&command, &[]);
+        // The stand-in computes nothing: log-probabilities are what its memory holds, and an update may refuse them.
+        assert!(code == 0 || printed.contains("log-probabilities are not finite"), "{printed}");
+        let log = fixture.log();
+        let launches: Vec<&String> = log
+            .iter()
+            .filter(|line| ["launch ", "capture "].iter().any(|word| line.starts_with(word)))
+            .collect();
+        for kernel in kernels {
+            assert!(launches.iter().any(|line| line.contains(&format!(" {kernel} "))), "no {kernel}");
+        }
+        let other = |line: &&&String| line.contains("bf16") || line.contains("bfloat16");
+        assert_eq!(launches.iter().find(other), None);
+    }
+    assert!(
+        std::fs::read_to_string(fixture.path("rollout")).expect("samples").contains("\"dtype\":\"float16\"")
+    );
+}
+
 /// Prompts and decode rows are never in one run, so decoding replays graphs also where episodes have several turns and end one
 /// after another.
 #[test]

@@ -39,6 +39,7 @@ mod workspace;
 mod x86;
 
 use super::scheduler::Scheduler;
+use device::ComputeDtype;
 use gemm::{Isa, Precision};
 use policy::directory::Policy;
 use record::failure::Result;
@@ -64,6 +65,8 @@ pub struct Options {
     pub stop_ids: Vec<u32>,
     /// What the operands of matrix products are rounded to.
     pub precision: Precision,
+    /// The type of activations on devices.
+    pub dtype: ComputeDtype,
     /// The instruction set of all kernels, matrix products included, one that this processor has; the best if `None`.
     pub isa: Option<Isa>,
 }
@@ -76,6 +79,7 @@ impl Default for Options {
             cache_bytes: 2 << 30,
             stop_ids: Vec::new(),
             precision: Precision::Float32,
+            dtype: ComputeDtype::BFloat16,
             isa: None,
         }
     }

@@ -1,7 +1,7 @@
 //! Adapters over one base on a device: read, stacked as the graph takes them (`policy::graph`) and kept in device memory as
 //! long as the base.
 //!
-use super::config::Activation;
+use super::config::{Activation, check_range};
 use super::session::Session;
 use device::{Buffer, Device};
 use policy::adapter::Adapter;
@@ -101,7 +101,9 @@ impl Adapters {
         buffers: &[Buffer<T>],
     ) -> Result<()> {
         for (factor, buffer) in self.stack.factors(config).iter().zip(buffers) {
-            let values: Vec<T> = self.values(config, factor)?.into_iter().map(T::round).collect();
+            let values = self.values(config, factor)?;
+            check_range::<T>(&factor.name, &values)?;
+            let values: Vec<T> = values.into_iter().map(T::round).collect();
             device.upload(&values, buffer.all())?;
         }
         Ok(())

@@ -5,6 +5,18 @@ use crate::kernels;
 use device::Kernel;
 use policy::graph::Arithmetic;
 use policy::weights::{ElementType, TensorView};
+use record::failure::{Failure, Result};
+
+/// Fails for a value of the tensor `name` that has no number in the type of activations.
+///
+/// # Errors
+/// 1, with the value.
+pub fn check_range<T: Activation>(name: &str, values: &[f32]) -> Result<()> {
+    T::overflow(values).map_or(Ok(()), |value| {
+        Err(Failure::work(format!("{name} has {value:.2e}, beyond float16, of which 65504 is the largest"))
+            .hint("use --dtype bfloat16, for update too"))
+    })
+}
 
 /// The type of activations, keys and values.
 pub trait Activation: device::Element + onnx::Element {
@@ -13,6 +25,11 @@ pub trait Activation: device::Element + onnx::Element {
 
     /// The nearest value.
     fn round(value: f32) -> Self;
+
+    /// The first of the values that this type has no number for.
+    fn overflow(_values: &[f32]) -> Option<f32> {
+        None
+    }
 
     /// The elements of a tensor where it is stored in this type, and aligned to it.
     fn stored<'a>(tensor: &TensorView<'a>) -> Option<&'a [Self]>;
@@ -84,6 +101,39 @@ impl Activation for half::bf16 {
 
     fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
         Some([&kernels::FEW_ROWS_BF16, &kernels::FEW_ROWS_STREAM])
+    }
+}
+
+impl Activation for half::f16 {
+    const ARITHMETIC: Arithmetic = Arithmetic::F16;
+
+    fn round(value: f32) -> half::f16 {
+        half::f16::from_f32(value)
+    }
+
+    fn overflow(values: &[f32]) -> Option<f32> {
+        // From here on f32 rounds to infinity.
+        values.iter().copied().find(|value| value.abs() >= 65_520.0)
+    }
+
+    fn stored<'a>(tensor: &TensorView<'a>) -> Option<&'a [half::f16]> {
+        (tensor.dtype == ElementType::F16).then(|| bytemuck::try_cast_slice(tensor.bytes).ok()).flatten()
+    }
+
+    fn norm_kernel() -> &'static Kernel {
+        &kernels::NORM_ROWS_F16
+    }
+
+    fn heads_kernel() -> &'static Kernel {
+        &kernels::SPLIT_HEADS_F16
+    }
+
+    fn glu_kernel() -> &'static Kernel {
+        &kernels::GLU_ROWS_F16
+    }
+
+    fn few_rows_kernels() -> Option<[&'static Kernel; 2]> {
+        Some([&kernels::FEW_ROWS_F16, &kernels::FEW_ROWS_STREAM_F16])
     }
 }
 

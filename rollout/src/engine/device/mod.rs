@@ -23,17 +23,20 @@ mod shape;
 mod tests;
 mod weights;
 
+use self::adapters::Adapters;
 pub use self::attention_tier::sdpa_kernel;
 pub use self::budget::{DeviceBudget, MemoryLimit, SEQUENCES};
-use self::config::Capacity;
+use self::config::{Activation, Capacity};
 use self::runner::{DeviceRunner, read};
 use self::session::Provider;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::service::Service;
 use crate::runtime;
-use device::{Cuda, Device, DeviceKind, Sim};
-use half::bf16;
+use device::{ComputeDtype, Cuda, Device, DeviceKind, Sim};
+use half::{bf16, f16};
+use policy::config::Config;
 use policy::directory::Policy;
+use policy::weights::Weights;
 use record::failure::{Failure, Result};
 use std::sync::Arc;
 
@@ -48,6 +51,7 @@ const SIMULATED: Capacity = Capacity { rows: 256 + 64, sequences: 64, blocks: 64
 pub fn start(
     policies: &[&Policy],
     device: DeviceKind,
+    dtype: ComputeDtype,
     budget: &Arc<DeviceBudget>,
     stop_ids: Vec<u32>,
 ) -> Result<Arc<Service>> {
@@ -70,18 +74,28 @@ pub fn start(
             let limits = runner.scheduler_config(stop_ids);
             Ok(vec![Scheduler::new(runner, limits)])
         }),
-        DeviceKind::Cuda(number) => Service::start(move || {
-            runtime::open_cuda()?;
-            let (config, weights, adapters) = load()?;
-            let cuda = Cuda::new(number)?;
-            let provider = Provider::Cuda { number, stream: cuda.stream() };
-            let sizes = config.clone();
-            let capacity =
-                |cuda: &Cuda| budget.next::<bf16>(&sizes, &adapters, cuda.memory()?, &device.to_string());
-            let runner =
-                DeviceRunner::<Cuda, bf16>::open(config, &weights, &adapters, cuda, provider, capacity)?;
-            let limits = runner.scheduler_config(stop_ids);
-            Ok(vec![Scheduler::new(runner, limits)])
-        }),
+        DeviceKind::Cuda(number) if dtype == ComputeDtype::Float16 => {
+            Service::start(move || on_cuda::<f16>(number, load()?, &budget, stop_ids))
+        }
+        DeviceKind::Cuda(number) => {
+            Service::start(move || on_cuda::<bf16>(number, load()?, &budget, stop_ids))
+        }
     }
+}
+
+/// The scheduler of a model on a GPU.
+fn on_cuda<T: Activation>(
+    number: u32,
+    (config, weights, adapters): (Config, Arc<Weights>, Adapters),
+    budget: &DeviceBudget,
+    stop_ids: Vec<u32>,
+) -> Result<Vec<Scheduler<DeviceRunner<Cuda, T>>>> {
+    runtime::open_cuda()?;
+    let cuda = Cuda::new(number)?;
+    let provider = Provider::Cuda { number, stream: cuda.stream() };
+    let (sizes, name) = (config.clone(), DeviceKind::Cuda(number).to_string());
+    let capacity = |cuda: &Cuda| budget.next::<T>(&sizes, &adapters, cuda.memory()?, &name);
+    let runner = DeviceRunner::<Cuda, T>::open(config, &weights, &adapters, cuda, provider, capacity)?;
+    let limits = runner.scheduler_config(stop_ids);
+    Ok(vec![Scheduler::new(runner, limits)])
 }

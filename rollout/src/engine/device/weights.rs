@@ -2,7 +2,7 @@
 //!
 //! Another version of the same architecture is written over them, and everything that was captured goes on with it.
 
-use super::config::Activation;
+use super::config::{Activation, check_range};
 use super::session::Session;
 use device::{Buffer, Device, Slice, footprint};
 use policy::config::Config;
@@ -74,7 +74,7 @@ impl<T: Activation> DeviceWeights<T> {
             for part in &parameter.parts {
                 let tensor = weights.tensor(part)?;
                 let count = tensor.shape.iter().product::<usize>();
-                write(device, &tensor, buffer.slice(first..first + count))?;
+                write(device, part, &tensor, buffer.slice(first..first + count))?;
                 first += count;
             }
         }
@@ -89,7 +89,12 @@ impl<T: Activation> DeviceWeights<T> {
     }
 }
 
-fn write<D: Device, T: Activation>(device: &mut D, tensor: &TensorView<'_>, to: Slice<'_, T>) -> Result<()> {
+fn write<D: Device, T: Activation>(
+    device: &mut D,
+    name: &str,
+    tensor: &TensorView<'_>,
+    to: Slice<'_, T>,
+) -> Result<()> {
     if let Some(stored) = T::stored(tensor) {
         return device.upload(stored, to);
     }
@@ -98,6 +103,7 @@ fn write<D: Device, T: Activation>(device: &mut D, tensor: &TensorView<'_>, to: 
     for first in (0..to.len()).step_by(CHUNK) {
         let count = CHUNK.min(to.len() - first);
         tensor.read(first, &mut values[..count])?;
+        check_range::<T>(name, &values[..count])?;
         rounded.clear();
         rounded.extend(values[..count].iter().map(|&value| T::round(value)));
         device.upload(&rounded, to.slice(first..first + count))?;
