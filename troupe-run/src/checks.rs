@@ -32,6 +32,12 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
             "devices are cpu, cuda and cuda:N, several as cuda:0-7 or cuda:0,2",
         );
     }
+    if text("dtype") == "float16" && device == "cpu" {
+        return ask(
+            "--dtype float16: --device cpu computes in float32 or bfloat16".to_owned(),
+            "add --device cuda, or leave out --dtype",
+        );
+    }
     check_model(settings)?;
     check_learning(settings)?;
     let (resident, evaluates) = (settings.is_on("resident"), settings.is_given("evaluate"));

@@ -108,7 +108,7 @@ fn command() -> clap::Command {
             (_, "policies") => argument.value_parser(one_of(&["shared", "adapter-per-role", "per-role"])),
             (_, "model") => argument.value_parser(one_of(&["tiny", "smollm2"])),
             (_, "device") => argument.value_parser(one_of(&["cpu", "cuda"])),
-            (_, "dtype") => argument.value_parser(one_of(&["float32", "bfloat16"])),
+            (_, "dtype") => argument.value_parser(one_of(&["float32", "bfloat16", "float16"])),
             (_, "run" | "resume" | "runs" | "tensorboard" | "local") => {
                 argument.value_hint(ValueHint::DirPath)
             }

@@ -101,8 +101,8 @@ Options:
   --device NAME         where policies play and train: cpu | cuda | cuda:N. The warm-up is always on the CPU.
                         cuda:0-7 or cuda:0,2: play on several GPUs, and train on the first, or with --ranks N
                         with one GPU per rank                                [default: cpu]
-  --dtype NAME          type in which policies play and train: float32 | bfloat16. The warm-up is always in float32
-                        [default: float32; bfloat16 on cuda]
+  --dtype NAME          type in which policies play and train. float32 | bfloat16 | float16, the last only on cuda. The
+                        warm-up is always in float32                         [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
   --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update)
   --stage NAME=COMMAND  replace a stage by a shell command. It finds $RUN, $STEP and Troupe's programs on its PATH.

@@ -95,6 +95,7 @@ fn arguments_are_checked() {
         (vec!["--steps"], "--steps needs a value"),
         (vec!["--branches", "0"], "--branches must be at least 1"),
         (vec!["--device", "gpu"], "--device gpu: not a device"),
+        (vec!["--dtype", "float16"], "--dtype float16: --device cpu computes in float32 or bfloat16"),
         (vec!["--seed", "9007199254740991"], "not a whole number of at most 12 digits"),
         (vec!["--stage", "rolout=x"], "no such stage"),
         (vec!["--adapter", "rank=2,alpha=2"], "--adapter needs --policies adapter-per-role"),
