@@ -23,6 +23,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   roofline   bandwidth of a copy and FLOP/s of a matrix product, the reference of the shares below
   tests      every device test on the device
   agree      a short rollout of a random policy with a full vocabulary: whether rollout and update agree on log-probabilities
+  agree-f16  the same in float16
   step       a longer one, and one training step
   decode     decode steps and prefill at context 1536 and 256 with 64 and 256 sequences, with and without shared prompts
   decode-few   the same with 1, 4 and 16
@@ -31,6 +32,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   products   the matrix products of training and of a decode step, by cuBLASLt's first algorithm and the fastest of eight
   train      micro-batches of `update` in the shapes 4096,512,8 and 1024,1024,4 (prompt, completion, completions of a prompt), less
              the first: their time, and their operations as a share of the measured matrix product
+  train-f16  the same in float16
   loop       pipeline.sh --resident: a team of tiny policies learns Plan-Path for 20 steps, after a short warm-up on the CPU
   adapters   two agents, each an adapter of one base, in the same batches: whether rollout and update agree, the cost of a
              decode step, and a run of pipeline.sh
@@ -52,7 +54,7 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-all=facts,roofline,tests,agree,step,decode,decode-few,decode-long,rollout,products,train,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
+all=facts,roofline,tests,agree,agree-f16,step,decode,decode-few,decode-long,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
 device=cuda parts=$all sizes='' table='' limit=540 within='' keep='' plan=''
 while [ $# -gt 0 ]; do
     case $1 in

@@ -89,13 +89,23 @@ of_product() { # OPERATIONS A SECOND
     awk -v x="$1" -v speed="$operations" 'BEGIN { if (speed > 0) printf "%.0f %%", 100 * x / speed }'
 }
 
+# ---- float16 ------------------------------------------------------------------------------------------------
+in_rollout=() in_update=()
+float16() { # COMMAND...: with both programs in float16; the simulator's rollout computes in float32 only
+    local in_rollout=(--dtype float16) in_update=(--dtype float16)
+    if [ "$device" = sim ]; then in_rollout=(); fi
+    "$@"
+}
+part_agree-f16() { float16 part_agree "$1"; } # SIZE
+part_train-f16() { float16 part_train "$1"; } # SIZE
+
 # ---- a step ---------------------------------------------------------------------------------------------------
 play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages. The reward is the branch number, so that
     # there is something to learn from policies that never solve a task
     local name=$1 episodes=$2 turns=$3 tokens=$4
     shift 4
     envs tasks plan-path --count "$episodes" --seed 7 |
-        rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" --quiet |
+        rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" "${in_rollout[@]}" --quiet |
         tee "$work/$name.rollout" |
         awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }' |
         group --quiet | advantage --quiet >"$work/$name.samples"
@@ -103,13 +113,13 @@ play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages.
 train() { # NAME POLICIES...
     local name=$1
     shift
-    update "$@" --device "$device" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
+    update "$@" --device "$device" "${in_update[@]}" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
         grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
 }
 agree() { # NAME POLICIES...
     local name=$1
     shift
-    update "$@" --check --device "$device" --quiet <"$work/$name.samples" | tee "$work/$name.check"
+    update "$@" --check --device "$device" "${in_update[@]}" --quiet <"$work/$name.samples" | tee "$work/$name.check"
     return "${PIPESTATUS[0]}"
 }
 gaps() { # NAME FILE
@@ -224,7 +234,8 @@ shaped() { # NAME SIZE SHAPE N
     local name=$1 policy=$work/$2 shape=$3 groups
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)
     python3 "$here/update_shapes.py" samples "$policy" --shape "$shape" --groups $((groups * $4)) |
-        update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --max-tokens-per-batch "$batch_tokens" --device "$device" --quiet |
+        update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --max-tokens-per-batch "$batch_tokens" --device "$device" \
+            "${in_update[@]}" --quiet |
         grep '"type":"metrics"' >"$work/$name.measured" || return
     [ "$(last unique_tokens "$work/$name.measured")" = $(($(cost nodes) * $4)) ] || { echo 'update counts other nodes'; return 1; }
 }
