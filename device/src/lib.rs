@@ -138,6 +138,19 @@ pub trait Device {
         source.architecture.is_none()
     }
 
+    /// Multiprocessors, which kernels with a grid of any size choose it by.
+    fn multiprocessors(&self) -> u32 {
+        1
+    }
+
+    /// A choice that was measured on this hardware before, and kept on disk.
+    fn choice(&self, _name: &str) -> Option<u64> {
+        None
+    }
+
+    /// Keeps a measured choice for later processes. Without a place for it they only have to measure again.
+    fn keep_choice(&mut self, _name: &str, _choice: u64) {}
+
     /// Runs a kernel.
     ///
     /// Does not check the kernel's contract, such as the buffer lengths that follow from its scalars.

@@ -219,6 +219,18 @@ impl Device for Any {
         forward!(self, device => device.runs(source))
     }
 
+    fn multiprocessors(&self) -> u32 {
+        forward!(self, device => device.multiprocessors())
+    }
+
+    fn choice(&self, name: &str) -> Option<u64> {
+        forward!(self, device => device.choice(name))
+    }
+
+    fn keep_choice(&mut self, name: &str, choice: u64) {
+        forward!(self, device => device.keep_choice(name, choice));
+    }
+
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {
         let launch = |any: &mut Self| forward!(any, device => device.launch(kernel, shape, arguments));
         self.timed(|| kernel.of(arguments).name().to_owned(), launch)

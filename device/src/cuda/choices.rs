@@ -1,4 +1,5 @@
-//! The measured algorithms of matrix products on this card: a file for each card, driver and cuBLASLt.
+//! The measured algorithms of matrix products on this card: a file for each card, driver and cuBLASLt. Other measured choices are kept
+//! in the same way, without a version of cuBLASLt, as the first word of a line.
 //!
 //! cuBLASLt guesses its fastest algorithm, and is often wrong by a few percent. Each shape is measured once
 //! and the result stored, so that later runs compute the same bits. Similar shapes share a choice; if it
@@ -39,6 +40,11 @@ impl Choices {
             Some(value) => Choices::read(Some(value.into())),
             None => Choices::read(usual()),
         }
+    }
+
+    /// The choices that depend on a GPU and its driver alone.
+    pub fn without_library(card: &str) -> Choices {
+        Choices::of(card, super::installation::driver_version().unwrap_or_default(), 0)
     }
 
     fn read(file: Option<PathBuf>) -> Choices {

@@ -59,6 +59,7 @@ pub struct Cuda {
     architecture_kernels: bool,
     /// True if asynchronous uploads read host memory after the call returns.
     reads_late: bool,
+    multiprocessors: u32,
 }
 
 /// The arena's memory.
@@ -102,6 +103,7 @@ impl Cuda {
         }
         let most_shared = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
         let tables = ask(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)?;
+        let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let stream = context.new_stream().map_err(|error| refused("its stream", error))?;
         Ok(Cuda {
             cublaslt: None,
@@ -118,6 +120,7 @@ impl Cuda {
             most_shared: u32::try_from(most_shared).unwrap_or_default(),
             architecture_kernels: true,
             reads_late: tables != 0,
+            multiprocessors: u32::try_from(multiprocessors).unwrap_or_default().max(1),
         })
     }
 
@@ -310,6 +313,21 @@ impl Device for Cuda {
 
     fn runs(&self, source: &Source) -> bool {
         source.architecture.is_none_or(|only| self.architecture_kernels && only == self.architecture)
+    }
+
+    fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    fn choice(&self, name: &str) -> Option<u64> {
+        choices::Choices::without_library(&self.name).of_shape(name).first().map(|choice| choice[0])
+    }
+
+    fn keep_choice(&mut self, name: &str, choice: u64) {
+        let mut kept = choices::Choices::without_library(&self.name);
+        if kept.measures {
+            kept.keep(name, [choice, 0, 0, 0, 0, 0, 0, 0]);
+        }
     }
 
     fn launch(&mut self, kernel: &'static Kernel, shape: Shape, arguments: &[Argument<'_>]) -> Result<()> {

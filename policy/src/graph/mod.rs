@@ -2,8 +2,8 @@
 //! safetensors header.
 //!
 //! Each kind of graph has a file with its inputs and its layers: `shared_prefix` (what `rollout` runs on CPU),
-//! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters). Arithmetic is f32,
-//! in `paged` also bf16 or f16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
+//! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters), `decode` (its runs of
+//! newest tokens). Arithmetic is f32, in `paged` also bf16 or f16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
 //! operators.
 //!
 //! The shared-prefix graph and the paged one hold no weights, so that one session serves every version of them. In the portable
@@ -11,6 +11,7 @@
 //! `session.model_external_initializers_file_folder_path` = [`Weights::folder`](crate::weights::Weights::folder); those
 //! stored in another type pass a `Cast` that ONNX Runtime folds when it loads the model.
 
+mod decode;
 mod device;
 mod group_query;
 mod paged;
@@ -48,6 +49,8 @@ pub enum Kind {
     GroupQuery,
     /// Attention over a KV cache in blocks, which sequences may share.
     Paged(Arithmetic),
+    /// The same for newest tokens alone, whose attention reads shared blocks once.
+    Decode(Arithmetic),
 }
 
 /// Element type of a paged graph.
@@ -86,6 +89,16 @@ pub fn paged_decoder(
     build(config, weights, Kind::Paged(arithmetic), stack)
 }
 
+/// The graph of decoding over the same cache, with LoRA adapters, if any.
+pub fn decode_decoder(
+    config: &Config,
+    weights: &Weights,
+    arithmetic: Arithmetic,
+    stack: &Stack,
+) -> Result<Vec<u8>> {
+    build(config, weights, Kind::Decode(arithmetic), stack)
+}
+
 fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
     if kind == Kind::GroupQuery {
@@ -94,15 +107,15 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     if kind == Kind::GroupQuery && config.variant.experts.is_some() {
         return Err(Failure::usage("experts have no portable graph").hint("look at --kind shared-prefix"));
     }
-    if let (Kind::Paged(_), Some(what)) = (kind, unsupported_on_devices(config)) {
+    if let (Kind::Paged(_) | Kind::Decode(_), Some(what)) = (kind, unsupported_on_devices(config)) {
         return Err(Failure::usage(format!(
             "a paged graph of {}: {what} is not implemented on devices",
             config.family
         )));
     }
     let element = match kind {
-        Kind::Paged(Arithmetic::BF16) => Element::BF16,
-        Kind::Paged(Arithmetic::F16) => Element::F16,
+        Kind::Paged(Arithmetic::BF16) | Kind::Decode(Arithmetic::BF16) => Element::BF16,
+        Kind::Paged(Arithmetic::F16) | Kind::Decode(Arithmetic::F16) => Element::F16,
         _ => Element::F32,
     };
     let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
@@ -110,12 +123,12 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     match kind {
         Kind::SharedPrefix { .. } => builder.shared_prefix_inputs()?,
         Kind::GroupQuery => builder.group_query_inputs(),
-        Kind::Paged(_) => builder.paged_inputs(),
+        Kind::Paged(_) | Kind::Decode(_) => builder.paged_inputs(),
     }
     match kind {
         Kind::SharedPrefix { adapted } => builder.shared_prefix_layers(adapted)?,
         Kind::GroupQuery => builder.layers()?,
-        Kind::Paged(_) => builder.paged_layers()?,
+        Kind::Paged(_) | Kind::Decode(_) => builder.paged_layers()?,
     }
     let mut operator_sets = vec![(ONNX, 23), (MICROSOFT, 1)];
     if kind != Kind::GroupQuery {

@@ -101,13 +101,8 @@ impl Builder<'_> {
     pub(super) fn paged_inputs(&mut self) {
         let (config, element, graph) = (self.config, self.element, &mut self.graph);
         graph.input("input_ids", Element::I64, &["N"]);
-        graph.input("last_idx", Element::I64, &["R"]);
-        graph.input("cumulative_sequence_length", Element::I32, &["B_1"]);
-        graph.input("past_seqlens", Element::I32, &["B"]);
-        graph.input("block_table", Element::I32, &["B", "M"]);
         graph.input("slot_mapping", Element::I32, &["N"]);
         graph.input("positions", Element::I32, &["N"]);
-        graph.input("attention_metadata", Element::I32, &["3"]);
         graph.output("hidden", element, &["R", &config.hidden_size.to_string()]);
         let (heads, dim) = (config.num_kv_heads.to_string(), config.head_dim.to_string());
         for layer in 0..config.num_layers {
@@ -126,6 +121,15 @@ impl Builder<'_> {
         for rope in config.ropes() {
             self.rope_tables(["cos", "sin"], config.max_positions, &rope);
         }
+        if self.decodes() {
+            return self.decode_inputs();
+        }
+        let graph = &mut self.graph;
+        graph.input("last_idx", Element::I64, &["R"]);
+        graph.input("cumulative_sequence_length", Element::I32, &["B_1"]);
+        graph.input("past_seqlens", Element::I32, &["B"]);
+        graph.input("block_table", Element::I32, &["B", "M"]);
+        graph.input("attention_metadata", Element::I32, &["3"]);
     }
 
     pub(super) fn paged_layers(&mut self) -> Result<()> {
@@ -136,9 +140,13 @@ impl Builder<'_> {
         for (index, layer) in decoder.layers.iter().enumerate() {
             let value = |name: &str| format!("{name}.{index}");
             self.stream_norm(&stream, &layer.input_norm, &value("normed"));
-            self.paged_attention(index, layer);
+            self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &value("qkv"));
+            match self.decodes() {
+                true => self.decode_attention(index, layer),
+                false => self.paged_attention(index, layer),
+            }
             let mut attention = value("attention");
-            if index == last {
+            if index == last && !self.decodes() {
                 // Every row has its keys and values now; only those to be scored go on.
                 (stream, attention) = (self.scored(&stream), self.scored(&attention));
             }
@@ -154,24 +162,29 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// From `normed.L` to `attention.L`.
-    fn paged_attention(&mut self, index: usize, layer: &Layer) {
+    /// Inputs and attributes of the operator that makes heads of `qkv.L`.
+    pub(super) fn heads(&self, index: usize, layer: &Layer) -> (Vec<String>, Vec<(&'static str, Attribute)>) {
         let config = self.config;
-        let value = |part: &str| format!("{part}.{index}");
-        self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &value("qkv"));
-        let bias = bias_of(Site::QueryKeyValue, index);
-        let bias = if config.attention_bias { bias.as_str() } else { "" };
+        let bias = if config.attention_bias { bias_of(Site::QueryKeyValue, index) } else { String::new() };
         let norms = layer.qk_norm.as_ref().map_or(["", ""], |[query, key]| [&query.name, &key.name]);
-        let heads = [
+        let inputs = [&format!("qkv.{index}"), "positions", "cos", "sin", &bias, norms[0], norms[1]];
+        let attributes = vec![
             ("num_heads", Attribute::Int(config.num_heads as i64)),
             ("kv_num_heads", Attribute::Int(config.num_kv_heads as i64)),
+            ("epsilon", Attribute::Float(config.rms_norm_eps)),
+            ("rotary", Attribute::Int(i64::from(layer.rope.is_some()))),
         ];
-        let mut attributes = heads.to_vec();
-        attributes.push(("epsilon", Attribute::Float(config.rms_norm_eps)));
-        attributes.push(("rotary", Attribute::Int(i64::from(layer.rope.is_some()))));
-        let inputs = [&value("qkv"), "positions", "cos", "sin", bias, norms[0], norms[1]];
+        (inputs.map(str::to_owned).to_vec(), attributes)
+    }
+
+    /// From `qkv.L` to `attention.L`.
+    fn paged_attention(&mut self, index: usize, layer: &Layer) {
+        let value = |name: &str| format!("{name}.{index}");
+        let (inputs, attributes) = self.heads(index, layer);
+        let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
         let [query, key, rows] = ["q", "k", "v"].map(value);
         self.graph.node(DOMAIN, "Heads", &inputs, &[&query, &key, &rows], &attributes);
+        let heads = &attributes[..2];
         let [keys, values] = ["key_cache", "value_cache"].map(value);
         let lengths = ["cumulative_sequence_length", "past_seqlens", "block_table"];
         let mut inputs = vec![&query[..], &key, &rows, &keys, &values];
@@ -180,7 +193,7 @@ impl Builder<'_> {
         let outputs = ["attention", "key_cache_out", "value_cache_out"].map(value);
         let domain = if self.kind == Kind::Paged(Arithmetic::F32) { DOMAIN } else { MICROSOFT };
         let outputs: Vec<&str> = outputs.iter().map(String::as_str).collect();
-        self.graph.node(domain, "PagedAttention", &inputs, &outputs, &heads);
+        self.graph.node(domain, "PagedAttention", &inputs, &outputs, heads);
     }
 
     /// The projections of a site as one value, including adapters; added to the residual stream if one is

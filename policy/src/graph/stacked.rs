@@ -159,7 +159,7 @@ impl Builder<'_> {
         if targets == 0 {
             return None;
         }
-        let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue;
+        let scored = layer + 1 == self.config.num_layers && site != Site::QueryKeyValue && !self.decodes();
         let columns = self.columns(targets, scored);
         let value = |what: &str| format!("{output}.{what}");
         let [a, b] = [true, false].map(|is_a| factor_name(is_a, site, layer));

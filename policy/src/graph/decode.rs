@@ -1,0 +1,53 @@
+//! [`Kind::Decode`](super::Kind): decoding on a device with our own attention.
+//!
+//! The graph of [`paged`](super::paged) where every row is the newest token of a sequence of its own and every row is scored, and
+//! where attention reads what sequences share once. Both graphs work on the same KV cache.
+//!
+//! | value | type and shape | meaning |
+//! |---|---|---|
+//! | inputs `input_ids`, `slot_mapping`, `positions`, caches, weights, `adapter` and factors | as in the paged graph | |
+//! | input `tasks` | int32 `[N * M, 4]` | what attention reads: a block; the rows that read it, as the first one plus 65,536 times their number; the block's place in their sequences; keys to read |
+//! | input `task_count` | int32 `[1]` | tasks that there are; what follows them is ignored |
+//! | input `scratch` | f32 `[S]` | room for partial results |
+//! | output `hidden` | T `[N, hidden_size]` | all rows after the final norm |
+//!
+//! M blocks is what the longest sequence may have. Two operators take the place of `Heads` and `PagedAttention`:
+//!
+//! | operator | inputs | output |
+//! |---|---|---|
+//! | `AppendHeads` | those of `Heads`, then the caches and `slot_mapping`; its attributes | queries as from `Heads`; both caches, in place, with the keys and values of all rows |
+//! | `DecodeAttention` | queries, both caches, `tasks`, `task_count`, `positions`, `scratch`; attributes `num_heads`, `kv_num_heads` | T `[N, num_heads * head_dim]`: attention of each row to its sequence up to its position, scale `head_dim^-0.5` |
+
+use super::{Builder, DOMAIN, Kind};
+use crate::decoder::Layer;
+use crate::onnx::{Attribute, Element};
+
+impl Builder<'_> {
+    /// True of the graph whose rows are the newest tokens of sequences.
+    pub(super) fn decodes(&self) -> bool {
+        matches!(self.kind, Kind::Decode(_))
+    }
+
+    pub(super) fn decode_inputs(&mut self) {
+        self.graph.input("tasks", Element::I32, &["U", "4"]);
+        self.graph.input("task_count", Element::I32, &["1"]);
+        self.graph.input("scratch", Element::F32, &["S"]);
+    }
+
+    /// From `qkv.L` to `attention.L`.
+    pub(super) fn decode_attention(&mut self, index: usize, layer: &Layer) {
+        let value = |part: &str| format!("{part}.{index}");
+        let [keys, values] = ["key_cache", "value_cache"].map(value);
+        let [query, new_keys, new_values] = ["q", "key_cache_out", "value_cache_out"].map(value);
+        let (own, attributes) = self.heads(index, layer);
+        let mut inputs: Vec<&str> = own.iter().map(String::as_str).collect();
+        inputs.extend([&keys[..], &values, "slot_mapping"]);
+        self.graph.node(DOMAIN, "AppendHeads", &inputs, &[&query, &new_keys, &new_values], &attributes);
+        let inputs = [&query, &new_keys, &new_values, "tasks", "task_count", "positions", "scratch"];
+        let heads = [
+            ("num_heads", Attribute::Int(self.config.num_heads as i64)),
+            ("kv_num_heads", Attribute::Int(self.config.num_kv_heads as i64)),
+        ];
+        self.graph.node(DOMAIN, "DecodeAttention", &inputs, &[&value("attention")], &heads);
+    }
+}
