@@ -28,6 +28,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   decode     decode steps and prefill at context 1536 and 256 with 64 and 256 sequences, with and without shared prompts
   decode-few   the same with 1, 4 and 16
   decode-long  the same with 64 and 256, and completions that are a third of the context
+  decode-own, decode-onnxruntime  the same with 1, 64 and 256 at context 1536, with our attention alone and with ONNX Runtime's
   rollout    16 and 64 episodes of two turns and two agents: tokens/s as a step of training gets them, and how many runs replay graphs
   products   the matrix products of training and of a decode step, by cuBLASLt's first algorithm and the fastest of eight
   train      micro-batches of `update` in the shapes 4096,512,8 and 1024,1024,4 (prompt, completion, completions of a prompt), less
@@ -39,7 +40,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   tiers      decode steps with each of ONNX Runtime's kernels for attention, and without CUDA graphs
   sanitizer  the small tests again under compute-sanitizer, if installed
   profile    the shapes of train once more, by kernel
-  kernels    a decode step by kernel, with each of ONNX Runtime's kernels for attention, by Nsight Compute if installed
+  kernels    a decode step by kernel, with ONNX Runtime's attention and with ours, by Nsight Compute if installed
   team       32 episodes of 4 turns, 2 agents with a policy each, 4 branches: time of a step by phase
   torch-decode  decode steps in PyTorch (static cache, compiled), if installed
   torch-continuous  decode steps by transformers' continuous batching with CUDA graphs and shared prompts, if installed
@@ -54,7 +55,7 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-all=facts,roofline,tests,agree,agree-f16,step,decode,decode-few,decode-long,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
+all=facts,roofline,tests,agree,agree-f16,step,decode,decode-few,decode-long,decode-own,decode-onnxruntime,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
 device=cuda parts=$all sizes='' table='' limit=540 within='' keep='' plan=''
 while [ $# -gt 0 ]; do
     case $1 in

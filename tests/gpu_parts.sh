@@ -197,6 +197,12 @@ part_decode-few() { # SIZE
 part_decode-long() { # SIZE: separate completions of about 512 tokens on average, behind shared prompts
     decoded "$1" 'decode long completions' --batch "$batches" --context "$context" --branches 4 --steps "$long_steps" --repeats 1
 }
+part_decode-own() { # SIZE: decoding with our attention alone
+    TROUPE_DECODE_ATTENTION=own decoded "$1" 'decode with our attention' --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
+}
+part_decode-onnxruntime() { # SIZE: the same with ONNX Runtime's
+    TROUPE_DECODE_ATTENTION=onnxruntime decoded "$1" "decode with ONNX Runtime's attention" --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
+}
 part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and without CUDA graphs
     local size=$1 tier kernels graphs
     for tier in 11-eager 3 3-eager; do
@@ -206,7 +212,7 @@ part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and wi
             row "$size: sdpa_kernel $tier" 'not run: no cuDNN 9.5 or later is found'
             continue
         fi
-        TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=$graphs decoded "$size" "sdpa_kernel $tier" --batch "$batches" \
+        TROUPE_DECODE_ATTENTION=onnxruntime TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=$graphs decoded "$size" "sdpa_kernel $tier" --batch "$batches" \
             --context "$context" --branches 4 --steps "$steps" --repeats "$repeats"
     done
 }
@@ -280,8 +286,10 @@ part_kernels() { # SIZE
     elif check "$size: random policy" policy_of "$size"; then
         # Skip the prefill launches, which run twice; after them all rows decode.
         ramp=$((batch * context / 4096 + 2)) layers=$(last num_hidden_layers "$work/$size.json")
-        for kernels in 11 3; do
-            check "$size: decode by kernel, sdpa_kernel $kernels" env TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=off ncu --csv \
+        for kernels in 11 own; do
+            local attention=onnxruntime
+            if [ $kernels = own ]; then attention=own; fi
+            check "$size: decode by kernel, attention $kernels" env TROUPE_DECODE_ATTENTION=$attention TROUPE_SDPA_KERNEL=${kernels/own/3} TROUPE_CUDA_GRAPHS=off ncu --csv \
                 --metrics gpu__time_duration.sum --clock-control none --launch-skip $(((20 * layers + 12) * (2 * ramp + 30))) --launch-count 1720 \
                 generate --policy "$work/$size" --device "$device" --batch $batch --context "$context" --branches 1 --steps 128 --repeats 1 || continue
             python3 "$here/kernel_times.py" sample_rows <"$work/out" | while IFS=$'\t' read -r name text; do row "    $name" "$text"; done

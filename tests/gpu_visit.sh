@@ -35,10 +35,14 @@ agree:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
 agree-f16:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
 decode-few:1.7B 40 rollout/src/engine rollout/kernels policy/src/graph device
 rollout:1.7B 45 rollout policy/src/graph device
+decode-own:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
+decode-onnxruntime:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
 decode:1.7B 80 rollout/src/engine rollout/kernels policy/src/graph device
 products:1.7B 30 device
 train:1.7B 130 update device
 train-f16:1.7B 130 update device
+decode-own:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
+decode-onnxruntime:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
 decode:1B 60 rollout/src/engine rollout/kernels policy/src/graph device
 train:1B 100 update device
 loop 35 rollout update policy device pipeline

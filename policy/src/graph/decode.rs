@@ -1,21 +1,21 @@
-//! [`Kind::Decode`](super::Kind): decoding on a device with our own attention.
+//! [`Kind::Decode`](super::Kind): decoding on a device with our attention.
 //!
-//! The graph of [`paged`](super::paged) where every row is the newest token of a sequence of its own and every row is scored, and
-//! where attention reads what sequences share once. Both graphs work on the same KV cache.
+//! The graph of [`paged`](super::paged) for the newest tokens of sequences, one each. All rows are scored, and attention reads shared
+//! blocks once. Both graphs work on the same KV cache.
 //!
 //! | value | type and shape | meaning |
 //! |---|---|---|
 //! | inputs `input_ids`, `slot_mapping`, `positions`, caches, weights, `adapter` and factors | as in the paged graph | |
-//! | input `tasks` | int32 `[N * M, 4]` | what attention reads: a block; the rows that read it, as the first one plus 65,536 times their number; the block's place in their sequences; keys to read |
-//! | input `task_count` | int32 `[1]` | tasks that there are; what follows them is ignored |
+//! | input `tasks` | int32 `[N * M, 4]` | a block to read; the rows that read it, as the first one plus 65,536 times their number; the block's place in their sequences; keys to read |
+//! | input `task_count` | int32 `[1]` | the number of tasks; later entries are ignored |
 //! | input `scratch` | f32 `[S]` | room for partial results |
 //! | output `hidden` | T `[N, hidden_size]` | all rows after the final norm |
 //!
-//! M blocks is what the longest sequence may have. Two operators take the place of `Heads` and `PagedAttention`:
+//! M is the most blocks of a sequence. Two operators take the place of `Heads` and `PagedAttention`:
 //!
 //! | operator | inputs | output |
 //! |---|---|---|
-//! | `AppendHeads` | those of `Heads`, then the caches and `slot_mapping`; its attributes | queries as from `Heads`; both caches, in place, with the keys and values of all rows |
+//! | `AppendHeads` | the inputs and attributes of `Heads`, then the caches and `slot_mapping` | queries as from `Heads`; both caches, in place, with the keys and values of all rows |
 //! | `DecodeAttention` | queries, both caches, `tasks`, `task_count`, `positions`, `scratch`; attributes `num_heads`, `kv_num_heads` | T `[N, num_heads * head_dim]`: attention of each row to its sequence up to its position, scale `head_dim^-0.5` |
 
 use super::{Builder, DOMAIN, Kind};

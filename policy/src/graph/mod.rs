@@ -2,8 +2,9 @@
 //! safetensors header.
 //!
 //! Each kind of graph has a file with its inputs and its layers: `shared_prefix` (what `rollout` runs on CPU),
-//! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters), `decode` (its runs of
-//! newest tokens). Arithmetic is f32, in `paged` also bf16 or f16 with a residual stream of f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
+//! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters), `decode` (the same
+//! for newest tokens alone). Arithmetic is f32, in the last two also bf16 or f16 with a residual stream of f32. Operator sets:
+//! ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
 //! operators.
 //!
 //! The shared-prefix graph and the paged one hold no weights, so that one session serves every version of them. In the portable
@@ -49,7 +50,7 @@ pub enum Kind {
     GroupQuery,
     /// Attention over a KV cache in blocks, which sequences may share.
     Paged(Arithmetic),
-    /// The same for newest tokens alone, whose attention reads shared blocks once.
+    /// For newest tokens alone, over the cache of [`Kind::Paged`]; attention reads shared blocks once.
     Decode(Arithmetic),
 }
 

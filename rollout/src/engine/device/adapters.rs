@@ -2,7 +2,7 @@
 //! long as the base.
 //!
 use super::config::{Activation, check_range};
-use super::session::Session;
+use super::sessions::Sessions;
 use device::{Buffer, Device};
 use policy::adapter::Adapter;
 use policy::config::Config;
@@ -71,7 +71,7 @@ impl Adapters {
         self.stack.factors(config).iter().map(|factor| values(factor) + 1024).sum()
     }
 
-    /// Memory for all factors, bound to a session. They stay bound as long as the buffers are held.
+    /// Memory for all factors, bound to the sessions. They stay bound as long as the buffers are held.
     ///
     /// # Errors
     /// 69 where the arena is too small; 1 where ONNX Runtime refuses.
@@ -79,12 +79,12 @@ impl Adapters {
         &self,
         config: &Config,
         device: &mut D,
-        session: &mut Session,
+        sessions: &mut Sessions,
     ) -> Result<Vec<Buffer<T>>> {
         let mut buffers = Vec::new();
         for factor in self.stack.factors(config) {
             let buffer = device.allocate::<T>(factor.shape.iter().product())?;
-            session.input::<T>(&factor.name, buffer.address(), &factor.shape)?;
+            sessions.input::<T>(&factor.name, buffer.address(), &factor.shape)?;
             buffers.push(buffer);
         }
         Ok(buffers)

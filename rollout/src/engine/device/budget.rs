@@ -126,7 +126,8 @@ impl DeviceBudget {
 
 /// Bytes outside the arena: a run's activations, and the reserve of each model.
 fn later<T: Activation>(config: &Config, adapters: &Adapters, rows: usize) -> u64 {
-    ARENA_FACTOR * activations::<T>(config, adapters, rows) + RESERVE
+    // One session runs all rows, one the newest token of each sequence.
+    ARENA_FACTOR * activations::<T>(config, adapters, rows + SEQUENCES) + RESERVE
 }
 
 /// The capacity of a policy that has `free` bytes.

@@ -40,6 +40,12 @@ pub trait Activation: device::Element + onnx::Element {
     /// The kernel of query, key and value heads in this type.
     fn heads_kernel() -> &'static Kernel;
 
+    /// The kernel that also stores keys and values in the KV cache.
+    fn append_kernel() -> &'static Kernel;
+
+    /// The kernels of attention in decoding for heads of at most 64 and 128 values, and the one that merges their results.
+    fn decode_kernels() -> [&'static Kernel; 3];
+
     /// The kernel of SwiGLU in this type.
     fn glu_kernel() -> &'static Kernel;
 
@@ -65,6 +71,14 @@ impl Activation for f32 {
 
     fn heads_kernel() -> &'static Kernel {
         &kernels::SPLIT_HEADS_F32
+    }
+
+    fn append_kernel() -> &'static Kernel {
+        &kernels::APPEND_HEADS_F32
+    }
+
+    fn decode_kernels() -> [&'static Kernel; 3] {
+        [&kernels::DECODE_ATTENTION_64_F32, &kernels::DECODE_ATTENTION_128_F32, &kernels::MERGE_PARTIALS_F32]
     }
 
     fn glu_kernel() -> &'static Kernel {
@@ -93,6 +107,14 @@ impl Activation for half::bf16 {
 
     fn heads_kernel() -> &'static Kernel {
         &kernels::SPLIT_HEADS_BF16
+    }
+
+    fn append_kernel() -> &'static Kernel {
+        &kernels::APPEND_HEADS_BF16
+    }
+
+    fn decode_kernels() -> [&'static Kernel; 3] {
+        [&kernels::DECODE_ATTENTION_64, &kernels::DECODE_ATTENTION_128, &kernels::MERGE_PARTIALS]
     }
 
     fn glu_kernel() -> &'static Kernel {
@@ -126,6 +148,14 @@ impl Activation for half::f16 {
 
     fn heads_kernel() -> &'static Kernel {
         &kernels::SPLIT_HEADS_F16
+    }
+
+    fn append_kernel() -> &'static Kernel {
+        &kernels::APPEND_HEADS_F16
+    }
+
+    fn decode_kernels() -> [&'static Kernel; 3] {
+        [&kernels::DECODE_ATTENTION_64_F16, &kernels::DECODE_ATTENTION_128_F16, &kernels::MERGE_PARTIALS_F16]
     }
 
     fn glu_kernel() -> &'static Kernel {

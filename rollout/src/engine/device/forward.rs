@@ -4,7 +4,7 @@
 
 use super::config::Activation;
 use super::sampler::DeviceSampler;
-use super::session::Session;
+use super::sessions::Sessions;
 use super::shape::BatchShape;
 use super::weights::DeviceWeights;
 use crate::engine::batch::{NextToken, SampleRequest};
@@ -21,15 +21,15 @@ pub const LOGIT_BYTES: usize = 256 << 20;
 /// What computes, and its buffers.
 pub struct Forward<T: Activation> {
     /// The decoder up to its hidden rows.
-    pub session: Session,
+    pub sessions: Sessions,
     /// What samples tokens.
     pub sampler: DeviceSampler,
-    /// Bound to the session.
+    /// Bound to the sessions.
     weights: DeviceWeights<T>,
     config: Config,
     /// `[logit rows, hidden]`.
     hidden: Buffer<T>,
-    /// `[chunk of logit rows, vocabulary]`.
+    /// `[chunk of logit rows, vocabulary]`; while the decoder runs, room for our attention's partial results.
     logits: Buffer<f32>,
     requests: Vec<SampleRequest>,
 }
@@ -47,17 +47,21 @@ impl<T: Activation> Forward<T> {
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
-        mut session: Session,
+        mut sessions: Sessions,
         rows: usize,
     ) -> Result<Self> {
         let vocabulary = config.vocab_size;
+        let logits = device.allocate::<f32>(logit_rows(vocabulary) * vocabulary)?;
+        if let Some(decoding) = sessions.decoding() {
+            decoding.input::<f32>("scratch", logits.address(), &[logits.len()])?;
+        }
         Ok(Forward {
-            weights: DeviceWeights::new(config, device, &mut session)?,
+            weights: DeviceWeights::new(config, device, &mut sessions)?,
             hidden: device.allocate(rows * config.hidden_size)?,
-            logits: device.allocate(logit_rows(vocabulary) * vocabulary)?,
+            logits,
             sampler: DeviceSampler::new(device, rows, vocabulary)?,
             requests: Vec::new(),
-            session,
+            sessions,
             config: config.clone(),
         })
     }
@@ -91,7 +95,7 @@ impl<T: Activation> Forward<T> {
     /// # Errors
     /// 1 where ONNX Runtime refuses.
     pub fn bind_output(&mut self, shape: &BatchShape) -> Result<()> {
-        self.session.output::<T>(
+        self.sessions.selected().output::<T>(
             "hidden",
             self.hidden.address(),
             &[shape.logit_rows, self.config.hidden_size],
@@ -103,7 +107,7 @@ impl<T: Activation> Forward<T> {
     /// # Errors
     /// The model or the device failed.
     pub fn submit<D: Device>(&mut self, device: &mut D, shape: &BatchShape) -> Result<()> {
-        self.session.run()?;
+        self.sessions.selected().run()?;
         let (vocabulary, hidden) = (self.config.vocab_size, self.config.hidden_size);
         let head = self.weights.head(&self.config);
         let most = logit_rows(vocabulary);

@@ -1,6 +1,6 @@
 //! CUDA graphs: model runs of one batch shape, captured once and replayed with one call.
 //!
-//! A run has about twenty launches per layer, so decoding of small batches is launch-bound. A graph holds the
+//! A run has about ten launches per layer, so decoding of small batches is launch-bound. A graph holds the
 //! whole run, from the first layer to the sampled tokens.
 //!
 //! The first run of a shape is eager, which loads code and allocates memory. The second is run, captured, and

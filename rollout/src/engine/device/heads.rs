@@ -1,10 +1,10 @@
-//! The operator between the QKV projection and attention: bias, norms and rotary positions in one kernel
-//! (`kernels/heads.cu`), which rounds where training does.
+//! The operators between the QKV projection and attention: bias, norms and rotary positions in one kernel
+//! (`kernels/heads.cu`), which rounds where training does. For decoding it also stores keys and values.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
 
-use device::{Device, Shape, Slice};
+use device::{Argument, Device, Shape, Slice};
 use ort::sys::ONNXTensorElementDataType;
 
 use super::config::Activation;
@@ -17,8 +17,8 @@ const WIDEST: usize = 256;
 /// Warps per CUDA block; each processes one head of a row.
 const WARPS: usize = 8;
 
-/// Splits a layer's queries, keys and values.
-pub struct SplitHeads<D, T> {
+/// Splits a layer's queries, keys and values; if it `APPENDS`, keys and values go into the KV cache.
+pub struct SplitHeads<D, T, const APPENDS: bool> {
     device: Shared<D>,
     heads: usize,
     kv_heads: usize,
@@ -27,15 +27,15 @@ pub struct SplitHeads<D, T> {
     types: PhantomData<T>,
 }
 
-impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
+impl<D: Device, T: Activation, const APPENDS: bool> Kernel for SplitHeads<D, T, APPENDS> {
     type Shared = Shared<D>;
-    const NAME: &'static CStr = c"Heads";
-    const INPUTS: usize = 7;
+    const NAME: &'static CStr = if APPENDS { c"AppendHeads" } else { c"Heads" };
+    const INPUTS: usize = if APPENDS { 10 } else { 7 };
     const OUTPUTS: usize = 3;
 
     fn input_type(index: usize) -> ONNXTensorElementDataType {
         match index {
-            1 => i32::TYPE,
+            1 | 9 => i32::TYPE,
             2 | 3 => f32::TYPE,
             _ => <T as Element>::TYPE,
         }
@@ -60,25 +60,41 @@ impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
         let SplitHeads { heads, kv_heads, .. } = *self;
         // SAFETY: these are the declared types, and all tensors are in the memory
         // where the operator computes.
-        let (qkv, [query, key, value], positions, tables, [bias, query_norm, key_norm]) = unsafe {
+        let (qkv, [query, key, value], places, tables, [bias, query_norm, key_norm]) = unsafe {
             let qkv = rows::<T>(call, 0)?.ok_or("the heads are missing")?;
             let width = qkv.width / (heads + 2 * kv_heads);
             let output = |index: usize, heads: usize| -> Outcome<Slice<'_, T>> {
                 let shape = [qkv.rows as i64, (heads * width) as i64];
                 Ok(values(&shape, call.output::<T>(index, &shape)?))
             };
-            let out = [output(0, heads)?, output(1, kv_heads)?, output(2, kv_heads)?];
+            let in_place = |index: usize| -> Outcome<Slice<'_, T>> {
+                let (shape, cache) = call.input::<T>(6 + index)?.ok_or("the KV cache is missing")?;
+                if call.output::<T>(index, shape)? != cache {
+                    return Err("the KV cache is not updated in place".to_owned());
+                }
+                Ok(values(shape, cache))
+            };
+            let out = match APPENDS {
+                true => [output(0, heads)?, in_place(1)?, in_place(2)?],
+                false => [output(0, heads)?, output(1, kv_heads)?, output(2, kv_heads)?],
+            };
             let given = |index: usize| -> Outcome<Option<Slice<'_, T>>> {
                 Ok(call.input::<T>(index)?.map(|(shape, data)| values(shape, data)))
             };
-            let (shape, positions) = call.input::<i32>(1)?.ok_or("the positions are missing")?;
-            let positions: Slice<'_, i32> = values(shape, positions);
+            let place = |index: usize| -> Outcome<Slice<'_, i32>> {
+                let (shape, data) = call.input::<i32>(index)?.ok_or("the rows' places are missing")?;
+                Ok(values(shape, data))
+            };
+            let mut places = vec![place(1)?];
+            if APPENDS {
+                places.push(place(9)?);
+            }
             let table = |index: usize| -> Outcome<Slice<'_, f32>> {
                 let (shape, data) = call.input::<f32>(index)?.ok_or("a rotary table is missing")?;
                 Ok(values(shape, data))
             };
             let (tables, more) = ([table(2)?, table(3)?], [given(4)?, given(5)?, given(6)?]);
-            (qkv, out, positions, tables, more)
+            (qkv, out, places, tables, more)
         };
         let width = qkv.width / (heads + 2 * kv_heads);
         if width > WIDEST || !width.is_multiple_of(4) {
@@ -91,7 +107,7 @@ impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
             + 2 * i32::from(query_norm.is_some() && key_norm.is_some())
             + 4 * i32::from(self.rotary);
         let absent = qkv.values;
-        let arguments = [
+        let mut arguments: Vec<Argument<'_>> = vec![
             query.into(),
             key.into(),
             value.into(),
@@ -101,17 +117,15 @@ impl<D: Device, T: Activation> Kernel for SplitHeads<D, T> {
             key_norm.unwrap_or(absent).into(),
             tables[0].into(),
             tables[1].into(),
-            positions.into(),
-            (qkv.rows as i32).into(),
-            (heads as i32).into(),
-            (kv_heads as i32).into(),
-            (width as i32).into(),
-            self.epsilon.into(),
-            has.into(),
         ];
+        arguments.extend(places.into_iter().map(Argument::from));
+        arguments.extend([qkv.rows, heads, kv_heads, width].map(|size| Argument::from(size as i32)));
+        arguments.push(self.epsilon.into());
+        arguments.push(has.into());
         let blocks = (qkv.rows * (heads + 2 * kv_heads)).div_ceil(WARPS);
         let shape = Shape::rows(blocks as u32, 32 * WARPS as u32);
-        on(&self.device, |device| device.launch(T::heads_kernel(), shape, &arguments))
+        let kernel = if APPENDS { T::append_kernel() } else { T::heads_kernel() };
+        on(&self.device, |device| device.launch(kernel, shape, &arguments))
     }
 }
 
@@ -160,11 +174,31 @@ mod tests {
             arguments.push(has.into());
             let shape = Shape::rows((rows * parts).div_ceil(2) as u32, 64);
             device.launch(bf16::heads_kernel(), shape, &arguments).expect("a launch");
-            let found = out.each_ref().map(|buffer| {
+            let read = |device: &mut Any, buffer: &Buffer<bf16>| {
                 let mut values = vec![bf16::ZERO; buffer.len()];
                 device.download(buffer.all(), &mut values).expect("a download");
                 values
-            });
+            };
+            let found = out.each_ref().map(|buffer| read(&mut device, buffer));
+            // Into a cache, with one row that is not stored.
+            let slots = [4, -1, 1];
+            let cache = [0, 1].map(|side| numbers(5 * kv_heads * width, 6 + side));
+            let [keys, stored] = cache.each_ref().map(|values| placed(&mut device, values));
+            let slots_there = placed(&mut device, &slots);
+            let query = placed(&mut device, &numbers(rows * heads * width, 8));
+            arguments[..3].copy_from_slice(&[(&query).into(), (&keys).into(), (&stored).into()]);
+            arguments.insert(10, (&slots_there).into());
+            device.launch(bf16::append_kernel(), shape, &arguments).expect("a launch");
+            assert_eq!(read(&mut device, &query), found[0], "{width}, {has}");
+            for (side, place) in [keys, stored].iter().enumerate() {
+                let mut wanted = cache[side].clone();
+                for (row, &slot) in slots.iter().enumerate().filter(|(_, slot)| **slot >= 0) {
+                    let own = kv_heads * width;
+                    wanted[slot as usize * own..][..own]
+                        .copy_from_slice(&found[1 + side][row * own..][..own]);
+                }
+                assert_eq!(read(&mut device, place), wanted, "{width}, {has}: side {side}");
+            }
             for row in 0..rows {
                 for head in 0..parts {
                     let (kind, first) = match head {

@@ -1,10 +1,12 @@
 //! The small inputs of a run: tokens, lengths, block tables. They cross the bus together, in one copy.
 
 use super::config::Capacity;
-use super::session::Session;
+use super::sessions::Sessions;
 use super::shape::BatchShape;
+use super::tasks::tasks;
 use crate::engine::batch::Batch;
 use device::{Buffer, Device};
+use policy::config::Config;
 use record::failure::Result;
 
 /// Words that begin a line of 256 bytes: every input starts at one.
@@ -21,6 +23,9 @@ pub struct Inputs {
     bounds: [i32; 3],
     /// True if the graph takes each row's adapter.
     adapted: bool,
+    block_size: usize,
+    /// Query heads for each key head.
+    share: usize,
 }
 
 /// Where each input is on the device, which follows from the shape alone.
@@ -34,22 +39,27 @@ struct Addresses {
     positions: u64,
     table: u64,
     adapters: u64,
+    task_count: u64,
+    /// The last one, because their number varies.
+    tasks: u64,
 }
 
 impl Inputs {
-    /// Memory for the largest run of a model with `positions` positions, with adapters or without.
+    /// Memory for the largest run of a model, with adapters or without.
     ///
     /// # Errors
     /// 69 where the device's arena is too small.
     pub fn new<D: Device>(
         device: &mut D,
         capacity: &Capacity,
-        positions: usize,
+        config: &Config,
         adapted: bool,
     ) -> Result<Inputs> {
-        let most = most_words(capacity, positions);
+        let most = most_words(capacity, config.max_positions);
         let (words, buffer) = (Vec::with_capacity(most), device.allocate(most)?);
-        Ok(Inputs { words, buffer, addresses: Addresses::default(), bounds: [0; 3], adapted })
+        let (block_size, share) = (capacity.block_size, config.num_heads / config.num_kv_heads);
+        let addresses = Addresses::default();
+        Ok(Inputs { words, buffer, addresses, bounds: [0; 3], adapted, block_size, share })
     }
 
     /// Bytes of device memory for the largest run.
@@ -58,11 +68,17 @@ impl Inputs {
     }
 
     /// Uploads a run's inputs, padded to its shape with rows of token 0, each a separate sequence that stores
-    /// nothing.
+    /// nothing. If it `decodes` with our attention, with its tasks.
     ///
     /// # Errors
     /// A device that fails.
-    pub fn upload<D: Device>(&mut self, device: &mut D, batch: &Batch, shape: &BatchShape) -> Result<()> {
+    pub fn upload<D: Device>(
+        &mut self,
+        device: &mut D,
+        batch: &Batch,
+        shape: &BatchShape,
+        decodes: bool,
+    ) -> Result<()> {
         let padding = (batch.logit_rows.len()..shape.logit_rows).map(|row| row as i64);
         let more_rows = (batch.sequences()..shape.sequences).map(|row| row as i32 + 1);
         self.words.clear();
@@ -86,7 +102,14 @@ impl Inputs {
                 true => self.add(batch.adapters.iter().copied().map(word), shape.rows, 0),
                 false => 0,
             },
+            task_count: 0,
+            tasks: 0,
         };
+        if decodes {
+            let tasks = tasks(batch, shape.rows, self.block_size, self.share);
+            self.addresses.task_count = self.add([tasks.len() as u32].into_iter(), 1, 0);
+            self.addresses.tasks = self.add(tasks.iter().flatten().copied().map(word), 4 * tasks.len(), 0);
+        }
         device.upload(&self.words, self.buffer.slice(..self.words.len()))
     }
 
@@ -94,18 +117,24 @@ impl Inputs {
     ///
     /// # Errors
     /// 1 if ONNX Runtime refuses.
-    pub fn bind(&mut self, session: &mut Session, shape: &BatchShape) -> Result<()> {
+    pub fn bind(&mut self, sessions: &mut Sessions, shape: &BatchShape) -> Result<()> {
         let BatchShape { rows, sequences, logit_rows, width, .. } = *shape;
+        let decodes = sessions.decodes();
+        let session = sessions.selected();
         session.input::<i64>("input_ids", self.addresses.ids, &[rows])?;
-        session.input::<i64>("last_idx", self.addresses.logit_rows, &[logit_rows])?;
-        session.input::<i32>("cumulative_sequence_length", self.addresses.cumulative, &[sequences + 1])?;
-        session.input::<i32>("past_seqlens", self.addresses.past, &[sequences])?;
         session.input::<i32>("slot_mapping", self.addresses.slots, &[rows])?;
         session.input::<i32>("positions", self.addresses.positions, &[rows])?;
-        session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
         if self.adapted {
             session.input::<i32>("adapter", self.addresses.adapters, &[rows])?;
         }
+        if decodes {
+            session.input::<i32>("task_count", self.addresses.task_count, &[1])?;
+            return session.input::<i32>("tasks", self.addresses.tasks, &[rows * width, 4]);
+        }
+        session.input::<i64>("last_idx", self.addresses.logit_rows, &[logit_rows])?;
+        session.input::<i32>("cumulative_sequence_length", self.addresses.cumulative, &[sequences + 1])?;
+        session.input::<i32>("past_seqlens", self.addresses.past, &[sequences])?;
+        session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
         self.bounds = shape.bounds;
         session.host_input("attention_metadata", &self.bounds[..], &[3])
     }
@@ -124,7 +153,7 @@ impl Inputs {
 fn most_words(capacity: &Capacity, positions: usize) -> usize {
     let (rows, sequences) = (capacity.rows, capacity.sequences);
     let table = sequences * positions.div_ceil(capacity.block_size);
-    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, rows, table, rows];
+    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, rows, table, rows, 1, 4 * table];
     inputs.map(|words| words.next_multiple_of(LINE)).iter().sum()
 }
 

@@ -1,7 +1,7 @@
 //! The KV cache on the device: one buffer, so that the blocks in which sequences part are copied in all layers by one kernel.
 
 use super::config::{Activation, Capacity};
-use super::session::Session;
+use super::sessions::Sessions;
 use crate::engine::sequence::BlockCopy;
 use crate::kernels;
 use device::{Buffer, Device, Shape};
@@ -39,7 +39,7 @@ impl KvCache {
         sides * (capacity.blocks * block_bytes::<T>(config, capacity.block_size)) as u64 + copies
     }
 
-    /// An empty cache, bound to a session as its inputs and its outputs.
+    /// An empty cache, bound to the sessions as its inputs and its outputs.
     ///
     /// # Errors
     /// 69 where the device's arena is too small; 1 where ONNX Runtime refuses.
@@ -47,7 +47,7 @@ impl KvCache {
         config: &Config,
         capacity: &Capacity,
         device: &mut D,
-        session: &mut Session,
+        sessions: &mut Sessions,
     ) -> Result<KvCache> {
         let (sides, blocks) = (2 * config.num_layers, capacity.blocks);
         let block = block_bytes::<T>(config, capacity.block_size);
@@ -56,8 +56,8 @@ impl KvCache {
         for side in 0..sides {
             let (name, layer) = (["key", "value"][side % 2], side / 2);
             let address = words.address() + (side * blocks * block) as u64;
-            session.input::<T>(&format!("{name}_cache.{layer}"), address, &shape)?;
-            session.output::<T>(&format!("{name}_cache_out.{layer}"), address, &shape)?;
+            sessions.input::<T>(&format!("{name}_cache.{layer}"), address, &shape)?;
+            sessions.output::<T>(&format!("{name}_cache_out.{layer}"), address, &shape)?;
         }
         let cache = KvCache { words, copies: device.allocate(2 * COPIES)?, sides, blocks, block };
         cache.clear(device)?;

@@ -1,13 +1,16 @@
 //! The model runner for devices.
 //!
 //! ONNX Runtime runs over bound memory ([`session`]), then tokens are sampled where the logits are ([`sampler`]); together
-//! that is one [`forward`] pass. Decoding is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
+//! that is one [`forward`] pass. Decoding has another attention
+//! ([`decode_attention`]) if that is faster. It is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
 //! replayed ([`graphs`]). [`adapters`] of one base share all of this. [`budget`] decides how much memory it takes.
 
 pub mod adapters;
 mod attention_tier;
 mod budget;
 pub mod config;
+mod decode_attention;
+mod decode_choice;
 mod forward;
 mod graphs;
 mod heads;
@@ -18,7 +21,9 @@ mod paged_attention;
 pub mod runner;
 pub mod sampler;
 pub mod session;
+mod sessions;
 mod shape;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod weights;

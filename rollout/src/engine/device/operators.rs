@@ -1,4 +1,4 @@
-//! The operators of the paged graph on a device: matrix products by the device's library, or by our kernel
+//! The operators of the graphs on a device: matrix products by the device's library, or by our kernel
 //! for few rows; norms of the residual stream and SwiGLU by our kernels (`kernels/operators.cu`). ONNX
 //! Runtime owns the tensors and decides the order. All work is enqueued in ONNX Runtime's stream, so it can
 //! be captured with the rest. `policy::graph` defines the inputs and outputs.
@@ -12,6 +12,7 @@ use ort::sys::ONNXTensorElementDataType;
 use record::failure::Result;
 
 use super::config::Activation;
+use super::decode_attention::DecodeAttention;
 use super::heads::SplitHeads;
 use super::paged_attention::PagedAttention;
 use super::session::Provider;
@@ -22,30 +23,41 @@ use crate::runtime;
 /// A device handle, shared by the operators of a session.
 pub type Shared<D> = Arc<Mutex<D>>;
 
-/// The operators of a graph of `T`. They use a separate handle of the device.
+/// A separate handle of the device, for the operators of a policy.
 ///
 /// # Errors
-/// 69: no ONNX Runtime, or no memory for the workspace of products; 1: ONNX Runtime fails.
-pub fn domain<D: Device, T: Activation>(device: &D, provider: Provider) -> Result<Domain<Shared<D>>> {
-    runtime::environment()?;
+/// 69: no memory for the workspace of products.
+pub fn shared<D: Device>(device: &D) -> Result<Shared<D>> {
     let mut own = device.beside()?;
     own.reserve(own.workspace())?;
-    let shared = Arc::new(Mutex::new(own));
+    Ok(Arc::new(Mutex::new(own)))
+}
+
+/// The operators of a graph of `T`.
+///
+/// # Errors
+/// 69: no ONNX Runtime; 1: it fails.
+pub fn domain<D: Device, T: Activation>(shared: &Shared<D>, provider: Provider) -> Result<Domain<Shared<D>>> {
+    runtime::environment()?;
     let operators = match provider {
         Provider::Cpu => vec![
             Operator::new::<Product<D, T, T>>(shared.clone()),
             Operator::new::<Product<D, T, Stream>>(shared.clone()),
             Operator::new::<RmsNorm<D, T>>(shared.clone()),
             Operator::new::<SwiGlu<D, T>>(shared.clone()),
-            Operator::new::<SplitHeads<D, T>>(shared.clone()),
-            Operator::new::<PagedAttention<Shared<D>>>(shared),
+            Operator::new::<SplitHeads<D, T, false>>(shared.clone()),
+            Operator::new::<SplitHeads<D, T, true>>(shared.clone()),
+            Operator::new::<DecodeAttention<D, T>>(shared.clone()),
+            Operator::new::<PagedAttention<Shared<D>>>(shared.clone()),
         ],
         Provider::Cuda { .. } => vec![
             Operator::on_cuda::<Product<D, T, T>>(shared.clone()),
             Operator::on_cuda::<Product<D, T, Stream>>(shared.clone()),
             Operator::on_cuda::<RmsNorm<D, T>>(shared.clone()),
             Operator::on_cuda::<SwiGlu<D, T>>(shared.clone()),
-            Operator::on_cuda::<SplitHeads<D, T>>(shared),
+            Operator::on_cuda::<SplitHeads<D, T, false>>(shared.clone()),
+            Operator::on_cuda::<SplitHeads<D, T, true>>(shared.clone()),
+            Operator::on_cuda::<DecodeAttention<D, T>>(shared.clone()),
         ],
     };
     Domain::new(operators)

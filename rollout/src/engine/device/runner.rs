@@ -3,6 +3,7 @@
 
 use super::adapters::Adapters;
 use super::config::{Activation, Capacity};
+use super::decode_choice::{DecodeChoice, Timed};
 use super::forward::{Forward, LOGIT_BYTES};
 use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
@@ -10,6 +11,7 @@ use super::kv_cache::KvCache;
 use super::operators;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
+use super::sessions::Sessions;
 use super::shape::BatchShape;
 use super::weights::DeviceWeights;
 use crate::engine::batch::Batch;
@@ -25,6 +27,7 @@ use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
 /// Runtime's activations, graphs, and what the driver takes for a process.
@@ -58,6 +61,7 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     stack: Stack,
     factors: Vec<Buffer<T>>,
     provider: Provider,
+    choice: DecodeChoice,
     /// Dropped after the buffers, which are in its memory.
     device: D,
 }
@@ -94,21 +98,34 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         provider: Provider,
         capacity: impl FnOnce(&D) -> Result<Capacity>,
     ) -> Result<Self> {
-        let graph = graph::paged_decoder(&config, weights, T::ARITHMETIC, adapters.stack())?;
-        let operators = operators::domain::<D, T>(&device, provider)?;
-        let session = Session::open(&graph, provider, operators);
-        let mut session = session.map_err(|failure| provider.named(failure))?;
+        let shared = operators::shared(&device)?;
+        let open = |graph: Result<Vec<u8>>| {
+            let operators = operators::domain::<D, T>(&shared, provider)?;
+            Session::open(&graph?, provider, operators).map_err(|failure| provider.named(failure))
+        };
+        let (arithmetic, stack) = (T::ARITHMETIC, adapters.stack());
+        let all = open(graph::paged_decoder(&config, weights, arithmetic, stack))?;
+        let choice = DecodeChoice::new(&config, provider)?;
+        let mut decoding = match choice.has_own() {
+            true => Some(open(graph::decode_decoder(&config, weights, arithmetic, stack))?),
+            false => None,
+        };
+        if let Some(session) = &mut decoding {
+            session.exact = true;
+        }
+        let mut sessions = Sessions::new(all, decoding);
         let capacity = capacity(&device)?;
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
-        let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut session)?;
+        let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut sessions)?;
         let adapted = !adapters.stack().is_empty();
-        let factors = adapters.buffers(&config, &mut device, &mut session)?;
-        let forward = Forward::new(&config, &mut device, session, capacity.sequences)?;
+        let factors = adapters.buffers(&config, &mut device, &mut sessions)?;
+        let forward = Forward::new(&config, &mut device, sessions, capacity.sequences)?;
         let mut runner = DeviceRunner {
             factors,
             stack: adapters.stack().clone(),
-            inputs: Inputs::new(&mut device, &capacity, config.max_positions, adapted)?,
+            inputs: Inputs::new(&mut device, &capacity, &config, adapted)?,
             forward,
+            choice,
             graphs: CudaGraphs::asked(),
             config,
             capacity,
@@ -151,9 +168,14 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         self.kv.copy(&mut self.device, &batch.copies)?;
         let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
         let shape = self.graphs.padded(shape);
-        self.inputs.upload(&mut self.device, batch, &shape)?;
+        let choice = self.choice.of(&shape, &self.device);
+        self.forward.sessions.select(choice.unwrap_or(true));
+        self.inputs.upload(&mut self.device, batch, &shape, self.forward.sessions.decodes())?;
         self.forward.request(&mut self.device, &batch.requests, &shape)?;
         let count = batch.requests.len();
+        if choice.is_none() {
+            self.measure(&shape, count)?;
+        }
         match self.graphs.step(&shape) {
             Step::Replay(graph) => {
                 self.device.replay(graph)?;
@@ -177,10 +199,43 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
 
     /// Runs the uploaded batch without a graph.
     fn run_eagerly(&mut self, shape: &BatchShape, count: usize) -> Result<Vec<SampledToken>> {
-        self.inputs.bind(&mut self.forward.session, shape)?;
+        self.inputs.bind(&mut self.forward.sessions, shape)?;
         self.forward.bind_output(shape)?;
         self.forward.submit(&mut self.device, shape)?;
         self.forward.sampler.download(&mut self.device, count)
+    }
+
+    /// Decodes the uploaded batch with either attention and selects the faster one for its shape.
+    fn measure(&mut self, shape: &BatchShape, count: usize) -> Result<()> {
+        let mut of = |own| {
+            self.forward.sessions.select(own);
+            self.timed(shape, count)
+        };
+        let times = [of(true)?, of(false)?];
+        self.choice.decide(shape, &mut self.device, &times);
+        let choice = self.choice.of(shape, &self.device);
+        self.forward.sessions.select(choice == Some(true));
+        Ok(())
+    }
+
+    /// The tokens of the uploaded batch, and the seconds that a replay of its run takes, if it can be captured.
+    fn timed(&mut self, shape: &BatchShape, count: usize) -> Result<Timed> {
+        const REPLAYS: u32 = 5;
+        let tokens = self.run_eagerly(shape, count)?;
+        let forward = &mut self.forward;
+        let graph = self.device.capture(|device| forward.submit(device, shape));
+        let Ok(Some(graph)) = graph else { return Ok((tokens, None)) };
+        let mut least = f64::INFINITY;
+        // The first one loads what replays need.
+        for replays in [1, REPLAYS, REPLAYS] {
+            let started = Instant::now();
+            for _ in 0..replays {
+                self.device.replay(&graph)?;
+            }
+            self.device.synchronize()?;
+            least = least.min(started.elapsed().as_secs_f64() / f64::from(replays));
+        }
+        Ok((tokens, Some(least)))
     }
 
     /// Captures the run that just gave `tokens`. Returns the replay's tokens, on which later runs build, or
@@ -200,7 +255,7 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
             self.forward.sampler.download(&mut self.device, tokens.len())
         };
         let replayed = [replay()?, replay()?];
-        graphs::verify(&tokens, &replayed, self.forward.session.exact)?;
+        graphs::verify(&tokens, &replayed, self.forward.sessions.selected().exact)?;
         self.graphs.insert(*shape, graph);
         let [replayed, _] = replayed;
         Ok(replayed)

@@ -1,9 +1,9 @@
-//! The weights of a policy in device memory, bound to a session as inputs of its graph.
+//! The weights of a policy in device memory, bound to the sessions as inputs of their graphs.
 //!
 //! Another version of the same architecture is written over them, and everything that was captured goes on with it.
 
 use super::config::{Activation, check_range};
-use super::session::Session;
+use super::sessions::Sessions;
 use device::{Buffer, Device, Slice, footprint};
 use policy::config::Config;
 use policy::graph::{self, Parameter};
@@ -43,21 +43,21 @@ impl<T: Activation> DeviceWeights<T> {
         all(config).iter().map(bytes).sum()
     }
 
-    /// Memory for the weights, bound to a session.
+    /// Memory for the weights, bound to the sessions.
     ///
     /// # Errors
     /// 69 where the arena is too small; 1 where ONNX Runtime refuses.
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
-        session: &mut Session,
+        sessions: &mut Sessions,
     ) -> Result<DeviceWeights<T>> {
         let inputs = graph::parameters(config).len();
         let mut buffers = Vec::new();
         for (index, parameter) in all(config).into_iter().enumerate() {
             let buffer = device.allocate::<T>(parameter.shape.iter().product())?;
             if index < inputs {
-                session.input::<T>(&parameter.name, buffer.address(), &parameter.shape)?;
+                sessions.input::<T>(&parameter.name, buffer.address(), &parameter.shape)?;
             }
             buffers.push((parameter, buffer));
         }

@@ -4,7 +4,7 @@
 use super::simulator::scheduler;
 use crate::engine::device::adapters::Adapters;
 use crate::engine::device::config::Capacity;
-use crate::engine::device::operators::domain;
+use crate::engine::device::operators::{domain, shared};
 use crate::engine::device::runner::DeviceRunner;
 use crate::engine::device::session::{Provider, Session};
 use crate::engine::scheduler::Scheduler;
@@ -185,7 +185,8 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let adapters = Adapters::load(&policies, &config).expect("adapters");
         let graph = graph::paged_decoder(&config, &weights, Arithmetic::BF16, adapters.stack());
         let sim = Sim::new(1, 0).expect("a simulator");
-        let operators = domain::<Sim, bf16>(&sim, Provider::Cpu).expect("operators");
+        let operators =
+            domain::<Sim, bf16>(&shared(&sim).expect("memory"), Provider::Cpu).expect("operators");
         let opened = Session::open(&graph.expect("a graph"), Provider::Cpu, operators);
         let message = opened.err().expect("no processor has the kernels").message;
         assert!(message.contains("Could not find an implementation for"), "{message}");

@@ -4,12 +4,12 @@
 use crate::engine::SamplingParams;
 use crate::engine::device::adapters::Adapters;
 use crate::engine::device::config::Capacity;
-use crate::engine::device::operators::domain;
+use crate::engine::device::operators::{domain, shared};
 use crate::engine::device::runner::DeviceRunner;
 use crate::engine::device::session::{Provider, Session};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::tests::support::{
-    BENCH, Geometry, Made, TINY, VOCABULARY, drain, engine, request, runtime, tokens,
+    BENCH, Geometry, Made, TINY, VOCABULARY, bits, drain, engine, request, runtime, tokens,
 };
 use device::{Device, Sim};
 use half::{bf16, f16};
@@ -143,18 +143,49 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let config = Config::load(&made.policy.files).expect("a configuration");
         let weights = Weights::open(&made.policy.files).expect("weights");
         assert_eq!(config.vocab_size, VOCABULARY);
+        let graph_of = |kind| graph::decoder(&config, &weights, kind).expect("a graph");
         let sim = Sim::new(1, 0).expect("a simulator");
+        let shared = shared(&sim).expect("memory");
         for arithmetic in [Arithmetic::BF16, Arithmetic::F16] {
-            let graph = graph::decoder(&config, &weights, Kind::Paged(arithmetic)).expect("a graph");
-            // After its checks ONNX Runtime casts f16 to f32 on a CPU, and PagedAttention takes no f32.
-            let (operators, wanted) = match arithmetic {
-                Arithmetic::F16 => (domain::<Sim, f16>(&sim, Provider::Cpu), "InsertedPrecisionFreeCast"),
-                _ => (domain::<Sim, bf16>(&sim, Provider::Cpu), "Could not find an implementation for"),
+            let open = |kind| {
+                let operators = match arithmetic {
+                    Arithmetic::F16 => domain::<Sim, f16>(&shared, Provider::Cpu),
+                    _ => domain::<Sim, bf16>(&shared, Provider::Cpu),
+                };
+                Session::open(&graph_of(kind), Provider::Cpu, operators.expect("operators"))
             };
-            let operators = operators.expect("operators");
-            let opened = Session::open(&graph, Provider::Cpu, operators);
-            let message = opened.err().expect("no processor has the kernels").message;
+            let message = open(Kind::Paged(arithmetic)).err().expect("no processor has the kernels").message;
+            // After its checks ONNX Runtime casts f16 to f32 on a CPU, and PagedAttention takes no f32.
+            let wanted = match arithmetic {
+                Arithmetic::F16 => "InsertedPrecisionFreeCast",
+                _ => "Could not find an implementation for",
+            };
             assert!(message.contains(wanted), "{arithmetic:?}: {message}");
+            // The one for decoding has nothing but our operators and the embeddings.
+            open(Kind::Decode(arithmetic)).expect("a session");
+        }
+    }
+}
+
+/// Sharing changes the speed and nothing else.
+#[test]
+fn a_branch_has_the_same_bits_among_any_number_of_branches() {
+    let made = TINY.policy();
+    let complete = |groups: &[(u64, usize, usize)]| {
+        let mut scheduler = scheduler(std::slice::from_ref(&made.policy), 96, 16, 20);
+        for &(id, prompt, branches) in groups {
+            scheduler.submit(None, request(id, prompt, branches, 6)).expect("accepted");
+        }
+        drain(&mut scheduler)
+    };
+    // Prompts that end at the end of a block, in one, and in the first one.
+    let prompts = [(0, 32), (1, 45), (2, 7)];
+    let together = complete(&prompts.map(|(id, prompt)| (id, prompt, 5)));
+    for (id, prompt) in prompts {
+        let wanted = bits(&together[id as usize].1);
+        for branches in [1, 3] {
+            let found = bits(&complete(&[(id, prompt, branches)])[0].1);
+            assert_eq!(found, wanted[..branches], "a prompt of {prompt} tokens, {branches} branches");
         }
     }
 }
