@@ -151,12 +151,14 @@ mod tests {
     use super::*;
     use crate::engine::device::tasks::{Sequences, tasks};
     use device::{Any, Buffer};
-    use half::bf16;
+    use half::{bf16, f16};
     use record::philox::{Draws, Part, Stream};
 
     trait Number: Activation + Default + PartialEq + Into<f32> {}
     impl Number for f32 {}
     impl Number for bf16 {}
+
+    impl Number for f16 {}
 
     /// Tokens of each sequence, and its blocks.
     #[derive(Clone, Default)]
@@ -357,6 +359,9 @@ mod tests {
         check::<bf16>(0, [128, 128, 4, 2], &[300, 128, 5], 0.012);
         check::<bf16>(1, [64, 256, 3, 1], &[256, 40], 0.012);
         check::<bf16>(2, [96, 16, 10, 2], &[48, 33, 15], 0.012);
+        // Eight times as exact as bf16.
+        check::<f16>(0, [128, 128, 4, 2], &[300, 128, 5], 0.0015);
+        check::<f16>(1, [64, 256, 3, 1], &[256, 40], 0.0015);
         check::<f32>(3, [16, 16, 4, 2], &[32, 33, 1], 1e-5);
         check::<f32>(2, [128, 64, 2, 1], &[70], 1e-5);
     }

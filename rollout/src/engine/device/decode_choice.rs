@@ -1,7 +1,8 @@
 //! The choice between our attention for decoding ([`super::decode_attention`]) and ONNX Runtime's.
 //!
-//! Each batch shape of a model is measured once on a card, with both. The faster one is kept in the file of the products'
-//! algorithms, so that later runs compute the same bits. `TROUPE_DECODE_ATTENTION` compares the two. The simulator takes ours.
+//! `TROUPE_DECODE_ATTENTION` names one. With `fastest` each batch shape of a model is measured once on a card, with both, and the
+//! faster one is kept in the file of the products' algorithms, so that later runs compute the same bits. The default is ours in the
+//! simulator, and ONNX Runtime's on a card, where ours has not run yet.
 
 use super::decode_attention::serves;
 use super::graphs;
@@ -32,10 +33,10 @@ pub struct DecodeChoice {
 pub type Timed = (Vec<SampledToken>, Option<f64>);
 
 impl DecodeChoice {
-    /// The choice of the variable; without it, shapes are measured.
+    /// The choice of the variable, or its default.
     ///
     /// # Errors
-    /// 2 for a variable that is neither, or that asks for ours where it does not serve the model.
+    /// 2 for a variable that is none of the three, or that asks for ours where it does not serve the model.
     pub fn new(config: &Config, provider: Provider) -> Result<DecodeChoice> {
         let named = std::env::var(VARIABLE).ok().filter(|named| !named.is_empty());
         let simulated = matches!(provider, Provider::Cpu);
@@ -105,10 +106,10 @@ fn fixed(named: Option<&str>, simulated: bool, width: usize) -> Result<Option<bo
             Err(Failure::usage(format!("{VARIABLE}=own: this attention has no heads of {width} values"))
                 .hint("unset it: such heads take ONNX Runtime's"))
         }
+        Some("fastest") if serves(width) && !simulated => Ok(None),
+        None | Some("fastest") => Ok(Some(simulated && serves(width))),
         Some(other) => Err(Failure::usage(format!("{VARIABLE}={other:?} is no attention for decoding"))
-            .hint("`own` or `onnxruntime`; unset it for the faster one")),
-        None if !serves(width) => Ok(Some(false)),
-        None => Ok(simulated.then_some(true)),
+            .hint("`own`, `onnxruntime`, or `fastest` of the two")),
     }
 }
 
@@ -119,7 +120,10 @@ mod tests {
     #[test]
     fn the_variable_counts_where_the_kernels_serve() {
         for (named, simulated, width, wanted) in [
-            (None, false, 128, Some(None)),
+            (None, false, 128, Some(Some(false))),
+            (Some("fastest"), false, 128, Some(None)),
+            (Some("fastest"), false, 256, Some(Some(false))),
+            (Some("fastest"), true, 128, Some(Some(true))),
             (None, true, 128, Some(Some(true))),
             (None, true, 256, Some(Some(false))),
             (Some("own"), false, 96, Some(Some(true))),
