@@ -57,7 +57,7 @@ pub struct Init {
     /// Random weights with the sizes of this config.json, and a new tokenizer
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub config: Option<PathBuf>,
-    /// Copy a Hugging Face directory, a hub model or a GGUF file; files that are left out are named
+    /// Copy a Hugging Face directory, a hub model or a GGUF file; omitted files are named
     #[arg(long, value_name = "HF_DIR|hf:ORG/NAME[/FILE.gguf][@REVISION]|GGUF")]
     pub from: Option<PathBuf>,
     /// Type of the weights of a GGUF file or smollm2: float32, float16, bfloat16 (default)

@@ -58,6 +58,8 @@ pub fn run_examples(program: &str, files: &[(&str, String)]) {
     }
     let programs = Path::new(program).parent().expect("a folder");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
+    // A pipe may go on in the next line.
+    let examples = examples.replace("|\n", "| ");
     assert!(examples.lines().count() >= 3);
     for example in examples.lines() {
         let mut bash = Command::new("bash");
