@@ -5,9 +5,9 @@
     python3 benches/cluster_model.py --measure POLICY SAMPLES    # compared with 1, 2 and 4 processes of this machine
 
 The model has three terms, and every assumption is a constant below. Compute is 6 operations per weight and token, divided
-evenly. Each rank sends its gradient in slices and receives the sums (`ranks::sum`), then receives the weights that other ranks
-stepped (`ranks::exchange`): 12 bytes per weight, minus the share that a rank keeps. Equally many bytes pass between GPU and host.
-The network carries what leaves a node.
+evenly. With one part per rank, each rank sends its gradient in slices and receives its share of the others'
+(`ranks::PartSum`), then receives the weights that other ranks stepped (`ranks::exchange`), in bf16: 6 bytes per weight, minus the
+share that a rank keeps. Equally many bytes pass between GPU and host. The network carries what leaves a node.
 
 With --measure, one process gives this machine's compute speed, and an in-memory copy its exchange speed. The model then
 predicts two and four processes with one thread each; if there are fewer cores, they take turns. Left out: uneven trees,
@@ -27,7 +27,8 @@ STAGING = 50e9  # bytes per second between GPU and host
 TOKENS = 1600  # computed per sample
 SAMPLES = 4 * 2 * 4  # per episode: turns, agents, candidates
 NODE = 8  # GPUs
-EXCHANGED = 12  # bytes per weight: gradients out, sums in, stepped weights in
+EXCHANGED = 6  # bytes per weight: an f32 gradient, then the stepped weight in bf16
+PARTS = 4  # of --measure, on CPUs, which exchange f32 weights
 WIRES = {"8 × 400": NODE * 50e9, "1 × 200": 25e9}  # bytes per second out of a node
 MODELS = {"1.7B": (1.72e9, 32), "8B": (8.19e9, 256)}  # weights, episodes per step
 
@@ -37,9 +38,9 @@ def compute(weights, tokens, ranks, rate):
     return 6 * weights * tokens / ranks / rate
 
 
-def exchange(weights, ranks, speed, near=1):
+def exchange(weights, ranks, speed, near=1, exchanged=EXCHANGED):
     """Seconds of a rank's exchange with all ranks except the `near` ones that do not use this link."""
-    return EXCHANGED * weights * max(0, ranks - near) / ranks / speed
+    return exchanged * weights * max(0, ranks - near) / ranks / speed
 
 
 def table():
@@ -71,7 +72,7 @@ def measured(policy, samples, ranks):
         copy = os.path.join(folder, "policy")
         shutil.copytree(policy, copy, symlinks=True)
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--quiet", "-n", str(ranks), "update-mpi"]
-        command += ["--policy", copy, "--parts", "4", "--threads", "1", "--lr", "1e-4", "--quiet"]
+        command += ["--policy", copy, "--parts", str(PARTS), "--threads", "1", "--lr", "1e-4", "--quiet"]
         with open(samples) as stream:
             lines = subprocess.run(command, stdin=stream, stdout=subprocess.PIPE, check=True, text=True).stdout
         plan = ["update", "--policy", copy, "--dry-run", "--quiet"]
@@ -90,7 +91,7 @@ def compare(policy, samples):
         turns = max(1, ranks / cores)
         predicted = alone - passes + passes / ranks * turns
         # One process writes each value and another reads it.
-        predicted += 2 * turns * exchange(weights, ranks, speed)
+        predicted += 2 * turns * exchange(weights, ranks, speed, exchanged=4 * PARTS / ranks + 4)
         found = alone if ranks == 1 else measured(policy, samples, ranks)[1]
         print(f"| {ranks} | {predicted:.3f} | {found:.3f} | {found / predicted:.2f} |")
 

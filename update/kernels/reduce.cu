@@ -3,6 +3,8 @@
 #include "common.cuh"
 
 #define WARPS 8
+// SQUARES of memory.rs.
+#define SQUARES 4096
 
 // sums[c] += the sum of partials[r][c]; partials [rows, columns]. A block has 32 columns, a lane each. Its WARPS warps share the
 // rows, so that a few columns have many loads under way.
@@ -29,11 +31,12 @@ extern "C" __global__ void column_partials(float* partials, const scalar_t* x, i
     partials[(u64)blockIdx.y * columns + c] = sum;
 }
 
-// sums[b]: the sum of squares of a block's share of x. A value that is not finite makes the sum not finite.
+// sums[b]: the sum of squares of piece b of x, SQUARES values. A value that is not finite makes the sum not finite.
 extern "C" __global__ void square_sums(float* sums, const float* x, u64 length) {
     SHARED_ARRAY(float, scratch, 33);
+    u64 from = (u64)blockIdx.x * SQUARES, to = min(from + SQUARES, length);
     float sum = 0.f;
-    for (u64 i = global_index(); i < length; i += global_size()) sum += x[i] * x[i];
+    for (u64 i = from + threadIdx.x; i < to; i += blockDim.x) sum += x[i] * x[i];
     sum = block_sum(sum, scratch);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }

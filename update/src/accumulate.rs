@@ -6,7 +6,7 @@ use record::stage;
 use crate::learner::Learner;
 use crate::loss::{BatchLoss, LossInputs, TokenStats};
 use crate::model::Scores;
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, PartSum, Ranks};
 use crate::tree::Tree;
 
 /// Statistics of some trees.
@@ -25,8 +25,8 @@ impl TreeStats {
         self.tokens.add(&other.tokens);
     }
 
-    /// The statistics of all ranks, in their order.
-    pub fn of_all(ranks: &dyn Ranks, own: &[TreeStats]) -> Vec<TreeStats> {
+    /// The statistics of the spans of all parts in their order, from those of each rank, which were dealt to it in turn.
+    pub fn of_all(ranks: &dyn Ranks, own: &[Vec<TreeStats>]) -> Vec<Vec<TreeStats>> {
         let words = |tree_stats: &TreeStats| {
             let entropies = tree_stats.entropies.iter().map(|entropy| entropy.to_bits());
             let words: Vec<u64> = std::iter::once(tree_stats.entropies.len() as u64)
@@ -35,14 +35,20 @@ impl TreeStats {
                 .collect();
             words
         };
-        let own: Vec<u64> = own.iter().flat_map(words).collect();
-        let mut all = Vec::new();
-        for bytes in ranks::gather(ranks, bytemuck::cast_slice(&own)) {
+        let of_part = |spans: &Vec<TreeStats>| {
+            std::iter::once(spans.len() as u64).chain(spans.iter().flat_map(words)).collect::<Vec<_>>()
+        };
+        let told: Vec<u64> = own.iter().flat_map(of_part).collect();
+        let mut all = vec![Vec::new(); own.len() * ranks.count()];
+        for (rank, bytes) in ranks::gather(ranks, bytemuck::cast_slice(&told)).iter().enumerate() {
             let mut words = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
-            while let Some(trees) = words.next() {
-                let entropies = words.by_ref().take(trees as usize).map(f64::from_bits).collect();
-                let tokens = TokenStats::of_words(&std::array::from_fn(|_| words.next().unwrap_or(0)));
-                all.push(TreeStats { entropies, tokens });
+            for part in all.iter_mut().skip(rank).step_by(ranks.count()) {
+                for _ in 0..words.next().unwrap_or(0) {
+                    let trees = words.next().unwrap_or(0) as usize;
+                    let entropies = words.by_ref().take(trees).map(f64::from_bits).collect();
+                    let tokens = TokenStats::of_words(&std::array::from_fn(|_| words.next().unwrap_or(0)));
+                    part.push(TreeStats { entropies, tokens });
+                }
             }
         }
         all
@@ -58,17 +64,26 @@ pub struct TreeSlice<'a> {
     pub members: &'a [Vec<usize>],
 }
 
-/// Adds the gradient of some trees to the learner's, weighted but not yet scaled ([`crate::aggregate`]).
+/// Adds the gradient of some trees to the learner's, weighted but not yet scaled ([`crate::aggregate`]). `sum` is given if they are
+/// a whole part.
 ///
 /// # Errors
 /// The device's, or an interruption.
-pub fn accumulate(inputs: LossInputs, slice: TreeSlice, learner: &mut dyn Learner) -> Result<TreeStats> {
+pub fn accumulate(
+    inputs: LossInputs,
+    slice: TreeSlice,
+    learner: &mut dyn Learner,
+    sum: Option<&mut PartSum>,
+) -> Result<TreeStats> {
     if stage::interrupted() {
         return Err(Failure::interrupted());
     }
     let TreeSlice { temperature, trees, members } = slice;
     let loss = BatchLoss::new(inputs, members);
-    let scores = learner.accumulate(trees, temperature, &loss)?;
+    let scores = match sum {
+        Some(sum) => learner.accumulate_part(trees, temperature, &loss, sum)?,
+        None => learner.accumulate(trees, temperature, &loss)?,
+    };
     let of_tree = |scores: &Scores| scores.entropies.iter().map(|&entropy| f64::from(entropy)).sum();
     let with_scores = trees.iter().zip(&scores).enumerate();
     let spread: f64 =

@@ -60,9 +60,9 @@ impl Trainer<'_> {
             }
             let limit = self.training.batching.tokens;
             let batches = minibatch::pack_trees(self.samples, &own, limit);
-            let (spans, gradient) = self.differentiate(&batches, None, learner)?;
-            let norm = learner.grad_norm()? * scale;
-            self.compare(&gradient, norm, learner)?;
+            let (spans, received) = self.differentiate(&batches, None, learner)?;
+            let norm = learner.grad_norm(self.ranks)? * scale;
+            self.compare(&received, norm, learner)?;
             let entropy: f64 = spans.iter().flat_map(|span| &span.entropies).sum();
             let scored: usize = spans.iter().map(|span| span.tokens.tokens).sum();
             let clipped: usize =

@@ -11,8 +11,9 @@ use crate::checkpoint::{Checkpoint, OptimizerState};
 use crate::loss_scale::{LossScale, Scaled};
 use crate::model::{DeviceModel, Gradients, Layout, MemoryPlan, Model, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
+use crate::optimizer::shares::{Shares, norm_of_slices};
 use crate::optimizer::{self, Optimizer, Settings, StateKind, StepScale};
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, PartSum, Ranks};
 use crate::timing::Timing;
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -44,14 +45,29 @@ pub trait Learner {
         1.0
     }
 
-    /// Lets `change` rewrite the complete gradients, in the order of the layout. Nothing may be accumulated
-    /// after it before [`Learner::zero_grad`].
-    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()>;
+    /// [`Learner::accumulate`] of trees that are a whole part. May add regions of its gradient to `sum` as soon as they are
+    /// computed.
+    fn accumulate_part(
+        &mut self,
+        trees: &[Tree],
+        temperature: f32,
+        loss: &dyn RowLoss,
+        _sum: &mut PartSum,
+    ) -> Result<Vec<Scores>> {
+        self.accumulate(trees, temperature, loss)
+    }
 
-    /// The global L2 norm of the gradients.
-    fn grad_norm(&mut self) -> Result<f64>;
+    /// The values that each of `ranks` processes sums and steps.
+    fn shares(&self, ranks: usize) -> Shares;
 
-    /// One optimizer step. Each of the ranks steps its slice, and all receive the weights.
+    /// Adds the gradient of a part, as far as that is not done yet. After the last part this rank's share of the sum is in the
+    /// place of the gradients. Nothing may be accumulated after it before [`Learner::zero_grad`].
+    fn add_part(&mut self, sum: &mut PartSum) -> Result<()>;
+
+    /// The global L2 norm of the gradients, of which each rank has its share.
+    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64>;
+
+    /// One optimizer step. Each of the ranks steps its share, and all receive the weights.
     fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()>;
 
     /// Optimizer steps taken since the optimizer's state was initialized.
@@ -65,8 +81,8 @@ pub trait Learner {
         None
     }
 
-    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: moments of this rank's slice
-    /// only.
+    /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: [`StateKind::Weight`], or of
+    /// this rank's share.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 }
 
@@ -110,26 +126,50 @@ impl HostState {
             if ranks.count() == 1 {
                 return Ok(());
             }
-            let slices = optimizer.slices(ranks.count());
+            let shares = Shares::consecutive(optimizer.slices(ranks.count()));
             ranks::exchange(
                 ranks,
-                &slices,
+                &shares,
                 master,
-                |master, from, values| {
-                    values.copy_from_slice(&master.values[from..][..values.len()]);
+                |master, range, values| {
+                    values.copy_from_slice(&master.values[range]);
                     Ok(())
                 },
-                |master, from, values| {
-                    master.values[from..][..values.len()].copy_from_slice(values);
+                |master, range, values| {
+                    master.values[range].copy_from_slice(values);
                     Ok(())
                 },
             )
         })
     }
 
+    fn shares(&self, ranks: usize) -> Shares {
+        Shares::consecutive(self.optimizer.slices(ranks))
+    }
+
+    /// See [`Learner::add_part`].
+    fn add_part(&mut self, sum: &mut PartSum) -> Result<()> {
+        let read = |gradient: &mut Vec<f32>, range: Range<usize>, values: &mut [f32]| {
+            values.copy_from_slice(&gradient[range]);
+            Ok(())
+        };
+        let write = |gradient: &mut Vec<f32>, range: Range<usize>, _: usize, values: &[f32]| {
+            gradient[range].copy_from_slice(values);
+            Ok(())
+        };
+        sum.add(&mut self.gradients.values, read, write)
+    }
+
+    fn grad_norm(&self, ranks: &dyn Ranks) -> f64 {
+        match ranks.count() {
+            1 => optimizer::norm(&self.gradients),
+            _ => norm_of_slices(ranks, &self.optimizer.own(), &self.gradients.values),
+        }
+    }
+
     fn read(&self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
         match kind {
-            StateKind::MasterWeight => {
+            StateKind::Weight | StateKind::MasterWeight => {
                 self.weights.masters(tensor, from, values);
                 Ok(())
             }
@@ -199,13 +239,16 @@ impl Learner for CpuLearner {
         Ok(scores)
     }
 
-    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()> {
-        change(&mut self.host.gradients.values);
-        Ok(())
+    fn shares(&self, ranks: usize) -> Shares {
+        self.host.shares(ranks)
     }
 
-    fn grad_norm(&mut self) -> Result<f64> {
-        Ok(timed(&mut self.timing.optimizer, || optimizer::norm(&self.host.gradients)))
+    fn add_part(&mut self, sum: &mut PartSum) -> Result<()> {
+        self.host.add_part(sum)
+    }
+
+    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64> {
+        Ok(timed(&mut self.timing.optimizer, || self.host.grad_norm(ranks)))
     }
 
     fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
@@ -274,14 +317,33 @@ impl<D: Device> DeviceLearner<D> {
                 timing,
             });
         }
-        let mut model = DeviceModel::new(device, config, None, &checkpoint.masters()?, plan)?;
-        let own = own_slice(settings, model.layout(), workers.ranks);
-        let mut optimizer = DeviceOptimizer::of_slice(settings, &mut model, own)?;
+        let rank = workers.ranks.rank();
+        let mut model = DeviceModel::of_rank(device, config, None, &checkpoint.masters()?, plan, rank)?;
+        let mut optimizer = DeviceOptimizer::new(settings, &mut model)?;
         if let Some(state) = state {
             optimizer
                 .restore(&mut model, state.steps, |name, from, values| state.read(name, from, values))?;
         }
         Ok(DeviceLearner { model, trained: Trained::Full(optimizer), loss_scale, downloaded: false, timing })
+    }
+
+    /// Adds the gradient of the loss times the loss scale; with `sum` the trees are a whole part.
+    fn differentiate(
+        &mut self,
+        trees: &[Tree],
+        temperature: f32,
+        loss: &dyn RowLoss,
+        sum: Option<&mut PartSum>,
+    ) -> Result<Vec<Scores>> {
+        let started = Instant::now();
+        let scaled = self.loss_scale.map(|(_, factor)| Scaled { loss, factor: factor as f32 });
+        let loss = scaled.as_ref().map_or(loss, |scaled| scaled as &dyn RowLoss);
+        let scores = match sum {
+            Some(sum) => self.model.accumulate_part(trees, temperature, loss, sum)?,
+            None => self.model.accumulate(trees, temperature, loss)?,
+        };
+        self.timing.add_passes(started, self.model.take_spent());
+        Ok(scores)
     }
 }
 
@@ -297,16 +359,18 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn accumulate(&mut self, trees: &[Tree], temperature: f32, loss: &dyn RowLoss) -> Result<Vec<Scores>> {
-        let started = Instant::now();
-        let scores = match self.loss_scale {
-            None => self.model.accumulate(trees, temperature, loss)?,
-            Some((_, factor)) => {
-                let loss = Scaled { loss, factor: factor as f32 };
-                self.model.accumulate(trees, temperature, &loss)?
-            }
-        };
-        self.timing.add_passes(started, self.model.take_spent());
-        Ok(scores)
+        self.differentiate(trees, temperature, loss, None)
+    }
+
+    fn accumulate_part(
+        &mut self,
+        trees: &[Tree],
+        temperature: f32,
+        loss: &dyn RowLoss,
+        sum: &mut PartSum,
+    ) -> Result<Vec<Scores>> {
+        let sum = Some(sum).filter(|_| matches!(self.trained, Trained::Full(_)));
+        self.differentiate(trees, temperature, loss, sum)
     }
 
     fn loss_scale(&mut self) -> Option<&mut LossScale> {
@@ -320,31 +384,32 @@ impl<D: Device> Learner for DeviceLearner<D> {
         })
     }
 
-    fn change_gradients(&mut self, change: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+    fn shares(&self, ranks: usize) -> Shares {
+        match &self.trained {
+            Trained::Full(_) => Shares::by_layer(self.model.layout(), ranks),
+            Trained::Adapter(host) => host.shares(ranks),
+        }
+    }
+
+    fn add_part(&mut self, sum: &mut PartSum) -> Result<()> {
         match &mut self.trained {
-            Trained::Full(_) => {
-                let mut values = vec![0.0; self.model.layout().len()];
-                self.model.gradients(&mut values)?;
-                change(&mut values);
-                self.model.set_gradients(&values)
-            }
+            Trained::Full(_) => self.model.add_part(sum),
             Trained::Adapter(host) => {
                 self.model.gradients(&mut host.gradients.values)?;
-                change(&mut host.gradients.values);
                 self.downloaded = true;
-                Ok(())
+                host.add_part(sum)
             }
         }
     }
 
-    fn grad_norm(&mut self) -> Result<f64> {
+    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
-            Trained::Full(_) => self.model.gradient_norm(),
+            Trained::Full(_) => self.model.norm_of_all(ranks),
             Trained::Adapter(host) => {
                 if !self.downloaded {
                     self.model.gradients(&mut host.gradients.values)?;
                 }
-                Ok(optimizer::norm(&host.gradients))
+                Ok(host.grad_norm(ranks))
             }
         })
     }
@@ -354,9 +419,9 @@ impl<D: Device> Learner for DeviceLearner<D> {
             Trained::Full(optimizer) => {
                 optimizer.step(&mut self.model, scale)?;
                 if ranks.count() > 1 {
-                    let slices = optimizer.slices(ranks.count());
-                    let (read, write) = (DeviceModel::masters, DeviceModel::replace_masters);
-                    ranks::exchange(ranks, &slices, &mut self.model, read, write)?;
+                    let shares = Shares::by_layer(self.model.layout(), ranks.count());
+                    let (read, write) = (DeviceModel::weight_bits, DeviceModel::replace_weight_bits);
+                    ranks::exchange(ranks, &shares, &mut self.model, read, write)?;
                 }
                 // Kernels run asynchronously; the time is known when they are done.
                 self.model.device().synchronize()
@@ -386,6 +451,10 @@ impl<D: Device> Learner for DeviceLearner<D> {
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {
         match (&self.trained, kind) {
             (Trained::Adapter(host), _) => host.read(kind, tensor, from, values),
+            (Trained::Full(_), StateKind::Weight) => {
+                let start = self.model.layout().entries[tensor].range.start + from;
+                self.model.weights(start..start + values.len(), values)
+            }
             (Trained::Full(_), StateKind::MasterWeight) => {
                 let start = self.model.layout().entries[tensor].range.start;
                 self.model.masters(start + from, values)

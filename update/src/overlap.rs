@@ -80,8 +80,8 @@ impl Overlap {
             }
             let trees = minibatch::trees(samples, chunk);
             let slice = TreeSlice { temperature, trees: &trees, members: chunk };
-            let stats =
-                accumulate(training.loss_inputs(samples, ReferenceLogprobs::default()), slice, learner)?;
+            let inputs = training.loss_inputs(samples, ReferenceLogprobs::default());
+            let stats = accumulate(inputs, slice, learner, None)?;
             self.stats.push(stats);
             self.members.extend_from_slice(chunk);
         }

@@ -1,8 +1,8 @@
 //! The parts of an optimizer batch (`--parts`), and the tree of their gradients' sums.
 //!
 //! The data alone decides which trees belong to which part. Each part's gradient is summed from zero, and parts are added as a
-//! balanced binary tree in their order: whichever rank computes which of them, and however many ranks there are, the sum has the
-//! same bits. One part is the plain sum over all trees.
+//! balanced binary tree in their order ([`crate::ranks::PartSum`]): whichever rank computes which of them, and however many ranks
+//! there are, the sum has the same bits. One part is the plain sum over all trees.
 
 use std::ops::Range;
 
@@ -62,46 +62,6 @@ pub fn add(sums: &mut [f32], values: &[f32]) {
     sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
 }
 
-/// The sum of a number of gradients, a power of two, that come one after another.
-pub struct TreeSum {
-    count: usize,
-    added: usize,
-    /// Sums of 2^k neighbors that wait for their other half, the largest first.
-    waiting: Vec<Vec<f32>>,
-}
-
-impl TreeSum {
-    /// A sum of `count` gradients.
-    pub fn new(count: usize) -> TreeSum {
-        TreeSum { count, added: 0, waiting: Vec::new() }
-    }
-
-    /// Gradients in memory at once, besides the one being computed.
-    pub fn buffers(count: usize) -> usize {
-        count.ilog2() as usize
-    }
-
-    /// Adds one gradient. Returns true after the last; `gradient` then holds the sum.
-    pub fn add(&mut self, gradient: &mut [f32]) -> bool {
-        let mut free = None;
-        // The number of complete halves is the number of trailing ones in the count of earlier gradients.
-        for _ in 0..self.added.trailing_ones() {
-            if let Some(half) = self.waiting.pop() {
-                add(gradient, &half);
-                free = Some(half);
-            }
-        }
-        self.added += 1;
-        if self.added == self.count {
-            return true;
-        }
-        let mut half = free.unwrap_or_else(|| vec![0.0; gradient.len()]);
-        half.copy_from_slice(gradient);
-        self.waiting.push(half);
-        false
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,22 +87,5 @@ mod tests {
         assert_eq!(few.concat(), [(0, 0..1)]);
         assert_eq!(spans(&[batch(&[0, 0])], 2).concat(), [(0, 0..2)]);
         assert_eq!(spans(&[], 2), [vec![], vec![]]);
-    }
-
-    #[test]
-    fn gradients_are_added_as_a_tree() {
-        let numbers = [1e8f32, 1.0, -1e8, 1.0, 3.0, 1e-8, 7.0, 0.1];
-        let mut sum = TreeSum::new(8);
-        let mut last = [0.0];
-        for (index, number) in numbers.into_iter().enumerate() {
-            last = [number];
-            assert_eq!(sum.add(&mut last), index == 7);
-            assert!(sum.waiting.len() <= TreeSum::buffers(8));
-        }
-        let [a, b, c, d, e, f, g, h] = numbers;
-        assert_eq!(last[0], ((a + b) + (c + d)) + ((e + f) + (g + h)));
-        assert_ne!(last[0], numbers.iter().sum::<f32>());
-        let mut one = [5.0];
-        assert!(TreeSum::new(1).add(&mut one) && one == [5.0]);
     }
 }

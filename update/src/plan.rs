@@ -17,8 +17,9 @@ use crate::backend::Half;
 use crate::hardware::Hardware;
 use crate::minibatch::{self, Sizes};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
+use crate::optimizer::shares::Shares;
 use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
-use crate::parts::TreeSum;
+use crate::ranks::PartSum;
 use crate::samples::Samples;
 use crate::settings::TrainingConfig;
 
@@ -67,6 +68,8 @@ pub fn request(training: &TrainingConfig, samples: &Samples, ranks: usize, learn
         tokens: limit.min(unique).max(largest_tree),
         largest: largest_tree,
         rows: samples.tokens(),
+        part: unique / (training.batching.minibatches as usize * training.batching.parts).max(1)
+            + largest_tree,
         positions: longest,
         moments: learns.then(|| moment_bytes(training.optimizer.method)),
         ranks,
@@ -83,6 +86,7 @@ pub fn largest_request(training: &TrainingConfig, max_positions: usize, ranks: u
         tokens,
         largest: 1,
         rows: tokens,
+        part: tokens,
         positions: max_positions.min(tokens),
         moments,
         ranks,
@@ -180,12 +184,22 @@ impl Planner<'_> {
             // Values and gradient, each also as packed factors.
             (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
         });
-        // Gradients of parts are added on the host: the waiting sums, and the current gradient of all weights.
+        // Gradients of parts are added on the host.
+        let share = || match adapter {
+            Some(adapter) => self.largest_slice(adapter.layout(), request.ranks),
+            None => Shares::by_layer(&Layout::new(config), request.ranks).largest(),
+        };
+        (pieces + trained) as u64 + if learns { self.sums(request, share) } else { 0 }
+    }
+
+    /// Bytes of the sums of parts that wait for others, of which a rank has its `share`, and of what they pass through.
+    fn sums(&self, request: &MemoryRequest, share: impl FnOnce() -> usize) -> u64 {
         let parts = self.training.batching.parts;
-        let gradient = adapter.map_or(0, |adapter| adapter.layout().len());
-        let own = if adapter.is_some() || parts == 1 { 0 } else { Layout::new(config).len() };
-        let sums = if learns { TreeSum::buffers(parts / request.ranks) * gradient.max(own) + own } else { 0 };
-        (pieces + trained + sums * size_of::<f32>()) as u64
+        if parts == 1 {
+            return 0;
+        }
+        let waiting = PartSum::waiting(parts / request.ranks) * share() * size_of::<f32>();
+        (waiting + PartSum::buffer_bytes()) as u64
     }
 
     /// Free memory to plan with.
@@ -199,6 +213,12 @@ impl Planner<'_> {
         let slices = optimizer::slices(method, layout, ranks);
         let bytes = |slice: &Range<usize>| Optimizer::state_bytes(method, layout, slice);
         slices.iter().map(bytes).max().unwrap_or(0)
+    }
+
+    /// The most values of a layout that a rank steps on the CPU.
+    fn largest_slice(&self, layout: &Layout, ranks: usize) -> usize {
+        let slices = optimizer::slices(self.training.optimizer.method, layout, ranks);
+        slices.iter().map(Range::len).max().unwrap_or(0)
     }
 
     fn on_host(&self, request: &MemoryRequest) -> Result<MemoryEstimate> {
@@ -222,10 +242,10 @@ impl Planner<'_> {
             model::memory_on_host(config, request.tokens, request.largest, threads, gradient);
         // With an adapter also as packed factors.
         let sums = if adapter.is_some() { 2 } else { 1 };
-        let waiting = TreeSum::buffers(self.training.batching.parts / request.ranks) as u64;
+        let waiting = self.sums(request, || self.largest_slice(layout, request.ranks));
         let bytes = Bytes {
             weights: base + values * sums + if learns && adapter.is_none() { masters } else { 0 },
-            gradients: if learns { values * (sums + waiting) } else { 0 } + passes.gradients,
+            gradients: if learns { values * sums + waiting } else { 0 } + passes.gradients,
             moments: if learns { self.state_bytes(layout, request.ranks) as u64 } else { 0 },
             ..passes
         };

@@ -16,7 +16,8 @@ use serde_json::{Map, Value};
 use crate::checkpoint::TrainerState;
 use crate::learner::Learner;
 use crate::model::{Entry, Layout};
-use crate::optimizer::{self, Method, Moment, StateKind, overlap};
+use crate::optimizer::shares::RankShare;
+use crate::optimizer::{self, Method, Moment, StateKind};
 use crate::ranks::Ranks;
 use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, published};
 
@@ -46,6 +47,10 @@ impl Tensor<'_> {
 /// Reads one kind of state of a tensor, by its number in the layout, from a value on.
 pub type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
 
+/// The kinds of state of which a rank has its share only.
+const KINDS: [StateKind; 3] =
+    [StateKind::MasterWeight, StateKind::Moment(Moment::First), StateKind::Moment(Moment::Second)];
+
 /// A learner's complete state, read a piece at a time.
 #[derive(Clone, Copy)]
 pub struct LearnerState<'a> {
@@ -54,8 +59,8 @@ pub struct LearnerState<'a> {
     pub method: Method,
 }
 
-/// Runs `write` on rank 0 with the complete state of the learner. Every rank has the moments of its slice only; the other
-/// ranks send theirs and return `None`.
+/// Runs `write` on rank 0 with the complete state of the learner. Every rank has the state of its share only; the other ranks
+/// send theirs and return `None`.
 ///
 /// # Errors
 /// Those of `write`, or an interruption.
@@ -66,50 +71,50 @@ pub fn gather_state_on_rank0<T>(
     method: Method,
     write: impl FnOnce(&LearnerState) -> Result<T>,
 ) -> Result<Option<T>> {
+    let shares: Vec<RankShare> = {
+        let shares = learner.shares(ranks.count());
+        (0..ranks.count()).map(|rank| shares.of_rank(rank)).collect()
+    };
     let learner = RefCell::new(learner);
-    let slices = optimizer::slices(method, layout, ranks.count());
-    // A piece of a moment: 0 for none, 1 or 2; tensor, first value, values.
+    // A piece of state: its kind (0 for none); tensor, first value, values.
     let ask = |wanted: [u64; 4]| {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(bytemuck::cast_slice(&wanted));
         ranks.broadcast(0, &mut bytes)?;
         Ok::<[u64; 4], Failure>(bytemuck::cast(bytes))
     };
-    let hand_out = |moment: Moment, tensor: usize, from: usize, all: &mut [f32], length: usize| {
+    let hand_out = |kind: StateKind, tensor: usize, from: usize, all: &mut [f32], length: usize| {
         let start = layout.entries[tensor].range.start;
         let wanted = start + from..start + from + length;
-        let own = overlap(&wanted, &slices[ranks.rank()]);
+        // A tensor is in one region, whose ranges are in the order of ranks.
+        let of =
+            |share: &RankShare| share.within(&wanted).first().map_or(start..start, |(own, _)| own.clone());
+        let own = of(&shares[ranks.rank()]);
         let mut values = vec![0.0f32; own.len()];
         if !own.is_empty() {
-            learner.borrow_mut().read(StateKind::Moment(moment), tensor, own.start - start, &mut values)?;
+            learner.borrow_mut().read(kind, tensor, own.start - start, &mut values)?;
         }
-        // Slices are in the order of ranks.
-        let bytes = |slice| overlap(&wanted, slice).len() * size_of::<f32>();
-        let lengths: Vec<usize> = slices.iter().map(bytes).collect();
+        let lengths: Vec<usize> = shares.iter().map(|share| of(share).len() * size_of::<f32>()).collect();
         ranks.gather_on_first(bytemuck::cast_slice(&values), &lengths, bytemuck::cast_slice_mut(all));
         Ok::<(), Failure>(())
     };
     if ranks.rank() > 0 {
         loop {
-            let [moment, tensor, from, length] = ask([0; 4])?.map(|word| word as usize);
-            match moment {
+            let [kind, tensor, from, length] = ask([0; 4])?.map(|word| word as usize);
+            match kind {
                 0 => return Ok(None),
-                1 => hand_out(Moment::First, tensor, from, &mut [], length)?,
-                _ => hand_out(Moment::Second, tensor, from, &mut [], length)?,
+                kind => hand_out(KINDS[kind - 1], tensor, from, &mut [], length)?,
             }
         }
     }
     let read = |kind: StateKind, tensor: usize, from: usize, values: &mut [f32]| {
-        let StateKind::Moment(moment) = kind else {
+        let number = KINDS.iter().position(|other| *other == kind).filter(|_| ranks.count() > 1);
+        let Some(number) = number else {
             return learner.borrow_mut().read(kind, tensor, from, values);
         };
-        if ranks.count() == 1 {
-            return learner.borrow_mut().read(kind, tensor, from, values);
-        }
-        let number = if moment == Moment::First { 1 } else { 2 };
-        ask([number, tensor as u64, from as u64, values.len() as u64])?;
         let length = values.len();
-        hand_out(moment, tensor, from, values, length)
+        ask([number as u64 + 1, tensor as u64, from as u64, length as u64])?;
+        hand_out(kind, tensor, from, values, length)
     };
     let written = write(&LearnerState { read: &read, method })?;
     ask([0; 4])?;
@@ -242,24 +247,24 @@ fn optimizer_tensors<'a>(formats: &'a TensorFormats, state: &LearnerState<'a>) -
     tensors
 }
 
-/// Digest of a learner's master weights, and of what else ranks must agree on. Moments are each on one rank only.
+/// Digest of a learner's weights, and of what else ranks must agree on. Other state is on one rank only.
 ///
 /// # Errors
 /// The device's.
 pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(input.as_bytes());
-    visit_master_weights(layout, learner, |values| {
+    visit_weights(layout, learner, |values| {
         hasher.update(bytemuck::cast_slice(values));
     })?;
     Ok(hasher.finalize())
 }
 
-/// Visits all of a learner's master weights, a piece at a time.
+/// Visits all of a learner's weights, a piece at a time.
 ///
 /// # Errors
 /// The device's.
-pub fn visit_master_weights(
+pub fn visit_weights(
     layout: &Layout,
     learner: &mut dyn Learner,
     mut visit: impl FnMut(&[f32]),
@@ -269,7 +274,7 @@ pub fn visit_master_weights(
         let length = entry.range.len();
         for from in (0..length).step_by(PIECE) {
             let piece = &mut values[..PIECE.min(length - from)];
-            learner.read(StateKind::MasterWeight, tensor, from, piece)?;
+            learner.read(StateKind::Weight, tensor, from, piece)?;
             visit(piece);
         }
     }

@@ -16,9 +16,9 @@ use crate::minibatch::{self, TreeBatch};
 use crate::model::Layout;
 use crate::optimizer::StepScale;
 use crate::overlap::Overlap;
-use crate::parts::{TreeSpan, TreeSum, split_by_tokens};
-use crate::publish::visit_master_weights;
-use crate::ranks::{self, Checksum, Ranks};
+use crate::parts::{TreeSpan, split_by_tokens};
+use crate::publish::visit_weights;
+use crate::ranks::{self, Checksum, PartSum, Ranks};
 use crate::samples::Samples;
 use crate::settings::{Messages, TrainingConfig};
 
@@ -168,7 +168,7 @@ impl Trainer<'_> {
             position.index == 0 && by_agent.is_none() && overlap.begins(self.samples, &batches)
         });
         stats.overlap_seconds += overlap.map_or(0.0, |overlap| overlap.seconds);
-        let (stats_by_span, gradient) = self.differentiate(&batches, overlap, learner)?;
+        let (stats_by_span, received) = self.differentiate(&batches, overlap, learner)?;
         for tree_stats in stats_by_span {
             tree_stats.entropies.iter().for_each(|entropy| stats.entropy += entropy);
             tokens.add(&tree_stats.tokens);
@@ -178,7 +178,8 @@ impl Trainer<'_> {
         if stats.optimizer_steps == 0 && self.training.loss.objective != Objective::Nll {
             stats.first = Some(tokens.clone());
         }
-        let norm = learner.grad_norm()? * scale;
+        let norm = learner.grad_norm(self.ranks)? * scale;
+        self.compare(&received, norm, learner)?;
         if let Some(loss_scale) = learner.loss_scale().filter(|_| !norm.is_finite()) {
             loss_scale.back_off()?;
             stats.skipped_steps += 1;
@@ -190,7 +191,6 @@ impl Trainer<'_> {
                 .hint("lower --lr, or look for extreme advantages or log-probabilities in the samples"));
         }
         stats.by_agent = by_agent.map(|by_agent| (by_agent.clone(), by_agent.cosine(norm)));
-        self.compare(&gradient, norm, learner)?;
         stats.lr = self.step(position, scale, norm, learner)?;
         if let Some(loss_scale) = learner.loss_scale() {
             loss_scale.stepped();
@@ -218,9 +218,9 @@ impl Trainer<'_> {
         Ok(optimizer.lr * factor)
     }
 
-    /// Leaves the gradient of all batches in the learner, summed over this rank's parts and then over ranks. The work of
-    /// `overlap`, the beginning of the only part, is in it already. Returns the statistics of all spans in their order, and
-    /// the checksum of the gradient of several ranks.
+    /// Leaves the gradient of all batches in the learner, summed over the parts of all ranks: this rank's share of it. The work
+    /// of `overlap`, the beginning of the only part, is in it already. Returns the statistics of all spans in their order, and
+    /// the checksums of what ranks sent to each other.
     ///
     /// # Errors
     /// The learner's, or an interruption.
@@ -229,54 +229,53 @@ impl Trainer<'_> {
         batches: &[TreeBatch],
         overlap: Option<&Overlap>,
         learner: &mut dyn Learner,
-    ) -> Result<(Vec<TreeStats>, Checksum)> {
-        let (ranks, mut checksum) = (self.ranks, Checksum::default());
+    ) -> Result<(Vec<TreeStats>, Vec<u64>)> {
+        let ranks = self.ranks;
         let parts = split_by_tokens(batches, self.training.batching.parts);
-        let own = &parts[ranks::share(ranks, parts.len())];
-        let (mut sum, mut stats_by_span) = (TreeSum::new(own.len()), Vec::new());
-        for part in own {
+        let mut sum = PartSum::new(ranks, learner.shares(ranks.count()), parts.len());
+        let mut stats_by_part = Vec::new();
+        for part in ranks::dealt(ranks, &parts) {
             if overlap.is_none() {
                 learner.zero_grad()?;
             }
+            let mut stats_by_span = Vec::new();
             for span in part {
                 let done = overlap.filter(|_| span.batch == 0).map_or(&[][..], Overlap::stats);
-                stats_by_span.push(self.accumulate(&batches[span.batch], span, done, learner)?);
+                let whole = (part.len() == 1 && ranks.count() > 1).then_some(&mut sum);
+                stats_by_span.push(self.accumulate(&batches[span.batch], span, done, learner, whole)?);
             }
             if parts.len() > 1 {
-                learner.change_gradients(&mut |gradient| {
-                    if sum.add(gradient) && ranks.count() > 1 {
-                        ranks::sum(ranks, gradient);
-                        checksum.add(gradient);
-                    }
-                })?;
+                learner.add_part(&mut sum)?;
             }
+            stats_by_part.push(stats_by_span);
         }
         if ranks.count() > 1 {
-            stats_by_span = TreeStats::of_all(ranks, &stats_by_span);
+            stats_by_part = TreeStats::of_all(ranks, &stats_by_part);
         }
-        Ok((stats_by_span, checksum))
+        Ok((stats_by_part.into_iter().flatten().collect(), sum.checksums()))
     }
 
-    /// Fails where a rank has other weights or another gradient than the rest. All-reduce has mixed its part into every
-    /// gradient, and the step would overwrite its weights, so this is the last point at which we can notice.
-    pub(crate) fn compare(&self, gradient: &Checksum, norm: f64, learner: &mut dyn Learner) -> Result<()> {
+    /// Fails where a rank has other weights than the rest, or has received another gradient than was sent. The step would
+    /// overwrite its weights, so this is the last point at which we can notice.
+    pub(crate) fn compare(&self, received: &[u64], norm: f64, learner: &mut dyn Learner) -> Result<()> {
         if self.ranks.count() == 1 {
             return Ok(());
         }
+        ranks::compare_received(self.ranks, received)?;
         let mut weights = Checksum::default();
-        visit_master_weights(self.layout, learner, |values| weights.add(values))?;
-        let held = [weights.sum, gradient.sum, norm.to_bits()];
-        let has = "would step from other weights, or by another gradient,";
-        ranks::compare(self.ranks, bytemuck::cast_slice(&held), has)
+        visit_weights(self.layout, learner, |values| weights.add(values))?;
+        let held = [weights.sum, norm.to_bits()];
+        ranks::compare(self.ranks, bytemuck::cast_slice(&held), "would step from other weights")
     }
 
-    /// Adds the gradient of a span of trees; its first chunks are `done` already.
+    /// Adds the gradient of a span of trees; its first chunks are `done` already. `sum` is given if the span is a whole part.
     fn accumulate(
         &self,
         batch: &TreeBatch,
         span: &TreeSpan,
         done: &[TreeStats],
         learner: &mut dyn Learner,
+        mut sum: Option<&mut PartSum>,
     ) -> Result<TreeStats> {
         let mut tree_stats = TreeStats::default();
         done.iter().for_each(|chunk_stats| tree_stats.add(chunk_stats));
@@ -284,14 +283,15 @@ impl Trainer<'_> {
         while from < span.trees.end {
             let at_once = learner.trees_at_once(from - span.trees.start);
             let chunk = from..from.saturating_add(at_once).min(span.trees.end);
+            let whole = sum.as_deref_mut().filter(|_| chunk == span.trees);
             if chunks >= done.len() {
                 let slice = TreeSlice {
                     temperature: batch.temperature,
                     trees: &batch.trees[chunk.clone()],
                     members: &batch.members[chunk.clone()],
                 };
-                let stats =
-                    accumulate(self.training.loss_inputs(self.samples, self.logprobs), slice, learner)?;
+                let inputs = self.training.loss_inputs(self.samples, self.logprobs);
+                let stats = accumulate(inputs, slice, learner, whole)?;
                 tree_stats.add(&stats);
             }
             (from, chunks) = (chunk.end, chunks + 1);

@@ -106,7 +106,7 @@ fn trees() -> [Tree; 1] {
 fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &mut dyn Learner) {
     learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
-    let norm = learner.grad_norm().unwrap();
+    let norm = learner.grad_norm(&Alone).unwrap();
     learner.optimizer_step(&Alone, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
     let state = TrainerState {
         optimizer: record::stage::choice(&settings.training.optimizer.method),
@@ -160,7 +160,16 @@ const ALONE: Workers = Workers { ranks: &Alone, threads: 1 };
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();
     let moments = Some(moment_bytes(update::optimizer::Method::Adamw));
-    MemoryRequest { tokens, largest: tokens, rows: 8, positions: 8, moments, ranks: 1, half: Half::BFloat16 }
+    MemoryRequest {
+        tokens,
+        largest: tokens,
+        rows: 8,
+        part: 0,
+        positions: 8,
+        moments,
+        ranks: 1,
+        half: Half::BFloat16,
+    }
 }
 
 fn settings(threads: &str) -> Settings {
@@ -266,6 +275,7 @@ fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_th
         tokens: 4096,
         largest: 484,
         rows: 3072,
+        part: 0,
         positions: 148,
         moments,
         ranks: 1,

@@ -64,7 +64,7 @@ fn assert_same(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Ve
     assert!(differ.is_empty() && found.len() == expected.len(), "{what}: {differ:?}");
 }
 
-/// For these flags: the result of 1, 4 and 16 parts on 1, 2 and 4 ranks, as far as these ranks divide the parts.
+/// For these flags: the result of 1, 4 and 16 parts on 1, 2, 4 and 8 ranks, as far as these ranks divide the parts.
 fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
     let Some(program) = update_mpi() else { return };
     let program = program.display();
@@ -74,7 +74,7 @@ fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
     for parts in [1, 4, 16] {
         let flags = format!("{flags} --parts {parts}");
         let one = updated(folder.path(), "update", policy, samples, &flags);
-        for ranks in [1, 2, 4].into_iter().filter(|ranks| *ranks <= parts) {
+        for ranks in [1, 2, 4, 8].into_iter().filter(|ranks| *ranks <= parts) {
             let several =
                 updated(folder.path(), &format!("{} '{program}'", mpirun(ranks)), policy, samples, &flags);
             assert_same(&several, &one, &format!("{ranks} ranks, {flags}"));
@@ -131,12 +131,19 @@ fn the_simulated_device() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
-    for (policy, samples) in [("full", "few"), ("adapter", "few-adapted")] {
-        let flags = "--device sim --parts 2";
-        let one = updated(folder.path(), "update", policy, samples, flags);
-        let two =
-            updated(folder.path(), &format!("{} '{}'", mpirun(2), program.display()), policy, samples, flags);
-        assert_same(&two, &one, policy);
+    // Parts that are one micro-batch each leave layer by layer; of two samples by themselves, they are several.
+    for (policy, samples, parts, flags, counts) in [
+        ("full", "few", 8, "--minibatches 2", &[2, 4, 8][..]),
+        ("full", "few", 2, "--max-tokens-per-batch 40 --optimizer sgd", &[2]),
+        ("adapter", "few-adapted", 2, "", &[2]),
+    ] {
+        let flags = format!("--device sim --parts {parts} {flags}");
+        let one = updated(folder.path(), "update", policy, samples, &flags);
+        for &ranks in counts {
+            let command = format!("{} '{}'", mpirun(ranks), program.display());
+            let several = updated(folder.path(), &command, policy, samples, &flags);
+            assert_same(&several, &one, &format!("{ranks} ranks, {policy} {flags}"));
+        }
     }
 }
 
@@ -286,17 +293,26 @@ fn a_rank_with_another_flag_is_refused_before_anything_is_read() {
     assert_eq!(contents(&folder.path().join("full")), before);
 }
 
-/// An MPI that flips the lowest bit of one value of rank 1, in the FLIP-th exchange of gradients and weights
-/// of more than 64 KiB. Prints the number of exchanges.
+/// An MPI that flips the lowest bit of one value that rank 1 receives, in the FLIP-th exchange of gradients, their
+/// norms and weights of more than 64 KiB. Prints the number of exchanges.
 const FLIP: &str = r#"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 static int exchanges;
-int MPI_Allgather(const void *own, int length, MPI_Datatype type, void *all, int each, MPI_Datatype as, MPI_Comm ranks) {
-    int rank, code = PMPI_Allgather(own, length, type, all, each, as, ranks);
+static void flip(int length, char *received) {
+    int rank;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (length > 65536 && rank == 1 && ++exchanges == atoi(getenv("FLIP"))) ((char *)all)[400] ^= 1;
+    if (length > 65536 && rank == 1 && ++exchanges == atoi(getenv("FLIP"))) received[400] ^= 1;
+}
+int MPI_Alltoall(const void *own, int length, MPI_Datatype type, void *all, int each, MPI_Datatype as, MPI_Comm ranks) {
+    int code = PMPI_Alltoall(own, length, type, all, each, as, ranks);
+    flip(length, all);
+    return code;
+}
+int MPI_Allgather(const void *own, int length, MPI_Datatype type, void *all, int each, MPI_Datatype as, MPI_Comm ranks) {
+    int code = PMPI_Allgather(own, length, type, all, each, as, ranks);
+    flip(length, all);
     return code;
 }
 int MPI_Finalize(void) {
@@ -323,10 +339,10 @@ fn a_rank_with_one_flipped_bit_is_refused_by_name() {
     };
     let (code, _, stderr) = update(0);
     assert_eq!(code, 0, "{stderr}");
-    // A gradient and weights in two optimizer steps, and each agent's gradient in the last.
-    assert!(stderr.contains("exchanges: 6\n"), "{stderr}");
+    // A gradient, its norm and weights in two optimizer steps, and the gradient and norm of both agents in the last.
+    assert!(stderr.contains("exchanges: 10\n"), "{stderr}");
     let before = contents(&folder.path().join("full"));
-    for exchange in 1..=6 {
+    for exchange in 1..=10 {
         let (code, stdout, stderr) = update(exchange);
         assert_eq!(code, 1, "{exchange}: {stderr}");
         let named = stderr.contains("update: rank 1 on ") && stderr.contains(" than rank 0 on ");

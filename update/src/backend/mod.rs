@@ -20,7 +20,7 @@ mod variants;
 pub use cpu::Cpu;
 pub(crate) use cpu::add_and_clear;
 pub(crate) use gpu::unsupported;
-pub use gpu::{Gpu, Half, MaxBatch, Values, WorkspaceSizes};
+pub use gpu::{Gpu, Half, MaxBatch, Values, Windows, WorkspaceSizes};
 pub use micro_batch::MicroBatch;
 pub use operations::{
     Activation, Attention, AttentionGradients, AttentionOutput, Dense, Embedding, Experts, Heads, Linear,

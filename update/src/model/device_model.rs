@@ -2,26 +2,30 @@
 //!
 //! Master weights are f32 in two parts: the bf16 or f16 that the passes read, and a remainder that only the
 //! optimizer sees (`kernels/masters.cu`). Under an adapter they are frozen; the gradient covers its packed factors, and the
-//! adapter's few f32 values stay on the host. One stream of work takes the micro-batches in order, so the
-//! gradient is summed in one order too.
+//! adapter's few f32 values stay on the host. With several ranks each has all rounded weights, and remainders, summed
+//! gradient and moments of its share; a part's gradient may be there two regions at a time, and leave as it is
+//! computed. One stream of work takes the micro-batches in order, so the gradient is summed in one order too.
+
+mod gradient;
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{AnySlice, Buffer, Device, Shape as LaunchShape};
+use device::{AnySlice, Buffer, Device, Shape as LaunchShape, Slice};
 use policy::config::Config;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
-use record::stage;
 
-use super::memory::{MemoryPlan, NORM_BLOCKS, STAGING};
-use super::pass::Decoder;
+use super::memory::{MemoryPlan, STAGING, window_lengths};
 use super::worker::{Spent, Worker};
 use super::workspace::{self, Counts};
-use super::{Layout, LoraAdapter, RowLoss, Scores, Source};
-use crate::backend::{Backend, Gpu, Half, Values, unsupported};
+use super::{Layout, LoraAdapter, Scores, Source};
+use crate::backend::{Backend, Gpu, Half, Values, Windows, unsupported};
 use crate::kernels;
+use crate::optimizer::shares::{RankShare, Shares};
 use crate::tree::Tree;
+pub(super) use gradient::window;
+use gradient::{PartState, summed_gradient};
 
 /// A decoder on a device. Every method fails if the device does, or did before.
 pub struct DeviceModel<D: Device> {
@@ -32,12 +36,21 @@ pub struct DeviceModel<D: Device> {
     worker: Worker<Gpu<D>>,
     half: Half,
     weights: Values,
-    /// For frozen weights only room for one piece, which is never read.
+    /// The weights that this rank steps; none where they are frozen.
+    share: RankShare,
+    /// The remainders of the share.
     remainders: Remainders,
+    /// Where others are written that no one reads.
+    unread: Option<Remainders>,
     /// For each tensor of the layout, true if it is published in bf16.
     narrow: Vec<bool>,
     /// `None` if nothing is trained.
     gradients: Option<Values>,
+    /// With windows the share of the sum of all parts; else it is in its place among the gradients.
+    summed: Option<Buffer<f32>>,
+    /// With windows, of a part of several micro-batches the gradient so far.
+    part: Vec<f32>,
+    state: PartState,
     staging: Buffer<f32>,
     sums: Buffer<f32>,
     tokens: usize,
@@ -121,17 +134,32 @@ pub fn check(config: &Config, adapter: Option<&LoraAdapter>) -> Result<()> {
 }
 
 impl<D: Device> DeviceModel<D> {
-    /// Loads a decoder onto a device that has no memory reserved yet. With an adapter and its values, only
-    /// the adapter is trained.
+    /// [`DeviceModel::of_rank`] for rank 0.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn new(
+        device: D,
+        config: &Config,
+        adapter: Option<(&LoraAdapter, &[f32])>,
+        masters: &dyn Source,
+        plan: &MemoryPlan,
+    ) -> Result<DeviceModel<D>> {
+        DeviceModel::of_rank(device, config, adapter, masters, plan, 0)
+    }
+
+    /// Loads a decoder onto a device that has no memory reserved yet, for one of the ranks that share its training. With an
+    /// adapter and its values, only the adapter is trained.
     ///
     /// # Errors
     /// A width that the kernels do not take (2), memory (69), or errors of reading the master weights.
-    pub fn new(
+    pub fn of_rank(
         mut device: D,
         config: &Config,
         adapter: Option<(&LoraAdapter, &[f32])>,
         masters: &dyn Source,
         plan: &MemoryPlan,
+        rank: usize,
     ) -> Result<DeviceModel<D>> {
         let (adapter, values) = adapter.unzip();
         check(config, adapter)?;
@@ -140,21 +168,32 @@ impl<D: Device> DeviceModel<D> {
         let layout = masters.layout().clone();
         let length = layout.len();
         let piece = STAGING.min(length);
-        let half = plan.request.half;
-        let kept = if learns && adapter.is_none() { length } else { piece };
-        let remainders = Remainders::allocate(&mut device, half, kept)?;
+        let (half, ranks) = (plan.request.half, plan.request.ranks);
+        let share = match learns && adapter.is_none() {
+            true => Shares::by_layer(&layout, ranks).of_rank(rank),
+            false => RankShare::default(),
+        };
+        let remainders = Remainders::allocate(&mut device, half, share.len().max(1))?;
+        let is_part = share.len() < length;
+        let unread = is_part.then(|| Remainders::allocate(&mut device, half, piece)).transpose()?;
         let staging = device.allocate(piece)?;
-        let sums = device.allocate(NORM_BLOCKS)?;
+        let sums = device.allocate(share.pieces().max(1))?;
         let rope = &config.ropes()[0];
         let gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
         let mut gpu = gpu.computing_in(half);
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
-        let gradients = learns.then(|| {
-            let mut gradients = gpu.f32_buffer();
-            gpu.reserve(&mut gradients, adapter.map_or(length, LoraAdapter::len));
-            gradients
-        });
+        let windows = plan.windows;
+        let summed = if windows { Some(gpu.device.allocate(share.len())?) } else { None };
+        let gradients = if windows {
+            Some(Values::Windows(Windows::new(&mut gpu.device, window_lengths(&layout))?))
+        } else {
+            learns.then(|| {
+                let mut gradients = gpu.f32_buffer();
+                gpu.reserve(&mut gradients, adapter.map_or(length, LoraAdapter::len));
+                gradients
+            })
+        };
         gpu.reserve_workspace(&plan.max_batch(config))?;
         let mut worker = Worker::new(gpu, config, plan.recompute);
         worker.reserve(workspace::Batch {
@@ -174,9 +213,14 @@ impl<D: Device> DeviceModel<D> {
             worker,
             half,
             weights,
+            share,
             remainders,
+            unread,
             narrow,
             gradients,
+            summed,
+            part: Vec::new(),
+            state: PartState::Zero,
             staging,
             sums,
             tokens,
@@ -200,6 +244,11 @@ impl<D: Device> DeviceModel<D> {
         &self.layout
     }
 
+    /// The weights that this rank steps.
+    pub fn share(&self) -> &RankShare {
+        &self.share
+    }
+
     /// Time spent in the passes since this was last asked.
     pub fn take_spent(&mut self) -> Spent {
         std::mem::take(&mut self.worker.spent)
@@ -213,7 +262,8 @@ impl<D: Device> DeviceModel<D> {
             remainders: self.remainders.all(),
             layout: &self.layout,
             narrow: &self.narrow,
-            gradients: self.gradients.as_ref().ok_or_else(frozen)?.single()?,
+            gradients: summed_gradient(&self.summed, &self.gradients)?,
+            has_share: self.summed.is_some(),
         })
     }
 
@@ -232,49 +282,88 @@ impl<D: Device> DeviceModel<D> {
         Ok(())
     }
 
-    /// Replaces f32 master weights, from index `from` of the flat array on.
-    pub fn replace_masters(&mut self, from: usize, masters: &[f32]) -> Result<()> {
+    /// Replaces f32 master weights, from index `from` of the flat array on. Outside the share only the rounded weights are
+    /// kept.
+    fn replace_masters(&mut self, from: usize, masters: &[f32]) -> Result<()> {
         let device = &mut self.worker.backend.device;
         let (weights, remainders) = (self.weights.half()?, self.remainders.all());
-        let moving = self.gradients.is_some() && self.adapter.is_none();
         for (index, piece) in masters.chunks(self.staging.len()).enumerate() {
             let start = from + index * self.staging.len();
+            let range = start..start + piece.len();
             device.upload(piece, self.staging.slice(..piece.len()))?;
-            for (range, narrow) in published_alike(&self.layout, &self.narrow, start..start + piece.len()) {
-                let place = range.start - start..range.end - start;
-                let arguments = [
-                    weights.slice(range.clone()).into(),
-                    remainders.slice(if moving { range } else { place.clone() }).into(),
-                    self.staging.slice(place.clone()).into(),
-                    (place.len() as u64).into(),
-                    i32::from(narrow).into(),
-                ];
-                device.launch(&kernels::SPLIT_MASTERS, passing(place.len()), &arguments)?;
+            let mut split = |range: Range<usize>, remainders: AnySlice| {
+                for (alike, narrow) in published_alike(&self.layout, &self.narrow, range.clone()) {
+                    let arguments = [
+                        weights.slice(alike.clone()).into(),
+                        remainders.slice(alike.start - range.start..alike.end - range.start).into(),
+                        self.staging.slice(alike.start - start..alike.end - start).into(),
+                        (alike.len() as u64).into(),
+                        i32::from(narrow).into(),
+                    ];
+                    device.launch(&kernels::SPLIT_MASTERS, passing(alike.len()), &arguments)?;
+                }
+                Ok::<(), Failure>(())
+            };
+            let own = self.share.within(&range);
+            if let Some(unread) = &self.unread {
+                let starts = std::iter::once(start).chain(own.iter().map(|(own, _)| own.end));
+                let ends = own.iter().map(|(own, _)| own.start).chain([range.end]);
+                for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
+                    split(start..end, unread.all())?;
+                }
+            }
+            for (own, place) in own {
+                split(own, remainders.slice(place..))?;
             }
         }
         Ok(())
     }
 
-    /// Copies `masters.len()` f32 master weights to the host, from index `from` of the flat array on.
+    /// Copies `masters.len()` f32 master weights of the share to the host, from index `from` of the flat array on.
     pub fn masters(&mut self, from: usize, masters: &mut [f32]) -> Result<()> {
-        self.gradients.as_ref().filter(|_| self.adapter.is_none()).ok_or_else(frozen)?;
+        let own = self.share.within(&(from..from + masters.len()));
+        if own.iter().map(|(own, _)| own.len()).sum::<usize>() < masters.len() {
+            return Err(frozen());
+        }
         let device = &mut self.worker.backend.device;
         let (weights, remainders) = (self.weights.half()?, self.remainders.all());
-        for (index, piece) in masters.chunks_mut(self.staging.len()).enumerate() {
-            let start = from + index * self.staging.len();
-            let range = start..start + piece.len();
-            let arguments = [
-                (&self.staging).into(),
-                weights.slice(range.clone()).into(),
-                remainders.slice(range).into(),
-                (piece.len() as u64).into(),
-            ];
-            device.launch(&kernels::MERGE_MASTERS, passing(piece.len()), &arguments)?;
-            device.download(self.staging.slice(..piece.len()), piece)?;
-            let entry = self.layout.entries.iter().find(|entry| entry.range.contains(&start));
-            check_range(self.half, entry.map_or("a weight", |entry| &entry.name), piece)?;
+        for (own, place) in own {
+            let values = &mut masters[own.start - from..own.end - from];
+            for (index, piece) in values.chunks_mut(self.staging.len()).enumerate() {
+                let before = index * self.staging.len();
+                let of = |start: usize| start + before..start + before + piece.len();
+                let arguments = [
+                    (&self.staging).into(),
+                    weights.slice(of(own.start)).into(),
+                    remainders.slice(of(place)).into(),
+                    (piece.len() as u64).into(),
+                ];
+                device.launch(&kernels::MERGE_MASTERS, passing(piece.len()), &arguments)?;
+                device.download(self.staging.slice(..piece.len()), piece)?;
+                let start = own.start + before;
+                let entry = self.layout.entries.iter().find(|entry| entry.range.contains(&start));
+                check_range(self.half, entry.map_or("a weight", |entry| &entry.name), piece)?;
+            }
         }
         Ok(())
+    }
+
+    /// Copies a range of the weights, as the passes read them, to the host.
+    pub fn weights(&mut self, range: Range<usize>, weights: &mut [f32]) -> Result<()> {
+        let mut bits = vec![0; weights.len()];
+        self.weight_bits(range, &mut bits)?;
+        weights.iter_mut().zip(bits).for_each(|(weight, bits)| *weight = self.half.widened(bits));
+        Ok(())
+    }
+
+    /// Copies the bits of a range of the weights, as the passes read them, to the host.
+    pub fn weight_bits(&mut self, range: Range<usize>, bits: &mut [u16]) -> Result<()> {
+        self.weights.read_bits(&mut self.worker.backend.device, range, bits)
+    }
+
+    /// Replaces the bits of a range of the weights outside the share.
+    pub fn replace_weight_bits(&mut self, range: Range<usize>, bits: &[u16]) -> Result<()> {
+        self.weights.write_bits(&mut self.worker.backend.device, range, bits)
     }
 
     /// Replaces the adapter's values.
@@ -289,84 +378,9 @@ impl<D: Device> DeviceModel<D> {
         self.worker.backend.check()
     }
 
-    /// Copies the gradient to the host.
-    pub fn gradients(&mut self, gradients: &mut [f32]) -> Result<()> {
-        let on_device = self.gradients.as_ref().ok_or_else(frozen)?;
-        let Some(adapter) = &self.adapter else {
-            self.worker.backend.read(on_device, gradients);
-            return self.worker.backend.check();
-        };
-        let mut factors = vec![0.0; adapter.len()];
-        self.worker.backend.read(on_device, &mut factors);
-        gradients.fill(0.0);
-        adapter.unpack_gradient(&factors, gradients);
-        self.worker.backend.check()
-    }
-
-    /// Replaces the gradient of all weights.
-    pub fn set_gradients(&mut self, gradients: &[f32]) -> Result<()> {
-        self.worker.backend.write(gradients, self.gradients.as_mut().ok_or_else(frozen)?);
-        self.worker.backend.check()
-    }
-
-    /// Sets the gradients to zero.
-    pub fn clear_gradients(&mut self) -> Result<()> {
-        let length = self.adapter.as_ref().map_or(self.layout.len(), LoraAdapter::len);
-        self.worker.backend.zero(length, self.gradients.as_mut().ok_or_else(frozen)?);
-        self.worker.backend.check()
-    }
-
-    /// The global L2 norm of the gradients; not finite if one of them is not.
-    pub fn gradient_norm(&mut self) -> Result<f64> {
-        let device = &mut self.worker.backend.device;
-        let length = self.layout.len() as u64;
-        let gradients = self.gradients.as_ref().ok_or_else(frozen)?.single()?;
-        let arguments = [(&self.sums).into(), gradients.into(), length.into()];
-        device.launch(&kernels::SQUARE_SUMS, LaunchShape::rows(NORM_BLOCKS as u32, 256), &arguments)?;
-        let mut sums = vec![0.0f32; NORM_BLOCKS];
-        device.download(self.sums.all(), &mut sums)?;
-        Ok(sums.iter().map(|&sum| f64::from(sum)).sum::<f64>().sqrt())
-    }
-
     /// Log-probabilities and entropies of every tree's loss rows, without a gradient.
     pub fn logprobs(&mut self, trees: &[Tree], temperature: f32) -> Result<Vec<Scores>> {
-        self.each_micro_batch(trees, temperature, None)
-    }
-
-    /// Adds the gradient of `loss` over all trees, and returns the scores of the forward pass.
-    pub fn accumulate(
-        &mut self,
-        trees: &[Tree],
-        temperature: f32,
-        loss: &dyn RowLoss,
-    ) -> Result<Vec<Scores>> {
-        self.each_micro_batch(trees, temperature, Some(loss))
-    }
-
-    fn each_micro_batch(
-        &mut self,
-        trees: &[Tree],
-        temperature: f32,
-        loss: Option<&dyn RowLoss>,
-    ) -> Result<Vec<Scores>> {
-        let (config, layout, adapter) = (&self.config, &self.layout, self.adapter.as_ref());
-        let decoder = Decoder { config, layout, adapter, temperature };
-        let mut found = Vec::with_capacity(trees.len());
-        for range in micro_batches(trees, self.tokens) {
-            if stage::interrupted() {
-                return Err(Failure::interrupted());
-            }
-            let (first, trees) = (range.start, &trees[range]);
-            found.extend(match loss {
-                None => self.worker.score(&decoder, &self.weights, trees, None).0,
-                Some(loss) => {
-                    let gradients = self.gradients.as_mut().ok_or_else(frozen)?;
-                    self.worker.differentiate(&decoder, &self.weights, first, trees, gradients, loss)
-                }
-            });
-            self.worker.backend.check()?;
-        }
-        Ok(found)
+        self.each_micro_batch(trees, temperature, None, None)
     }
 }
 
@@ -375,15 +389,21 @@ pub(crate) struct OptimizerTensors<'a, D: Device> {
     pub device: &'a mut D,
     /// The master weights, rounded.
     pub weights: AnySlice<'a>,
-    /// The remainders that complete them.
+    /// The remainders that complete those of the share.
     pub remainders: AnySlice<'a>,
     layout: &'a Layout,
     narrow: &'a [bool],
-    /// Gradient of each weight.
-    pub gradients: device::Slice<'a, f32>,
+    gradients: Slice<'a, f32>,
+    /// True if these are of the share only.
+    has_share: bool,
 }
 
-impl<D: Device> OptimizerTensors<'_, D> {
+impl<'a, D: Device> OptimizerTensors<'a, D> {
+    /// The gradient of a range of weights, which begins at `place` in the share.
+    pub fn gradient(&self, range: &Range<usize>, place: usize) -> Slice<'a, f32> {
+        self.gradients.slice(if self.has_share { place..place + range.len() } else { range.clone() })
+    }
+
     /// Splits a range of weights where the published type changes; true marks bf16.
     pub fn published_alike(&self, range: Range<usize>) -> Vec<(Range<usize>, bool)> {
         published_alike(self.layout, self.narrow, range)

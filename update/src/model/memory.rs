@@ -1,6 +1,8 @@
 //! Plans the device memory of training before any of it is taken, exact to the byte.
 //!
-//! A parameter takes its two halves (4 bytes; 6 with f16, because the remainder is the f32 master), its gradient (4) and the optimizer's moments (8 for AdamW).
+//! A parameter takes its rounded value (2 bytes), the remainder to its master (2; 4 with f16, because it is the f32 master), its
+//! gradient (4) and the optimizer's moments (8 for AdamW). With several ranks each has all rounded values and its share of the
+//! rest, and room for the gradient of a layer and of a table.
 //! The rest is for activations: a micro-batch holds all tokens that fit, and if a micro-batch of useful size
 //! does not fit with everything saved, layers are computed again in the backward pass.
 
@@ -9,16 +11,18 @@ use policy::config::Config;
 use record::failure::{Failure, Result};
 use serde::Serialize;
 
+use super::device_model::window;
 use super::workspace::{Batch, Counts, Kind, saved_values};
 use super::{Layout, LoraAdapter, schedule};
 use crate::backend::{Half, MaxBatch, WorkspaceSizes, cpu};
+use crate::optimizer::shares::Shares;
 
 /// Tokens of a micro-batch below which GEMMs are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
 /// Values that are converted at once on their way to or from the device.
 pub(super) const STAGING: usize = 1 << 24;
-/// Partial sums of the gradient's norm.
-pub(super) const NORM_BLOCKS: usize = 1024;
+/// Values of a piece of the gradient: a block sums the squares of each. SQUARES of `reduce.cu`.
+pub(crate) const SQUARES: usize = 4096;
 /// Free memory that is left alone: the code of kernels and libraries is loaded there when first used.
 const LEFT_ALONE: u64 = 1 << 30;
 
@@ -64,11 +68,13 @@ pub struct MemoryRequest {
     pub largest: usize,
     /// Loss rows of a micro-batch at most.
     pub rows: usize,
+    /// Tokens of a part of an optimizer batch, about.
+    pub part: usize,
     /// Tokens of the longest sequence.
     pub positions: usize,
     /// Bytes of optimizer state per weight; `None` if nothing is trained.
     pub moments: Option<u64>,
-    /// Processes that share the optimizer's state.
+    /// Processes that share the gradient's sum and the optimizer's state.
     pub ranks: usize,
     /// The type of weights and activations on a device.
     pub half: Half,
@@ -92,13 +98,17 @@ pub struct MemoryPlan {
     pub tokens: usize,
     /// True if layers are computed again in the backward pass.
     pub recompute: bool,
+    /// True if a part's gradient passes through two windows, a layer and a table at a time.
+    pub windows: bool,
     /// The request that it answers.
     pub request: MemoryRequest,
 }
 
 impl MemoryPlan {
     /// A plan for a decoder of this config, with micro-batches as long as fit the memory. With an adapter all weights are
-    /// frozen, and the adapter's masters and moments are on the host.
+    /// frozen, and the adapter's masters and moments are on the host. Several ranks exchange a part's gradient while it is
+    /// computed, where each part fits one micro-batch. Parts of several micro-batches are summed on the device if the whole
+    /// gradient fits there, else in host memory. The gradient has the same bits.
     ///
     /// # Errors
     /// 69 if it cannot fit.
@@ -111,11 +121,46 @@ impl MemoryPlan {
         let least = request.largest.max(1);
         let moments = request.moments.map(|bytes| if adapter.is_some() { 0 } else { bytes });
         let request = MemoryRequest { tokens: request.tokens.max(least), moments, ..request };
-        let weights = Layout::new(config).len();
-        let plan = |tokens: usize, recompute: bool| {
-            MemoryPlan::of_micro_batch(config, adapter, weights, request, memory.workspace, tokens, recompute)
-        };
+        let layout = Layout::new(config);
+        let weights = layout.len();
+        let is_shared = request.ranks > 1 && request.moments.is_some() && adapter.is_none();
+        let is_small = is_shared && request.part <= request.tokens;
+        let choices =
+            [(is_small, true, least.max(request.part)), (true, false, least), (is_shared, true, least)];
         let budget = memory.free.saturating_sub(LEFT_ALONE);
+        let mut refused = None;
+        for (_, windows, least) in choices.into_iter().filter(|(is_possible, ..)| *is_possible) {
+            let plan = |tokens: usize, recompute: bool| {
+                MemoryPlan::of_micro_batch(
+                    config,
+                    adapter,
+                    &layout,
+                    MemoryPlan { bytes: Bytes::default(), tokens, recompute, windows, request },
+                    memory.workspace,
+                )
+            };
+            match MemoryPlan::fitting(plan, least, &request, budget) {
+                Some(found) => return Ok(found),
+                None => refused = Some(plan(least, true)),
+            }
+        }
+        let refused = refused.unwrap_or(MemoryPlan {
+            bytes: Bytes::default(),
+            tokens: least,
+            recompute: true,
+            windows: false,
+            request,
+        });
+        Err(refused.refusal(weights, memory.free))
+    }
+
+    /// The plan with the longest micro-batches within the budget, from the `least` tokens on; `None` if not even these fit.
+    fn fitting(
+        plan: impl Fn(usize, bool) -> MemoryPlan,
+        least: usize,
+        request: &MemoryRequest,
+        budget: u64,
+    ) -> Option<MemoryPlan> {
         // The most tokens that fit, by halving; 0 where not even the least do.
         let fitting = |recompute: bool| {
             let fits = |tokens: usize| plan(tokens, recompute).bytes.total <= budget;
@@ -134,23 +179,23 @@ impl MemoryPlan {
         let useful = least.max(request.tokens.min(USEFUL_TOKENS as usize));
         let again = if kept < useful { fitting(true) } else { 0 };
         match (kept, again) {
-            (0, 0) => Err(plan(least, true).refusal(weights, memory.free)),
-            (kept, again) if kept >= again => Ok(plan(kept, false)),
-            (_, again) => Ok(plan(again, true)),
+            (0, 0) => None,
+            (kept, again) if kept >= again => Some(plan(kept, false)),
+            (_, again) => Some(plan(again, true)),
         }
     }
 
-    /// Memory of micro-batches of up to `tokens` tokens.
+    /// A plan with its bytes, which follow from the rest.
     fn of_micro_batch(
         config: &Config,
         adapter: Option<&LoraAdapter>,
-        weights: usize,
-        request: MemoryRequest,
+        layout: &Layout,
+        plan: MemoryPlan,
         workspace: u64,
-        tokens: usize,
-        recompute: bool,
     ) -> MemoryPlan {
+        let MemoryPlan { tokens, recompute, windows, request, .. } = plan;
         let values = |count: usize, bytes: usize| footprint((count * bytes) as u64);
+        let weights = layout.len();
         let staging = STAGING.min(weights);
         let learns = request.moments.is_some();
         let counts = Counts { tokens, scored: tokens };
@@ -160,25 +205,37 @@ impl MemoryPlan {
             (length, Kind::F32) => values(length, 4),
             (length, Kind::Activations | Kind::Rounded) => values(length, 2),
         });
-        let plan = MemoryPlan { bytes: Bytes::default(), tokens, recompute, request };
         let (logits, own) = WorkspaceSizes::of(&plan.max_batch(config)).bytes();
         let own: u64 = own.into_iter().map(footprint).sum();
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
         let moments = request.moments.unwrap_or(0) as usize;
-        let trained = adapter.map_or(weights, LoraAdapter::len);
+        let remainder = request.half.remainder_bytes();
+        let (share, pieces) = match learns && adapter.is_none() {
+            true => {
+                let shares = Shares::by_layer(layout, request.ranks);
+                (shares.largest(), shares.of_rank(0).pieces())
+            }
+            false => (0, 0),
+        };
         let bytes = Bytes {
-            // The remainders of frozen weights are not kept.
+            // The remainders of weights that are frozen, or in the share of another rank, are not kept.
             weights: values(weights, 2)
-                + values(
-                    if learns && adapter.is_none() { weights } else { staging },
-                    request.half.remainder_bytes(),
-                )
+                + values(share.max(1), remainder)
+                + if share < weights { values(staging, remainder) } else { 0 }
                 + adapter.map_or(0, |adapter| values(adapter.len(), 2)),
-            gradients: if learns { values(trained, 4) } else { 0 },
-            moments: (moments / 4) as u64 * values(weights.div_ceil(request.ranks), 4),
+            gradients: match (learns, adapter) {
+                (false, _) => 0,
+                (true, Some(adapter)) => values(adapter.len(), 4),
+                (true, None) if !windows => values(weights, 4),
+                (true, None) => {
+                    let windows = window_lengths(layout).map(|length| values(length.max(1), 4));
+                    windows.into_iter().sum::<u64>() + values(share, 4)
+                }
+            },
+            moments: (moments / 4) as u64 * values(share, 4),
             activations: activations.all().into_iter().map(|bytes| *bytes).sum(),
             logits: logits.into_iter().map(footprint).sum(),
-            other: values(staging, 4) + values(NORM_BLOCKS, 4) + workspace + own,
+            other: values(staging, 4) + values(pieces.max(1), 4) + workspace + own,
             total: 0,
         };
         MemoryPlan { bytes: bytes.summed(), ..plan }
@@ -210,6 +267,16 @@ impl MemoryPlan {
             false => "lower --max-tokens-per-batch, use --optimizer sgd, or a device with more memory",
         })
     }
+}
+
+/// Values of the two windows through which a part's gradient passes with several ranks.
+pub(super) fn window_lengths(layout: &Layout) -> [usize; 2] {
+    let mut lengths = [0; 2];
+    for (region, range) in layout.regions().into_iter().enumerate() {
+        let length = &mut lengths[window(layout, region)];
+        *length = range.len().max(*length);
+    }
+    lengths
 }
 
 /// Bytes for gradients of single micro-batches and for activations, on the CPU, beyond which threads rather share a
@@ -325,6 +392,7 @@ mod tests {
             tokens: 32_768,
             largest,
             rows: 32_768,
+            part: 32_768,
             positions: 4096,
             moments,
             ranks: 1,
@@ -365,6 +433,37 @@ mod tests {
         assert!(scoring.bytes.weights < 2 * weights + (64 << 20), "{scoring:?}");
     }
 
+    /// 2 bytes a weight, 14 by the ranks, and the gradient of a table and of a layer.
+    #[test]
+    fn all_of_qwen3_8b_takes_34_gigabytes_on_each_of_eight_cards() {
+        let config = qwen3_8b();
+        let of = |ranks: usize, part: usize| {
+            let request = MemoryRequest {
+                tokens: 32_768,
+                largest: 4096,
+                rows: 32_768,
+                part,
+                positions: 4096,
+                moments: Some(8),
+                ranks,
+                half: Half::BFloat16,
+            };
+            let memory = DeviceMemory { free: H100, workspace: device::GEMM_WORKSPACE };
+            MemoryPlan::new(&config, None, request, memory)
+        };
+        let plan = of(8, 8192).unwrap();
+        assert!(plan.windows, "{plan:?}");
+        let weights = Layout::new(&config).len() as u64;
+        let windows = 4 * (151_936 * 4096 + 4096) + 4 * (weights - 2 * 151_936 * 4096 - 4096) / 36;
+        let expected = 2 * weights + 14 * weights / 8 + windows + 2 * STAGING as u64;
+        assert!(plan.bytes.state().abs_diff(expected) < 20 << 20, "{plan:?} {expected}");
+        assert!((33_900_000_000..34_200_000_000).contains(&plan.bytes.state()), "{plan:?}");
+        assert!(plan.tokens >= 8192, "{plan:?}");
+        // Parts of several micro-batches have the whole gradient on the card while it fits.
+        let [eight, two] = [8, 2].map(|ranks| of(ranks, 1_000_000).unwrap());
+        assert!(!eight.windows && eight.bytes.gradients == 4 * weights && two.windows, "{eight:?} {two:?}");
+    }
+
     #[test]
     fn a_plan_grows_with_the_card_and_never_beyond_it() {
         let config = Config { num_layers: 2, ..qwen3_8b() };
@@ -389,6 +488,7 @@ mod tests {
             tokens: 2 << 20,
             largest: 2 << 20,
             rows: 2 << 20,
+            part: 2 << 20,
             positions: 4096,
             moments: Some(8),
             ranks: 1,

@@ -16,6 +16,7 @@ mod workspace;
 pub(crate) use device_model::elementwise;
 pub use device_model::{DeviceModel, check as check_for_device};
 pub use linear::LoraAdapter;
+pub(crate) use memory::SQUARES;
 pub use memory::{Bytes, DeviceMemory, MemoryPlan, MemoryRequest};
 pub(crate) use memory::{most_tokens, on_host as memory_on_host};
 pub use parameters::{Entry, Gradients, Layout, Parameters, Source};
@@ -208,7 +209,8 @@ impl Model {
         let scores = Mutex::new(vec![Scores::default(); trees.len()]);
         let differentiate = |worker: &mut Worker<Cpu>, range: &Range<usize>, gradient: &mut Vec<f32>| {
             let (first, part) = (range.start, &trees[range.clone()]);
-            let found = worker.differentiate(&decoder, &weights.values, first, part, gradient, loss);
+            let sink = pass::Sink { gradients: gradient, leave: &mut |_: &mut Cpu, _: &mut Vec<f32>, _| {} };
+            let found = worker.differentiate(&decoder, &weights.values, first, part, sink, loss);
             schedule::lock(&scores)[range.clone()].clone_from_slice(&found);
         };
         if parallelism.streams == 1 {

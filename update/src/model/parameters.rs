@@ -120,9 +120,29 @@ impl Layout {
         layout
     }
 
+    /// Ranges whose gradients are complete one after another, the last first: embedding, layers, final norm with an untied head.
+    pub fn regions(&self) -> Vec<Range<usize>> {
+        let layers = self.layers.iter().map(|layer| layer.input_norm);
+        let mut starts: Vec<usize> = std::iter::once(0).chain(layers).collect();
+        starts.extend([self.final_norm, self.len()]);
+        starts.windows(2).map(|pair| pair[0]..pair[1]).collect()
+    }
+
+    /// True if the embedding is also the head.
+    pub fn is_tied(&self) -> bool {
+        self.head == self.embedding
+    }
+
     /// The layout of any tensors, which follow each other.
     pub(super) fn of(entries: Vec<Entry>) -> Layout {
         Layout { entries, layers: Vec::new(), embedding: 0, final_norm: 0, head: 0 }
+    }
+
+    /// A layout of one vector.
+    #[cfg(test)]
+    pub(crate) fn flat(length: usize) -> Layout {
+        let name = "vector".to_owned();
+        Layout::of(vec![Entry { name, shape: vec![length], range: 0..length }])
     }
 
     /// Appends a tensor; its offset.

@@ -236,7 +236,7 @@ impl Decoder<'_> {
     }
 
     /// Adds the gradient of the micro-batch that [`Decoder::forward`] saw last: of the weights, or of the adapter's packed
-    /// factors.
+    /// factors. `sink.leave` is called as soon as the gradient of one of [`Layout::regions`] is complete.
     pub(super) fn backward<B: Backend>(
         &self,
         backend: &mut B,
@@ -244,8 +244,9 @@ impl Decoder<'_> {
         weights: &B::Buffer,
         prepared: &Prepared<B>,
         d_scores: ScoreGradient<'_>,
-        gradients: &mut B::Buffer,
+        sink: Sink<'_, B>,
     ) {
+        let Sink { gradients, leave } = sink;
         let config = self.config;
         let Prepared { batch, counts, head_done } = prepared;
         self.batch(*counts, true).reserve(backend, space);
@@ -257,6 +258,7 @@ impl Decoder<'_> {
         backend.zero(counts.scored * config.hidden_size, &mut space.d_stream);
         let norm = self.norm(counts.scored, &space.output, weights, self.layout.final_norm);
         backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
+        leave(backend, gradient.gradients, config.num_layers + 1);
         for layer in (0..config.num_layers).rev() {
             if space.is_gone(layer) {
                 self.layer_forward(backend, space, weights, prepared, layer);
@@ -265,10 +267,12 @@ impl Decoder<'_> {
                 }
             }
             self.layer_backward(backend, space, weights, prepared, layer, gradient);
+            leave(backend, gradient.gradients, layer + 1);
         }
         if let Some(gradients) = gradient.weights() {
             backend.embed_backward(batch, &space.d_stream, gradients, self.embedding());
         }
+        leave(backend, gradient.gradients, 0);
     }
 
     /// Takes `d_stream` from the output of a layer to the middle of it.
@@ -384,6 +388,13 @@ impl Decoder<'_> {
         }
         operands.backend.rms_norm_backward(&norm, &space.d_other, &mut space.d_stream, gradient.weights());
     }
+}
+
+/// Where a backward pass adds the gradient.
+pub(super) struct Sink<'a, B: Backend> {
+    pub gradients: &'a mut B::Buffer,
+    /// Takes the gradient of a region, by its number in [`Layout::regions`].
+    pub leave: &'a mut dyn FnMut(&mut B, &mut B::Buffer, usize),
 }
 
 /// A micro-batch between its forward and its backward pass.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::pass::{Decoder, Prepared, RowGradient};
+use super::pass::{Decoder, Prepared, RowGradient, Sink};
 use super::workspace::{self, Workspace};
 use super::{RowLoss, Scores};
 use crate::backend::{Backend, MicroBatch, RowScores, ScoreGradient};
@@ -91,7 +91,7 @@ impl<B: Backend> Worker<B> {
         weights: &B::Buffer,
         first: usize,
         trees: &[Tree],
-        gradient: &mut B::Buffer,
+        sink: Sink<'_, B>,
         loss: &dyn RowLoss,
     ) -> Vec<Scores> {
         let starts: Vec<usize> = trees
@@ -109,7 +109,7 @@ impl<B: Backend> Worker<B> {
             }
         });
         let row_gradient =
-            derivative.as_ref().map(|derivative| RowGradient { derivative, gradients: &mut *gradient });
+            derivative.as_ref().map(|derivative| RowGradient { derivative, gradients: &mut *sink.gradients });
         let (scores, prepared) = self.score(decoder, weights, trees, row_gradient);
         let started = Instant::now();
         self.derivative.clear();
@@ -130,7 +130,7 @@ impl<B: Backend> Worker<B> {
             let [derivative, entropies] = &self.spreads;
             let entropies = spreads.then_some((&derivative[..], &entropies[..]));
             let d_scores = ScoreGradient { logprobs: &self.derivative, entropies };
-            decoder.backward(backend, space, weights, &prepared, d_scores, gradient);
+            decoder.backward(backend, space, weights, &prepared, d_scores, sink);
             backend.synchronize();
         }
         self.spent.backward += started.elapsed();

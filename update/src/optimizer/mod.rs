@@ -15,6 +15,7 @@ mod adamw;
 mod muon;
 pub mod on_device;
 pub mod schedule;
+pub mod shares;
 
 use crate::model::{Entry, Gradients, Layout, Parameters, on_threads};
 use clap::ValueEnum;
@@ -87,6 +88,8 @@ pub enum Moment {
 /// A kind of training state, of which each weight has one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateKind {
+    /// The weight as every rank has it: the f32 master on the CPU, rounded to bf16 or f16 on a device.
+    Weight,
     /// The f32 master weight.
     MasterWeight,
     /// A moment.

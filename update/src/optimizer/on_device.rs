@@ -9,7 +9,8 @@ use device::{Argument, Buffer, Device};
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
 
-use super::{Method, Moment, Settings, StateTensor, StepScale, adamw, overlap, tensors};
+use super::shares::RankShare;
+use super::{Method, Moment, Settings, StateTensor, StepScale, adamw, tensors};
 use crate::kernels;
 use crate::model::{DeviceModel, Entry, Layout, elementwise};
 
@@ -18,8 +19,8 @@ pub struct DeviceOptimizer {
     settings: Settings,
     layout: Arc<Layout>,
     steps: u64,
-    /// The weights that it steps, in the order of the layout.
-    own: Range<usize>,
+    /// The weights that it steps.
+    share: RankShare,
     /// Their first and second moments; `None` for SGD.
     moments: Option<(Buffer<f32>, Buffer<f32>)>,
 }
@@ -42,8 +43,8 @@ pub fn check(method: Method) -> Result<()> {
 }
 
 /// Runs of consecutive tensors that are decayed alike.
-fn runs(entries: &[Entry]) -> Vec<(std::ops::Range<usize>, bool)> {
-    let mut runs: Vec<(std::ops::Range<usize>, bool)> = Vec::new();
+fn runs(entries: &[Entry]) -> Vec<(Range<usize>, bool)> {
+    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
     for entry in entries {
         let decayed = entry.shape.len() == 2;
         match runs.last_mut() {
@@ -57,38 +58,25 @@ fn runs(entries: &[Entry]) -> Vec<(std::ops::Range<usize>, bool)> {
 }
 
 impl DeviceOptimizer {
-    /// An optimizer that has taken no step.
+    /// An optimizer of the model's share of the weights that has taken no step.
     ///
     /// # Errors
     /// Memory (69).
     pub fn new<D: Device>(settings: Settings, model: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
-        let whole = 0..model.layout().len();
-        DeviceOptimizer::of_slice(settings, model, whole)
-    }
-
-    /// One that steps a slice of the weights ([`super::slices`]), and keeps the state of these only.
-    ///
-    /// # Errors
-    /// Memory (69).
-    pub fn of_slice<D: Device>(
-        settings: Settings,
-        model: &mut DeviceModel<D>,
-        own: Range<usize>,
-    ) -> Result<DeviceOptimizer> {
         check(settings.method)?;
-        let layout = model.layout().clone();
+        let (layout, share) = (model.layout().clone(), model.share().clone());
         let device = model.device();
         let moments = match settings.method {
             Method::Adamw => {
                 let (first, second) =
-                    (device.allocate::<f32>(own.len())?, device.allocate::<f32>(own.len())?);
+                    (device.allocate::<f32>(share.len())?, device.allocate::<f32>(share.len())?);
                 device.clear(first.all())?;
                 device.clear(second.all())?;
                 Some((first, second))
             }
             _ => None,
         };
-        Ok(DeviceOptimizer { settings, layout, steps: 0, own, moments })
+        Ok(DeviceOptimizer { settings, layout, steps: 0, share, moments })
     }
 
     /// Restores saved state like [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also given the
@@ -106,13 +94,14 @@ impl DeviceOptimizer {
         for StateTensor { name, tensor, moment } in tensors(self.settings.method, &self.layout) {
             let Some(buffer) = self.buffer(moment) else { continue };
             let range = &self.layout.entries[tensor].range;
-            let own = overlap(range, &self.own);
-            for start in own.clone().step_by(PIECE) {
-                let end = (start + PIECE).min(own.end);
-                values.resize(end - start, 0.0);
-                read(&name, start - range.start, &mut values)?;
-                let first = self.own.start;
-                model.device().upload(&values, buffer.slice(start - first..end - first))?;
+            for (own, place) in self.share.within(range) {
+                for start in own.clone().step_by(PIECE) {
+                    let end = (start + PIECE).min(own.end);
+                    values.resize(end - start, 0.0);
+                    read(&name, start - range.start, &mut values)?;
+                    let place = place + start - own.start;
+                    model.device().upload(&values, buffer.slice(place..place + values.len()))?;
+                }
             }
         }
         self.steps = steps;
@@ -129,18 +118,18 @@ impl DeviceOptimizer {
         values: &mut [f32],
     ) -> Result<()> {
         let Some(buffer) = self.buffer(moment) else { return Ok(()) };
-        let start = self.layout.entries[tensor].range.start + from - self.own.start;
-        model.device().download(buffer.slice(start..start + values.len()), values)
+        let start = self.layout.entries[tensor].range.start + from;
+        let mut rest = values;
+        for (own, place) in self.share.within(&(start..start + rest.len())) {
+            let piece = rest.split_off_mut(..own.len()).unwrap_or_default();
+            model.device().download(buffer.slice(place..place + piece.len()), piece)?;
+        }
+        Ok(())
     }
 
     fn buffer(&self, moment: Moment) -> Option<&Buffer<f32>> {
         let (first, second) = self.moments.as_ref()?;
         Some(if moment == Moment::First { first } else { second })
-    }
-
-    /// The [`super::slices`] of `count` ranks.
-    pub fn slices(&self, count: usize) -> Vec<Range<usize>> {
-        super::slices(self.settings.method, &self.layout, count)
     }
 
     /// Optimizer steps taken since the state was made.
@@ -155,17 +144,23 @@ impl DeviceOptimizer {
         let rate = settings.lr * scale.rate;
         let scale = scale.clipped(settings.max_grad_norm);
         let parts = model.optimizer_tensors()?;
-        let pieces = runs(&self.layout.entries).into_iter().flat_map(|(range, decayed)| {
-            let alike = parts.published_alike(overlap(&range, &self.own));
-            alike.into_iter().map(move |(range, narrow)| (range, decayed, narrow))
+        let own = runs(&self.layout.entries).into_iter().flat_map(|(range, decayed)| {
+            self.share.within(&range).into_iter().map(move |(range, place)| (range, place, decayed))
         });
-        for (range, decayed, narrow) in pieces.collect::<Vec<_>>() {
-            let kept = range.start - self.own.start..range.end - self.own.start;
+        let own = own.flat_map(|(own, place, decayed)| {
+            let alike = parts.published_alike(own.clone());
+            alike.into_iter().map(move |(range, narrow)| {
+                let place = place + range.start - own.start;
+                (range, place, decayed, narrow)
+            })
+        });
+        for (range, place, decayed, narrow) in own.collect::<Vec<_>>() {
+            let kept = place..place + range.len();
             let decay = if decayed { settings.weight_decay } else { 0.0 };
             let length = range.len() as u64;
-            let gradients = parts.gradients.slice(range.clone());
+            let gradients = parts.gradient(&range, place);
             let mut arguments: Vec<Argument> =
-                vec![parts.weights.slice(range.clone()).into(), parts.remainders.slice(range).into()];
+                vec![parts.weights.slice(range).into(), parts.remainders.slice(kept.clone()).into()];
             if let Some((first, second)) = &self.moments {
                 arguments.push(first.slice(kept.clone()).into());
                 arguments.push(second.slice(kept).into());

@@ -2,9 +2,9 @@
 //!
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
-//! with the feature `mpi`. Sums are computed here, because an MPI library's results depend on its algorithm. Each rank steps a
-//! slice of the weights and keeps the slice's moments, then all receive the rest. With `--side-by-side` each policy has a
-//! separate set of ranks ([`PolicyRanks`]). Left out: gradients and weights in slices.
+//! with the feature `mpi`. Sums are computed here, because an MPI library's results depend on its algorithm. Each rank sums and
+//! steps a share of the weights and keeps the share's moments, then all receive the rest. With `--side-by-side` each policy has
+//! a separate set of ranks ([`PolicyRanks`]). Left out: weights in slices.
 
 pub mod cards;
 pub mod flags;
@@ -12,6 +12,7 @@ mod input;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod policy_ranks;
+mod sum;
 #[cfg(any(feature = "mpi", test))]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "MPI waits"))]
 mod wait;
@@ -21,9 +22,10 @@ use std::ops::Range;
 use record::failure::{Failure, Result};
 use record::stage;
 
-use crate::parts::add;
+use crate::optimizer::shares::Shares;
 pub use input::Input;
 pub use policy_ranks::PolicyRanks;
+pub use sum::PartSum;
 
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
@@ -202,10 +204,9 @@ fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -
     String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} sent bytes that are not UTF-8")))
 }
 
-/// This rank's range of `parts`: neighbors, so that they are one branch of the tree of sums.
-pub fn share(ranks: &dyn Ranks, parts: usize) -> Range<usize> {
-    let each = parts / ranks.count();
-    ranks.rank() * each..(ranks.rank() + 1) * each
+/// This rank's parts. They are dealt in turn, so that the parts of each round are one branch of the tree of sums.
+pub fn dealt<'a, T>(ranks: &dyn Ranks, parts: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+    parts.iter().skip(ranks.rank()).step_by(ranks.count())
 }
 
 /// Everyone's bytes, of any size, in the order of ranks.
@@ -222,58 +223,40 @@ pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
     all.chunks(largest).zip(lengths).map(|(bytes, length)| bytes[..length].to_vec()).collect()
 }
 
-/// Replaces values by their sum over ranks, added as a balanced binary tree in rank order. The number of ranks is a power
-/// of two. Each rank adds one slice and sends it to all.
-pub fn sum(ranks: &dyn Ranks, values: &mut [f32]) {
-    let count = ranks.count();
-    let most = SUM_BYTES / size_of::<f32>() / count;
-    let (mut own, mut received) = (Vec::new(), Vec::new());
-    for piece in values.chunks_mut(most * count) {
-        let slice = piece.len().div_ceil(count);
-        own.clear();
-        own.extend_from_slice(piece);
-        own.resize(slice * count, 0.0);
-        received.resize(slice * count, 0.0f32);
-        ranks.all_to_all(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut received));
-        let mut apart = 1;
-        while apart < count {
-            for left in (0..count).step_by(2 * apart) {
-                let (sums, right) = received.split_at_mut((left + apart) * slice);
-                add(&mut sums[left * slice..][..slice], &right[..slice]);
-            }
-            apart *= 2;
-        }
-        ranks.all_gather(bytemuck::cast_slice(&received[..slice]), bytemuck::cast_slice_mut(&mut own));
-        piece.copy_from_slice(&own[..piece.len()]);
-    }
-}
-
-/// Gathers every rank's slice of the values of `state` on all ranks, a piece at a time. `read` copies values from an index
-/// on, `write` replaces them.
+/// Gathers every rank's share of the values of `state` on all ranks, a piece at a time. `read` copies a range of values,
+/// `write` replaces one.
 ///
 /// # Errors
 /// Failures of `read` and `write`.
-pub fn exchange<T>(
+pub fn exchange<S, T: bytemuck::Pod>(
     ranks: &dyn Ranks,
-    slices: &[Range<usize>],
-    state: &mut T,
-    read: impl Fn(&mut T, usize, &mut [f32]) -> Result<()>,
-    write: impl Fn(&mut T, usize, &[f32]) -> Result<()>,
+    shares: &Shares,
+    state: &mut S,
+    read: impl Fn(&mut S, Range<usize>, &mut [T]) -> Result<()>,
+    write: impl Fn(&mut S, Range<usize>, &[T]) -> Result<()>,
 ) -> Result<()> {
-    let longest = slices.iter().map(Range::len).max().unwrap_or(0);
-    let most = (SUM_BYTES / size_of::<f32>() / slices.len()).min(longest).max(1);
-    let (mut own, mut all) = (vec![0.0f32; most], vec![0.0f32; most * slices.len()]);
-    for from in (0..longest).step_by(most) {
-        let piece = |slice: &Range<usize>| {
-            let start = (slice.start + from).min(slice.end);
-            start..(start + most).min(slice.end)
-        };
-        let mine = piece(&slices[ranks.rank()]);
-        read(state, mine.start, &mut own[..mine.len()])?;
-        ranks.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
-        for (rank, slice) in slices.iter().enumerate().filter(|(rank, _)| *rank != ranks.rank()) {
-            let piece = piece(slice);
-            write(state, piece.start, &all[rank * most..][..piece.len()])?;
+    let (mut own, mut all) = (Vec::new(), Vec::new());
+    for ranges in (0..shares.regions()).map(|region| shares.of_region(region)) {
+        let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
+        let most = (SUM_BYTES / size_of::<T>() / ranges.len()).min(longest).max(1);
+        own.resize(most, T::zeroed());
+        all.resize(most * ranges.len(), T::zeroed());
+        for from in (0..longest).step_by(most) {
+            let piece = |range: &Range<usize>| {
+                let start = (range.start + from).min(range.end);
+                start..(start + most).min(range.end)
+            };
+            let mine = piece(&ranges[ranks.rank()]);
+            if !mine.is_empty() {
+                read(state, mine.clone(), &mut own[..mine.len()])?;
+            }
+            ranks.all_gather(bytemuck::cast_slice(&own), bytemuck::cast_slice_mut(&mut all));
+            for (rank, range) in ranges.iter().enumerate().filter(|(rank, _)| *rank != ranks.rank()) {
+                let piece = piece(range);
+                if !piece.is_empty() {
+                    write(state, piece.clone(), &all[rank * most..][..piece.len()])?;
+                }
+            }
         }
     }
     Ok(())
@@ -310,13 +293,43 @@ impl Checksum {
     }
 }
 
+/// Fails if a rank has received other values than were sent to it. `checksums` has those of the values sent to each rank, then
+/// those of the values received from each.
+///
+/// # Errors
+/// 1, naming both ranks and their machines.
+pub fn compare_received(ranks: &dyn Ranks, checksums: &[u64]) -> Result<()> {
+    let (count, host) = (ranks.count(), host());
+    let found = gather(ranks, &[bytemuck::cast_slice(checksums), host.as_bytes()].concat());
+    let word = |rank: usize, at: usize| &found[rank][at * size_of::<u64>()..][..size_of::<u64>()];
+    let mut pairs = (0..count * count).map(|pair| (pair / count, pair % count));
+    let Some((from, to)) = pairs.find(|&(from, to)| word(from, to) != word(to, count + from)) else {
+        return Ok(());
+    };
+    let name = |rank: usize| {
+        let host = String::from_utf8_lossy(&found[rank][size_of_val(checksums)..]);
+        format!("rank {} on {host}", ranks.number(rank))
+    };
+    let (to, from) = (name(to), name(from));
+    Err(Failure::work(format!("{to} received another gradient than {from} sent; nothing was published"))
+        .hint(FAULTY))
+}
+
+const FAULTY: &str =
+    "a machine or a card is faulty, or they are of different kinds: leave it out, and repeat the step";
+
+/// This machine's name.
+fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().to_owned()
+}
+
 /// Fails if a rank's digest differs from the others'. All digests have one length; `has` names the data in the message.
 ///
 /// # Errors
 /// 1, naming the ranks and their machines.
 pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let found = gather(ranks, &[digest, host.trim().as_bytes()].concat());
+    let found = gather(ranks, &[digest, host().as_bytes()].concat());
     let digests: Vec<&[u8]> = found.iter().map(|bytes| &bytes[..digest.len()]).collect();
     let name = |rank: &usize| {
         let host = String::from_utf8_lossy(&found[*rank][digest.len()..]);
@@ -327,12 +340,8 @@ pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
         return Ok(());
     }
     let wrong: Vec<String> = wrong.iter().map(name).collect();
-    Err(Failure::work(format!(
-        "{} {has} than {}; nothing was published",
-        wrong.join(" and "),
-        name(&right)
-    ))
-    .hint("a machine or a card is faulty, or they are of different kinds: leave it out, and repeat the step"))
+    Err(Failure::work(format!("{} {has} than {}; nothing was published", wrong.join(" and "), name(&right)))
+        .hint(FAULTY))
 }
 
 /// A rank with the most frequent digest, and the ranks that have another. On a tie rank 0's digest wins.
@@ -342,5 +351,7 @@ fn odd_ones(digests: &[&[u8]]) -> (usize, Vec<usize>) {
     (right, (0..digests.len()).filter(|&rank| digests[rank] != digests[right]).collect())
 }
 
+#[cfg(test)]
+mod device_tests;
 #[cfg(test)]
 mod tests;

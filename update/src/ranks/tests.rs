@@ -2,11 +2,13 @@
 
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 use clap::CommandFactory;
 
 use super::*;
+use crate::model::{Gradients, Layout};
+use crate::optimizer::shares::norm_of_slices;
 
 /// Where threads put what the others take.
 struct Table {
@@ -108,20 +110,109 @@ fn numbers(of: usize, length: usize) -> Vec<f32> {
     (0..length).map(value).collect()
 }
 
+/// Regions of a layout of `length` values, cut for `count` ranks in different places.
+fn shares(length: usize, regions: usize, count: usize) -> Shares {
+    let cut = |of: usize, at: usize| length * at / of;
+    let of_region = |region: usize| {
+        let (start, end) = (cut(regions, region), cut(regions, region + 1));
+        let at = |rank: usize| start + (end - start) * rank * rank / (count * count);
+        (0..count).map(|rank| at(rank)..at(rank + 1)).collect()
+    };
+    Shares::of((0..regions).map(of_region).collect())
+}
+
+/// The tree of sums of neighbors.
+fn tree(parts: &[Vec<f32>]) -> Vec<f32> {
+    match parts {
+        [one] => one.clone(),
+        _ => {
+            let (left, right) = parts.split_at(parts.len() / 2);
+            tree(left).iter().zip(tree(right)).map(|(left, right)| left + right).collect()
+        }
+    }
+}
+
+/// Parts dealt in turn to any number of ranks have the sum of one rank to the bit, and no more shares wait than are planned.
 #[test]
-fn a_sum_is_a_tree_in_the_order_of_ranks_whatever_the_length() {
-    for length in [0, 1, 5, 1000] {
-        let sums = each(4, |ranks| {
-            let mut values = numbers(ranks.rank(), length);
-            sum(ranks, &mut values);
-            values
-        });
-        let parts: Vec<Vec<f32>> = (0..4).map(|rank| numbers(rank, length)).collect();
-        let tree = |at: usize| (parts[0][at] + parts[1][at]) + (parts[2][at] + parts[3][at]);
-        let expected: Vec<f32> = (0..length).map(tree).collect();
-        assert!(sums.iter().all(|sum| *sum == expected), "{length}");
-        let in_line = |at: usize| parts[0][at] + parts[1][at] + parts[2][at] + parts[3][at];
-        assert!(length < 1000 || (0..length).any(|at| in_line(at) != expected[at]), "the order matters");
+fn the_sum_of_parts_is_one_tree_for_any_number_of_ranks() {
+    for (parts, length, regions) in
+        [(1, 50, 1), (2, 50, 3), (4, 0, 1), (4, 1000, 5), (8, 7, 2), (16, 333, 4), (32, 64, 3), (64, 10, 1)]
+    {
+        let gradients: Vec<Vec<f32>> = (0..parts).map(|part| numbers(part, length)).collect();
+        let expected = tree(&gradients);
+        let in_line = |at: usize| gradients.iter().map(|gradient| gradient[at]).sum::<f32>();
+        assert!(length < 333 || (0..length).any(|at| in_line(at) != expected[at]), "the order matters");
+        for count in [1, 2, 4, 8].into_iter().filter(|count| *count <= parts) {
+            let shares = shares(length, regions, count);
+            let found = each(count, |ranks| {
+                let mut sum = PartSum::new(ranks, shares.clone(), parts);
+                let own = shares.of_rank(ranks.rank());
+                let mut summed = vec![f32::NAN; own.len()];
+                for gradient in dealt(ranks, &gradients) {
+                    for _ in 0..regions {
+                        let read = |_: &mut Vec<f32>, range: Range<usize>, values: &mut [f32]| {
+                            values.copy_from_slice(&gradient[range]);
+                            Ok(())
+                        };
+                        let write = |summed: &mut Vec<f32>, range: Range<usize>, place, values: &[f32]| {
+                            assert_eq!(own.within(&range), [(range.clone(), place)]);
+                            summed[place..][..values.len()].copy_from_slice(values);
+                            Ok(())
+                        };
+                        sum.add(&mut summed, read, write).unwrap();
+                    }
+                    assert!(sum.shares_waiting() <= PartSum::waiting(parts / count));
+                }
+                compare_received(ranks, &sum.checksums()).unwrap();
+                summed
+            });
+            for (rank, found) in found.iter().enumerate() {
+                let ranges = shares.of_rank(rank);
+                let mine = ranges.ranges().iter().flat_map(|range| &expected[range.clone()]);
+                assert!(found.iter().eq(mine), "{parts} parts, {count} ranks, rank {rank}");
+            }
+        }
+    }
+}
+
+/// The norm of slices has the bits of the norm of all, wherever they are cut.
+#[test]
+fn the_norm_of_slices_is_the_norm_of_all_to_the_bit() {
+    for length in [1, 1000, 3 << 16, 200_001] {
+        let mut gradients = Gradients::zeros(&Arc::new(Layout::flat(length)));
+        gradients.values = numbers(3, length);
+        let expected = crate::optimizer::norm(&gradients);
+        for count in [2, 4, 8] {
+            for shares in [shares(length, 1, count), Shares::consecutive(even(length, count))] {
+                let found = each(count, |ranks| {
+                    let own = &shares.of_region(0)[ranks.rank()];
+                    let mut values = vec![f32::NAN; length];
+                    values[own.clone()].copy_from_slice(&gradients.values[own.clone()]);
+                    norm_of_slices(ranks, own, &values)
+                });
+                assert!(found.iter().all(|norm| norm.to_bits() == expected.to_bits()), "{length} {count}");
+            }
+        }
+    }
+}
+
+fn even(length: usize, count: usize) -> Vec<Range<usize>> {
+    (0..count).map(|rank| length * rank / count..length * (rank + 1) / count).collect()
+}
+
+#[test]
+fn what_was_changed_on_the_way_is_refused_by_both_names() {
+    let outcomes = each(4, |ranks| {
+        let mut checksums = vec![7; 8];
+        if ranks.rank() == 3 {
+            checksums[4 + 1] ^= 1;
+        }
+        compare_received(ranks, &checksums).map_err(|failure| failure.message)
+    });
+    for outcome in outcomes {
+        let message = outcome.unwrap_err();
+        let named = message.starts_with("rank 3 on ") && message.contains("another gradient than rank 1 on ");
+        assert!(named, "{message}");
     }
 }
 
@@ -132,8 +223,8 @@ fn bytes_of_any_size_are_gathered_and_rank_0_is_heard() {
     }
     let heard = each(2, |ranks| first(ranks, || Ok(format!("rank {}", ranks.rank()))).unwrap());
     assert_eq!(heard, ["rank 0", "rank 0"]);
-    let shares = each(2, |ranks| share(ranks, 8));
-    assert_eq!(shares, [0..4, 4..8]);
+    let parts = each(2, |ranks| dealt(ranks, &[0, 1, 2, 3]).copied().collect::<Vec<_>>());
+    assert_eq!(parts, [[0, 2], [1, 3]]);
 }
 
 #[test]
@@ -165,14 +256,14 @@ fn slices_are_handed_to_all() {
             slices[ranks.rank()].clone().for_each(|index| own[index] = index as f32);
             exchange(
                 ranks,
-                &slices,
+                &Shares::consecutive(slices.to_vec()),
                 &mut own,
-                |own, from, values| {
-                    values.copy_from_slice(&own[from..][..values.len()]);
+                |own, range, values| {
+                    values.copy_from_slice(&own[range]);
                     Ok(())
                 },
-                |own, from, values| {
-                    own[from..][..values.len()].copy_from_slice(values);
+                |own, range, values| {
+                    own[range].copy_from_slice(values);
                     Ok(())
                 },
             )

@@ -225,6 +225,7 @@ fn a_device_computes_what_the_processor_does() {
                 tokens,
                 largest,
                 rows: 4096,
+                part: 0,
                 positions: 128,
                 moments: Some(8),
                 ranks: 1,

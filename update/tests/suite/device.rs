@@ -65,6 +65,7 @@ pub fn device_model_in(
         tokens,
         largest: tokens,
         rows: 4096,
+        part: 0,
         positions: 128,
         moments: Some(8),
         ranks: 1,

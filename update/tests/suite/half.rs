@@ -194,6 +194,7 @@ fn what_passes_in_pieces_is_whole() {
             tokens: 8,
             largest: 8,
             rows: 8,
+            part: 0,
             positions: 8,
             moments: Some(moment_bytes(method)),
             ranks: 1,

@@ -35,6 +35,7 @@ fn what_is_planned_is_what_is_taken() {
                 tokens: all,
                 largest: all,
                 rows: trees[0].rows.len(),
+                part: 0,
                 positions: longest,
                 moments: method.map(moment_bytes),
                 ranks: 1,
@@ -76,6 +77,62 @@ fn what_is_planned_is_what_is_taken() {
                 plan.bytes.total
             );
             assert_eq!(peak, plan.bytes.total, "{name} {method:?} recompute {recompute}: {plan:?}");
+        }
+    }
+}
+
+/// With several ranks, in parts of one micro-batch and of several.
+#[test]
+fn what_is_planned_for_ranks_is_what_the_first_takes() {
+    let models = ["qwen3-6-3-untied", "qwen2-2-1-bias"].into_iter();
+    for (name, half) in models.flat_map(|name| [(name, Half::BFloat16), (name, Half::Float16)]) {
+        let (model, parameters) = load(&common::golden(name));
+        let case = Case::read(&common::golden(name));
+        let sequences = case.sequences();
+        let trees = [pack(&sequences, true)];
+        let all = trees[0].len();
+        let longest = sequences.iter().map(|s| s.prompt.len() + s.completion.len()).max().unwrap();
+        let mut before = u64::MAX;
+        for (ranks, part) in [(1, all), (2, 2 * all), (2, all), (4, all)] {
+            let request = MemoryRequest {
+                tokens: all,
+                largest: all,
+                rows: trees[0].rows.len(),
+                part,
+                positions: longest,
+                moments: Some(moment_bytes(Method::Adamw)),
+                ranks,
+                half,
+            };
+            let available = DeviceMemory { free: 8 << 30, workspace: 0 };
+            let plan = MemoryPlan::new(model.config(), None, request, available).unwrap();
+            assert_eq!(plan.windows, ranks > 1 && part <= all);
+            let weights = parameters.layout().len() as u64;
+            let sim = Sim::new(2, 0).unwrap();
+            let mut device_model = DeviceModel::new(sim, model.config(), None, &parameters, &plan).unwrap();
+            let settings = Settings {
+                method: Method::Adamw,
+                lr: 1e-3,
+                lr_other: 1e-3,
+                betas: (0.9, 0.99),
+                weight_decay: 0.0,
+                max_grad_norm: 0.0,
+            };
+            let mut moved = DeviceOptimizer::new(settings, &mut device_model).unwrap();
+            device_model.clear_gradients().unwrap();
+            for _ in 0..2 {
+                device_model.accumulate(&trees, 1.0, &Weighted).unwrap();
+            }
+            moved.step(&mut device_model, StepScale { gradient: 1.0, norm: 1.0, rate: 1.0 }).unwrap();
+            let (_, peak) = device_model.device().arena().unwrap().usage();
+            assert_eq!(peak, plan.bytes.total, "{name} {half:?} {ranks} ranks: {plan:?}");
+            let state = plan.bytes.weights + plan.bytes.gradients + plan.bytes.moments;
+            println!("{name} {half:?} {ranks} ranks: {} bytes a weight", state as f64 / weights as f64);
+            // The smaller model saves nothing with windows: they and the share of the sum are larger than its whole gradient,
+            // and its layers have two pieces of the norm, which four ranks cannot divide further.
+            let saves = name != "qwen2-2-1-bias" || !plan.windows;
+            assert!(state < before || !saves, "{name} {half:?} {ranks} ranks: {plan:?}");
+            before = state;
         }
     }
 }
@@ -146,15 +203,20 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     assert!(outcome.stderr.contains("(131.1 GB for weights, gradients and moments"), "{}", outcome.stderr);
     assert!(outcome.of_type("plan").is_empty() && outcome.end()["ok"] == false);
 
-    // On eight cards of 80 GB each steps an eighth of the weights, and keeps its moments.
+    // On eight cards of 80 GB each has all weights in bf16 and an eighth of the rest, cut where pieces of the norm end.
     let outcome = ask("--device sim --device-memory 80 --parts 8 --ranks 8");
     let plan = outcome.ok().of_type("plan").remove(0);
-    assert_eq!(bytes(&plan, "moments"), 8_190_735_360);
+    assert!(bytes(&plan, "moments").abs_diff(8_190_735_360) < 2 << 20, "{plan}");
     let state = bytes(&plan, "weights") + bytes(&plan, "gradients") + bytes(&plan, "moments");
-    assert_eq!(state, 9 * 8_190_735_360);
+    assert!(state <= 35_000_000_000, "{plan}");
+    // On the host wait shares of two sums, of 32 parts.
+    let more = ask("--device sim --device-memory 80 --parts 32 --ranks 8").ok().of_type("plan").remove(0);
+    let waiting = more["host_bytes"].as_u64().unwrap() - plan["host_bytes"].as_u64().unwrap();
+    assert!(waiting.abs_diff(2 * 4 * 8_190_735_360 / 8) < 2 << 20, "{more}");
+    assert!(plan["host_bytes"].as_u64().unwrap() < 64 << 20, "{plan}");
     assert!(bytes(&plan, "total") <= 80_000_000_000, "{plan}");
     assert!(plan["tokens_at_once"].as_u64().unwrap() >= 1024, "{plan}");
-    for (wrong, code) in [("--parts 4 --ranks 8", 2), ("--parts 4 --ranks 4 --device-memory 60", 69)] {
+    for (wrong, code) in [("--parts 4 --ranks 8", 2), ("--parts 4 --ranks 4 --device-memory 48", 69)] {
         assert_eq!(ask(&format!("--device sim {wrong}")).code, code, "{wrong}");
     }
 

@@ -22,8 +22,8 @@ fn activations(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>
 /// A GEMM's result: 16 bits, or f32 where no GEMM reads it.
 fn result(values: &Values, rows: usize, width: usize) -> Result<Operand<'_>> {
     match values {
-        Values::Single(_) => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
-        _ => activations(values, rows, width),
+        Values::Bf16(_) | Values::F16(_) => activations(values, rows, width),
+        _ => Ok(Operand::new(values.single()?.slice(..rows * width), width)),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn backward_weight<D: Device>(
 ) -> Result<()> {
     let Dense { outputs, inputs, .. } = weight;
     let (d_out, x) = (activations(d_out, rows, outputs)?, activations(x, rows, inputs)?);
-    let out = Operand::new(gradients.single()?.slice(weight.range()), inputs);
+    let out = Operand::new(gradients.gradient(weight.range())?, inputs);
     let product = Gemm::new(d_out.transposed(), x, out, [outputs, inputs, rows]);
     gemm(device, rows, product.adding(true))
 }

@@ -295,7 +295,7 @@ impl Workspace {
         let shape = Shape::rows(count as u32, threads(weight.inputs));
         device.launch(&kernels::SCORE_TARGETS_BACKWARD, shape, &arguments)?;
         let Some(gradients) = gradients else { return Ok(()) };
-        let out = Operand::new(gradients.slice(weight.range()), weight.inputs);
+        let out = Operand::new(gradients, weight.inputs);
         let extent = [weight.outputs, weight.inputs, count];
         let product = Gemm::new(d_logits.transposed(), inputs.hidden(nodes), out, extent);
         device.gemm(&product.adding(true))

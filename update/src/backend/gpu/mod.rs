@@ -29,7 +29,7 @@ use device_batch::{DeviceBatch, Table};
 use qk_norm_rope::ProjectionGradient;
 
 pub(crate) use values::reserve;
-pub use values::{Half, Values};
+pub use values::{Half, Values, Windows};
 pub use workspace::{MaxBatch, WorkspaceSizes};
 
 /// Blocks that share the rows of column sums, each with a row of partial sums; a column of it is one thread's. Fixed, so that
@@ -127,7 +127,7 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Does `work` unless something failed before.
-    fn attempt(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) {
+    pub(crate) fn attempt(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) {
         if self.failure.is_none()
             && let Err(failure) = work(self)
         {
@@ -241,7 +241,7 @@ impl<D: Device> Backend for Gpu<D> {
     ) {
         self.attempt(|gpu| {
             let arguments = [
-                gradients.single()?.slice(table.offset..).into(),
+                gradients.gradient(table.range())?.into(),
                 d_out.single()?.into(),
                 batch.table(Table::Distinct)?.into(),
                 batch.table(Table::DistinctStarts)?.into(),
@@ -271,7 +271,7 @@ impl<D: Device> Backend for Gpu<D> {
             rms_norm::backward(&mut gpu.device, norm, d_out, d_x, partials)?;
             match gradients {
                 Some(gradients) => {
-                    gpu.add_partials(parts, width, gradients.single()?.slice(offset..offset + width))
+                    gpu.add_partials(parts, width, gradients.gradient(offset..offset + width)?)
                 }
                 None => Ok(()),
             }
@@ -327,12 +327,11 @@ impl<D: Device> Backend for Gpu<D> {
             let values = ProjectionGradient { projection, d_out, d_projection };
             gpu.rope.backward(&mut gpu.device, batch, op, values, partials)?;
             let Some(gradients) = gradients else { return Ok(()) };
-            let gradients = gradients.single()?;
             if let Some(offset) = op.norm {
-                gpu.add_partials(parts, op.width, gradients.slice(offset..offset + op.width))?;
+                gpu.add_partials(parts, op.width, gradients.gradient(offset..offset + op.width)?)?;
             }
             if let Some(offset) = op.bias {
-                let sums = gradients.slice(offset..offset + op.stride);
+                let sums = gradients.gradient(offset..offset + op.stride)?;
                 gpu.add_columns(rows, op.stride, d_projection, sums)?;
             }
             Ok(())
@@ -436,7 +435,7 @@ impl<D: Device> Backend for Gpu<D> {
         self.attempt(|gpu| {
             let inputs = lm_head::Inputs::new(batch, head)?;
             let (device, d_hidden) = (&mut gpu.device, d_hidden.single()?);
-            let gradients = gradients.as_deref().map(Values::single).transpose()?;
+            let gradients = gradients.as_deref().map(|all| all.gradient(head.weight.range())).transpose()?;
             done =
                 gpu.lm_head.score_with_gradient(device, inputs, scores, derivative, d_hidden, gradients)?;
             Ok(())
@@ -454,7 +453,7 @@ impl<D: Device> Backend for Gpu<D> {
     ) {
         self.attempt(|gpu| {
             let inputs = lm_head::Inputs::new(batch, head)?;
-            let gradients = gradients.as_deref().map(Values::single).transpose()?;
+            let gradients = gradients.as_deref().map(|all| all.gradient(head.weight.range())).transpose()?;
             gpu.lm_head.score_backward(&mut gpu.device, inputs, gradient, d_hidden.single()?, gradients)
         });
     }

@@ -1,5 +1,7 @@
 //! An array on the device: 16 bits for weights and activations, f32 for gradients of weights and the residual stream.
 
+use std::ops::Range;
+
 use device::{AnySlice, Buffer, Device, Element, Slice};
 use half::{bf16, f16};
 use record::failure::{Failure, Result};
@@ -26,6 +28,14 @@ impl Half {
         }
     }
 
+    /// The value with these bits.
+    pub(crate) fn widened(self, bits: u16) -> f32 {
+        match self {
+            Half::BFloat16 => bf16::from_bits(bits).to_f32(),
+            Half::Float16 => f16::from_bits(bits).to_f32(),
+        }
+    }
+
     /// The first of the values that this type has no number for.
     pub(crate) fn overflow(self, values: &[f32]) -> Option<f32> {
         match self {
@@ -44,6 +54,61 @@ pub enum Values {
     F16(Option<Buffer<f16>>),
     /// f32.
     Single(Option<Buffer<f32>>),
+    /// A gradient of which two ranges are there at a time.
+    Windows(Windows),
+}
+
+/// Room for two ranges of a gradient, f32.
+#[derive(Debug)]
+pub struct Windows {
+    buffers: [Buffer<f32>; 2],
+    open: [Range<usize>; 2],
+}
+
+impl Windows {
+    /// Room for ranges of up to these lengths.
+    ///
+    /// # Errors
+    /// Memory (69).
+    pub fn new<D: Device>(device: &mut D, lengths: [usize; 2]) -> Result<Windows> {
+        let [first, second] = lengths.map(|length| device.allocate(length.max(1)));
+        Ok(Windows { buffers: [first?, second?], open: [0..0, 0..0] })
+    }
+
+    /// Puts a range of the gradient into a window: these values, or zeros.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn open<D: Device>(
+        &mut self,
+        device: &mut D,
+        window: usize,
+        range: Range<usize>,
+        values: Option<&[f32]>,
+    ) -> Result<()> {
+        let room = self.buffers[window].slice(..range.len());
+        match values {
+            Some(values) => device.upload(values, room)?,
+            None => device.clear(room)?,
+        }
+        self.open[window] = range;
+        Ok(())
+    }
+
+    /// A range that is open.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn slice(&self, range: Range<usize>) -> Result<Slice<'_, f32>> {
+        let holds = |open: &Range<usize>| open.start <= range.start && range.end <= open.end;
+        match self.open.iter().position(holds) {
+            Some(window) => {
+                let start = self.open[window].start;
+                Ok(self.buffers[window].slice(range.start - start..range.end - start))
+            }
+            None => Err(Failure::work("device: this range of the gradient is not there")),
+        }
+    }
 }
 
 impl Values {
@@ -61,6 +126,7 @@ impl Values {
             Values::Bf16(buffer) => reserve(device, buffer, length).map(|_| ()),
             Values::F16(buffer) => reserve(device, buffer, length).map(|_| ()),
             Values::Single(buffer) => reserve(device, buffer, length).map(|_| ()),
+            Values::Windows(_) => Err(mismatch("other")),
         }
     }
 
@@ -86,7 +152,51 @@ impl Values {
         match self {
             Values::Bf16(buffer) => device.clear(all(buffer)?.slice(..length)),
             Values::F16(buffer) => device.clear(all(buffer)?.slice(..length)),
-            Values::Single(buffer) => device.clear(all(buffer)?.slice(..length)),
+            _ => device.clear(self.single()?.slice(..length)),
+        }
+    }
+
+    /// Copies the bits of a range of 16-bit values to the host.
+    pub(crate) fn read_bits<D: Device>(
+        &self,
+        device: &mut D,
+        range: Range<usize>,
+        bits: &mut [u16],
+    ) -> Result<()> {
+        match self {
+            Values::Bf16(buffer) => {
+                device.download::<bf16>(all(buffer)?.slice(range), bytemuck::cast_slice_mut(bits))
+            }
+            Values::F16(buffer) => {
+                device.download::<f16>(all(buffer)?.slice(range), bytemuck::cast_slice_mut(bits))
+            }
+            _ => Err(mismatch("16-bit")),
+        }
+    }
+
+    /// Replaces a range of 16-bit values by values with these bits.
+    pub(crate) fn write_bits<D: Device>(
+        &self,
+        device: &mut D,
+        range: Range<usize>,
+        bits: &[u16],
+    ) -> Result<()> {
+        match self {
+            Values::Bf16(buffer) => {
+                device.upload::<bf16>(bytemuck::cast_slice(bits), all(buffer)?.slice(range))
+            }
+            Values::F16(buffer) => {
+                device.upload::<f16>(bytemuck::cast_slice(bits), all(buffer)?.slice(range))
+            }
+            _ => Err(mismatch("16-bit")),
+        }
+    }
+
+    /// A range of a gradient.
+    pub(crate) fn gradient(&self, range: Range<usize>) -> Result<Slice<'_, f32>> {
+        match self {
+            Values::Windows(windows) => windows.slice(range),
+            _ => Ok(self.single()?.slice(range)),
         }
     }
 
@@ -95,7 +205,7 @@ impl Values {
         match self {
             Values::Bf16(buffer) => upload(device, from, buffer, bf16::from_f32),
             Values::F16(buffer) => upload(device, from, buffer, f16::from_f32),
-            Values::Single(buffer) => device.upload(from, all(buffer)?.slice(..from.len())),
+            _ => device.upload(from, self.single()?.slice(..from.len())),
         }
     }
 
@@ -103,7 +213,7 @@ impl Values {
         match self {
             Values::Bf16(buffer) => download(device, buffer, to, bf16::to_f32),
             Values::F16(buffer) => download(device, buffer, to, f16::to_f32),
-            Values::Single(buffer) => device.download(all(buffer)?.slice(..to.len()), to),
+            _ => device.download(self.single()?.slice(..to.len()), to),
         }
     }
 }
