@@ -94,22 +94,25 @@ def measure(lines):
     print(json.dumps({"exploitability": (as_x + as_o) / 2, "as_x": as_x, "as_o": as_o, "unseen": unseen}))
 
 
+def print_positions(role):
+    """Tasks of the positions in which `role` is to move, or of all."""
+    tasks = [board for board in positions() if not role or mover(board) == role]
+    for board in tasks:
+        shown = board if mover(board) == "x" else board.translate(SWAPPED)
+        print(json.dumps({"type": "task", "v": 1, "env": "tic-tac-toe", "task": board, "split": "test", "spec": {"board": shown}}))
+    print(json.dumps({"type": "end", "v": 1, "stage": "tasks", "ok": True, "counts": {"tasks": len(tasks)}}))
+
+
 def main(arguments):
-    match arguments:
-        case ["positions", *role] if role in ([], ["x"], ["o"]):
-            count = 0
-            for board in positions():
-                if not role or mover(board) == role[0]:
-                    shown = board if mover(board) == "x" else board.translate(SWAPPED)
-                    print(json.dumps({"type": "task", "v": 1, "env": "tic-tac-toe", "task": board, "split": "test", "spec": {"board": shown}}))
-                    count += 1
-            print(json.dumps({"type": "end", "v": 1, "stage": "tasks", "ok": True, "counts": {"tasks": count}}))
-        case ["exploitability"]:
-            measure(sys.stdin)
-        case ["-h" | "--help"]:
-            print(__doc__.strip())
-        case _:
-            sys.exit("tic_tac_toe.py: positions [x|o], or exploitability\nhint: --help shows the pipe")
+    command, role = (arguments + ["", ""])[:2]
+    if command == "positions" and len(arguments) < 3 and role in ("", "x", "o"):
+        print_positions(role)
+    elif arguments == ["exploitability"]:
+        measure(sys.stdin)
+    elif command in ("-h", "--help"):
+        print(__doc__.strip())
+    else:
+        sys.exit("tic_tac_toe.py: positions [x|o], or exploitability\nhint: --help shows the pipe")
 
 
 if __name__ == "__main__":
