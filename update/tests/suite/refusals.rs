@@ -237,7 +237,8 @@ fn refusals_teach() {
         ),
         ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
         ("--policy p --device sim --dtype float32", input.clone(), 2, "--dtype float32 is for the CPU"),
-        ("--policy p --dtype float16", input.clone(), 2, "possible values: float32, bfloat16"),
+        ("--policy p --dtype float16", input.clone(), 2, "--dtype float16 is for devices only"),
+        ("--policy p --dtype float8", input.clone(), 2, "possible values: float32, bfloat16, float16"),
         (
             "--policy p --objective nll --clip 0.1",
             input.clone(),
