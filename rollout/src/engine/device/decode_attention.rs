@@ -149,7 +149,8 @@ impl<D: Device, T: Activation> Kernel for DecodeAttention<D, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::device::tasks::{Sequences, tasks};
+    use crate::engine::device::tasks::tasks;
+    use crate::engine::device::tasks::tests::Cached;
     use device::{Any, Buffer};
     use half::{bf16, f16};
     use record::philox::{Draws, Part, Stream};
@@ -157,26 +158,7 @@ mod tests {
     trait Number: Activation + Default + PartialEq + Into<f32> {}
     impl Number for f32 {}
     impl Number for bf16 {}
-
     impl Number for f16 {}
-
-    /// Tokens of each sequence, and its blocks.
-    #[derive(Clone, Default)]
-    struct Cached(Vec<(usize, Vec<u32>)>);
-
-    impl Sequences for Cached {
-        fn count(&self) -> usize {
-            self.0.len()
-        }
-
-        fn length(&self, sequence: usize) -> usize {
-            self.0[sequence].0
-        }
-
-        fn blocks(&self, sequence: usize) -> &[u32] {
-            &self.0[sequence].1
-        }
-    }
 
     /// A layer's sizes and its cache.
     struct Layer<T> {

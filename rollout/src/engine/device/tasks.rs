@@ -67,13 +67,14 @@ pub fn tasks(sequences: &impl Sequences, rows: usize, block_size: usize, share: 
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    /// Lengths, and blocks of 16 tokens.
-    struct Named(Vec<(usize, Vec<u32>)>);
+    /// The length of each sequence, and its blocks.
+    #[derive(Clone, Default)]
+    pub struct Cached(pub Vec<(usize, Vec<u32>)>);
 
-    impl Sequences for Named {
+    impl Sequences for Cached {
         fn count(&self) -> usize {
             self.0.len()
         }
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn rows_that_share_a_block_are_one_task_and_no_larger_than_is_good() {
-        let all = Named(vec![(33, vec![5, 6, 7]), (40, vec![5, 6, 8]), (20, vec![5, 9]), (3, vec![4])]);
+        let all = Cached(vec![(33, vec![5, 6, 7]), (40, vec![5, 6, 8]), (20, vec![5, 9]), (3, vec![4])]);
         let rows = |first: i32, count: i32| first | count << 16;
         assert_eq!(
             tasks(&all, 6, 16, 2),
@@ -103,7 +104,7 @@ mod tests {
                 [8, rows(1, 1), 2, 8],
             ]
         );
-        let same = Named(vec![(16, vec![3]); 70]);
+        let same = Cached(vec![(16, vec![3]); 70]);
         let counts: Vec<i32> = tasks(&same, 70, 16, 2).iter().map(|task| task[1] >> 16).collect();
         assert_eq!(counts, [32, 32, 6]);
     }
