@@ -238,7 +238,7 @@ __device__ __forceinline__ void decode_attention(float* partials, const T* queri
   copy_async_wait<0>();
 }
 
-// out [rows, heads * width] from the partial results of decode_attention, `partials` being those of the rows from `first_row` on. A
+// out [rows, heads * width] from decode_attention's `partials`, which begin at `first_row`. A
 // block of THREADS threads for each query head of each of `rows` rows. Each warp adds every fourth chunk, and the four sums are
 // added in order.
 template <typename T>

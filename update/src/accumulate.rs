@@ -25,7 +25,7 @@ impl TreeStats {
         self.tokens.add(&other.tokens);
     }
 
-    /// The statistics of the spans of all parts in their order, from those of each rank, which were dealt to it in turn.
+    /// The statistics of the spans of all parts, in the order of the parts. Parts were dealt to the ranks in turn.
     pub fn of_all(ranks: &dyn Ranks, own: &[Vec<TreeStats>]) -> Vec<Vec<TreeStats>> {
         let words = |tree_stats: &TreeStats| {
             let entropies = tree_stats.entropies.iter().map(|entropy| entropy.to_bits());

@@ -23,7 +23,7 @@ use crate::decoder::Layer;
 use crate::onnx::{Attribute, Element};
 
 impl Builder<'_> {
-    /// True of the graph whose rows are the newest tokens of sequences.
+    /// True if each row is the newest token of a sequence.
     pub(super) fn decodes(&self) -> bool {
         matches!(self.kind, Kind::Decode(_))
     }

@@ -389,7 +389,7 @@ pub(crate) struct OptimizerTensors<'a, D: Device> {
     pub device: &'a mut D,
     /// The master weights, rounded.
     pub weights: AnySlice<'a>,
-    /// The remainders that complete those of the share.
+    /// The remainders of this rank's share of the weights.
     pub remainders: AnySlice<'a>,
     layout: &'a Layout,
     narrow: &'a [bool],

@@ -1,4 +1,4 @@
-//! Ranks on simulated devices: weights, masters and the norm are those of one rank to the bit, whether a part's gradient leaves
+//! Ranks on simulated devices: weights, masters and the norm equal one rank's to the bit, whether a part's gradient leaves
 //! layer by layer, waits in host memory, or is whole on the device.
 
 use device::Sim;

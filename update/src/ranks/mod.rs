@@ -293,8 +293,8 @@ impl Checksum {
     }
 }
 
-/// Fails if a rank has received other values than were sent to it. `checksums` has those of the values sent to each rank, then
-/// those of the values received from each.
+/// Fails if a rank has received other values than were sent to it. `checksums`: one of the values sent to each rank, then one
+/// of the values received from each.
 ///
 /// # Errors
 /// 1, naming both ranks and their machines.

@@ -69,7 +69,7 @@ impl<'a> PartSum<'a> {
         let ranges = self.shares.of_region(region);
         let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
         let most = (SUM_BYTES / size_of::<f32>() / count).min(longest).max(1);
-        // Complete halves are as many as the trailing ones in the number of earlier rounds.
+        // One complete half waits for each set bit of the round's number. This round completes those at its trailing ones.
         let halves = self.round.count_ones() as usize;
         let into = halves - self.round.trailing_ones() as usize;
         let is_last = self.round + 1 == self.rounds;
