@@ -26,6 +26,7 @@ import itertools
 import json
 import math
 import random
+import signal
 import sys
 from fractions import Fraction
 
@@ -196,6 +197,7 @@ class KuhnPoker(Environment):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     if sys.argv[1:] == ["measure"]:
         samples = []
         for line in sys.stdin:

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 
@@ -24,6 +25,7 @@ parser.add_argument("command", help="an environment, such as 'envs step plan-pat
 parser.add_argument("--branches", type=int, default=8, help="candidates a turn")
 parser.add_argument("--max-tokens", type=int, default=8, help="tokens of a completion at most")
 options = parser.parse_args()
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
 directory, command, K, MAX_TOKENS = os.path.realpath(options.directory), options.command, options.branches, options.max_tokens
 if os.path.exists(f"{directory}/adapter_config.json"):
     from peft import PeftModel

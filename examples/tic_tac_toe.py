@@ -17,6 +17,7 @@ Moves that no sample made count as never played; `unseen` is the mean over posit
 
 import json
 import math
+import signal
 import sys
 from functools import cache
 
@@ -116,4 +117,5 @@ def main(arguments):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     main(sys.argv[1:])

@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import random
+import signal
 import sys
 from collections import defaultdict
 
@@ -328,6 +329,7 @@ def gradient(name):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
     command, *words = sys.argv[1:] or [""]
     if command == "table" and not words:
         table()

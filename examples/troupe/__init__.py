@@ -27,6 +27,7 @@ import json
 import os
 import random
 import re
+import signal
 import sys
 import traceback
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
@@ -272,6 +273,7 @@ class Environment:
 
             sys.exit(report(self, options.tasks, options.seed, answers))
         else:
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
             if options.command == "demo" and not (self.has("probe") or self.has("demonstrate")):
                 parser.error("this environment has no probe, so it has no best action to demonstrate")
             share = self.share if getattr(options, "share", None) is None else options.share

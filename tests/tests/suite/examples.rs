@@ -204,3 +204,19 @@ fn what_stops_a_rollout_by_a_server_is_said() {
         assert!(!said.contains("Traceback") && !printed.contains("\"type\": \"end\""), "{said}");
     }
 }
+
+/// `| head` ends the examples that print without a traceback. Each prints more than a pipe holds.
+#[test]
+fn a_closed_pipe_ends_what_prints_quietly() {
+    for command in [
+        "kuhn_poker.py tasks --count 2000",
+        "kuhn_poker.py demo --count 400",
+        "tic_tac_toe.py positions",
+        "toy_credit.py lines stag parallel 2000",
+    ] {
+        let path = root().join("examples").display().to_string();
+        let found =
+            must(&format!("set +o pipefail; {{ python3 {path}/{command} | head -1 >/dev/null; }} 2>&1"));
+        assert_eq!(found, "", "{command}");
+    }
+}
