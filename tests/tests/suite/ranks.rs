@@ -234,7 +234,7 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
         (
             format!("{two} '{program}' --policy full --parts 3 <many"),
             2,
-            "--parts must be a power of two up to 1024",
+            "--parts must be a power of two up to 65536",
         ),
         (
             format!(

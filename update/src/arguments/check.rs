@@ -197,8 +197,8 @@ impl Arguments {
         let checks = [
             (
                 "--parts",
-                "a power of two up to 1024, such as 8",
-                self.parts.is_power_of_two() && self.parts <= 1024,
+                "a power of two up to 65536, such as 8",
+                self.parts.is_power_of_two() && self.parts <= 65_536,
             ),
             ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
