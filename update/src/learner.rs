@@ -418,11 +418,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
                 optimizer.step(&mut self.model, scale)?;
-                if ranks.count() > 1 {
-                    let shares = Shares::by_layer(self.model.layout(), ranks.count());
-                    let (read, write) = (DeviceModel::weight_bits, DeviceModel::replace_weight_bits);
-                    ranks::exchange(ranks, &shares, &mut self.model, read, write)?;
-                }
+                self.model.gather_weights(ranks)?;
                 // Kernels run asynchronously; the time is known when they are done.
                 self.model.device().synchronize()
             }

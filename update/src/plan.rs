@@ -19,7 +19,7 @@ use crate::minibatch::{self, Sizes};
 use crate::model::{self, Bytes, DeviceMemory, Layout, LoraAdapter, MemoryPlan, MemoryRequest};
 use crate::optimizer::shares::Shares;
 use crate::optimizer::{self, Optimizer, on_device::moment_bytes};
-use crate::ranks::PartSum;
+use crate::ranks::{PartSum, values_received};
 use crate::samples::Samples;
 use crate::settings::TrainingConfig;
 
@@ -73,8 +73,14 @@ pub fn request(training: &TrainingConfig, samples: &Samples, ranks: usize, learn
         positions: longest,
         moments: learns.then(|| moment_bytes(training.optimizer.method)),
         ranks,
+        waiting: waiting(training, ranks),
         half: Half::default(),
     }
+}
+
+/// Sums of parts that wait for the other half of their branch on each of `ranks` processes.
+fn waiting(training: &TrainingConfig, ranks: usize) -> usize {
+    PartSum::waiting((training.batching.parts / ranks).max(1))
 }
 
 /// The memory request without samples: one tree as large as `--max-tokens-per-batch` allows, of sequences as long as the
@@ -90,6 +96,7 @@ pub fn largest_request(training: &TrainingConfig, max_positions: usize, ranks: u
         positions: max_positions.min(tokens),
         moments,
         ranks,
+        waiting: waiting(training, ranks),
         half: Half::default(),
     }
 }
@@ -144,7 +151,7 @@ impl Planner<'_> {
             memory: name,
             memory_bytes: Some(available.free),
             bytes: plan.bytes,
-            host_bytes: Some(self.host_bytes(request)),
+            host_bytes: Some(self.host_bytes(&plan)),
             tokens_at_once: plan.tokens,
             recompute: plan.recompute,
         })
@@ -172,9 +179,10 @@ impl Planner<'_> {
     }
 
     /// Host memory of training on a device, besides the samples: weights and moments pass between disk and device in
-    /// pieces; only an adapter, its gradient and its optimizer stay.
-    fn host_bytes(&self, request: &MemoryRequest) -> u64 {
+    /// pieces; only an adapter, its gradient and its optimizer stay, and sums of parts that have no room on the device.
+    fn host_bytes(&self, plan: &MemoryPlan) -> u64 {
         let ModelSpec { config, adapter, .. } = self.spec;
+        let request = &plan.request;
         let learns = request.moments.is_some();
         // At most one piece each of master weights, published values, their bytes, and lower halves.
         let pieces = 4 * PIECE * size_of::<f32>();
@@ -184,12 +192,17 @@ impl Planner<'_> {
             // Values and gradient, each also as packed factors.
             (if learns { 4 } else { 2 }) * layout.len() * size_of::<f32>() + moments
         });
-        // Gradients of parts are added on the host.
-        let share = || match adapter {
-            Some(adapter) => self.largest_slice(adapter.layout(), request.ranks),
-            None => Shares::by_layer(&Layout::new(config), request.ranks).largest(),
+        let sums = match adapter {
+            _ if !learns => 0,
+            Some(adapter) => self.sums(request, || self.largest_slice(adapter.layout(), request.ranks)),
+            None => {
+                let shares = Shares::by_layer(&Layout::new(config), request.ranks);
+                let waiting = (request.waiting - plan.waiting_on_device()) * shares.largest();
+                let passing = if request.ranks > 1 { 2 * values_received(&shares, request.ranks) } else { 0 };
+                ((waiting + passing) * size_of::<f32>()) as u64
+            }
         };
-        (pieces + trained) as u64 + if learns { self.sums(request, share) } else { 0 }
+        (pieces + trained) as u64 + sums
     }
 
     /// Bytes of the sums of parts that wait for others, of which a rank has its `share`, and of what they pass through.

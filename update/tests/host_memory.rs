@@ -168,6 +168,7 @@ fn request() -> MemoryRequest {
         positions: 8,
         moments,
         ranks: 1,
+        waiting: 0,
         half: Half::BFloat16,
     }
 }
@@ -279,6 +280,7 @@ fn a_model_of_135_million_weights_trains_in_three_gigabytes_and_threads_share_th
         positions: 148,
         moments,
         ranks: 1,
+        waiting: 0,
         half: Half::BFloat16,
     };
     for dtype in ["float32", "bfloat16"] {

@@ -23,6 +23,7 @@ use super::{Layout, LoraAdapter, Scores, Source};
 use crate::backend::{Backend, Gpu, Half, Values, Windows, unsupported};
 use crate::kernels;
 use crate::optimizer::shares::{RankShare, Shares};
+use crate::ranks::DeviceSum;
 use crate::tree::Tree;
 pub(super) use gradient::window;
 use gradient::{PartState, summed_gradient};
@@ -48,6 +49,8 @@ pub struct DeviceModel<D: Device> {
     gradients: Option<Values>,
     /// With windows the share of the sum of all parts; else it is in its place among the gradients.
     summed: Option<Buffer<f32>>,
+    /// What adds parts; `None` unless all weights are trained.
+    parts: Option<DeviceSum<D>>,
     /// With windows, of a part of several micro-batches the gradient so far.
     part: Vec<f32>,
     state: PartState,
@@ -183,6 +186,15 @@ impl<D: Device> DeviceModel<D> {
         let mut gpu = gpu.computing_in(half);
         let mut weights = gpu.buffer();
         gpu.reserve(&mut weights, length);
+        let parts = match learns && adapter.is_none() {
+            true => Some(DeviceSum::new(
+                &mut gpu.device,
+                &Shares::by_layer(&layout, ranks),
+                ranks,
+                plan.waiting_on_device() * share.len(),
+            )?),
+            false => None,
+        };
         let windows = plan.windows;
         let summed = if windows { Some(gpu.device.allocate(share.len())?) } else { None };
         let gradients = if windows {
@@ -219,6 +231,7 @@ impl<D: Device> DeviceModel<D> {
             narrow,
             gradients,
             summed,
+            parts,
             part: Vec::new(),
             state: PartState::Zero,
             staging,
@@ -237,6 +250,11 @@ impl<D: Device> DeviceModel<D> {
 
     pub fn device(&mut self) -> &mut D {
         &mut self.worker.backend.device
+    }
+
+    /// What adds parts; `None` unless all weights are trained.
+    pub fn parts(&mut self) -> Option<&mut DeviceSum<D>> {
+        self.parts.as_mut()
     }
 
     /// Where each tensor lies.
@@ -359,11 +377,6 @@ impl<D: Device> DeviceModel<D> {
     /// Copies the bits of a range of the weights, as the passes read them, to the host.
     pub fn weight_bits(&mut self, range: Range<usize>, bits: &mut [u16]) -> Result<()> {
         self.weights.read_bits(&mut self.worker.backend.device, range, bits)
-    }
-
-    /// Replaces the bits of a range of the weights outside the share.
-    pub fn replace_weight_bits(&mut self, range: Range<usize>, bits: &[u16]) -> Result<()> {
-        self.weights.write_bits(&mut self.worker.backend.device, range, bits)
     }
 
     /// Replaces the adapter's values.

@@ -16,11 +16,12 @@ use super::workspace::{Batch, Counts, Kind, saved_values};
 use super::{Layout, LoraAdapter, schedule};
 use crate::backend::{Half, MaxBatch, WorkspaceSizes, cpu};
 use crate::optimizer::shares::Shares;
+use crate::ranks::{device_checksums, values_received};
 
 /// Tokens of a micro-batch below which GEMMs are slow: layers are rather computed again.
 const USEFUL_TOKENS: u64 = 4096;
 /// Values that are converted at once on their way to or from the device.
-pub(super) const STAGING: usize = 1 << 24;
+pub(crate) const STAGING: usize = 1 << 24;
 /// Values of a piece of the gradient: a block sums the squares of each. SQUARES of `reduce.cu`.
 pub(crate) const SQUARES: usize = 4096;
 /// Free memory that is left alone: the code of kernels and libraries is loaded there when first used.
@@ -76,6 +77,8 @@ pub struct MemoryRequest {
     pub moments: Option<u64>,
     /// Processes that share the gradient's sum and the optimizer's state.
     pub ranks: usize,
+    /// Sums of parts that wait for the other half of their branch, at most.
+    pub waiting: usize,
     /// The type of weights and activations on a device.
     pub half: Half,
 }
@@ -100,6 +103,8 @@ pub struct MemoryPlan {
     pub recompute: bool,
     /// True if a part's gradient passes through two windows, a layer and a table at a time.
     pub windows: bool,
+    /// True if sums of parts wait on the device, else in host memory.
+    pub waits_on_device: bool,
     /// The request that it answers.
     pub request: MemoryRequest,
 }
@@ -108,7 +113,8 @@ impl MemoryPlan {
     /// A plan for a decoder of this config, with micro-batches as long as fit the memory. With an adapter all weights are
     /// frozen, and the adapter's masters and moments are on the host. Several ranks exchange a part's gradient while it is
     /// computed, where each part fits one micro-batch. Parts of several micro-batches are summed on the device if the whole
-    /// gradient fits there, else in host memory. The gradient has the same bits.
+    /// gradient fits there, else in host memory. Sums of parts wait on the device if the micro-batches do not become smaller by
+    /// that. The gradient has the same bits.
     ///
     /// # Errors
     /// 69 if it cannot fit.
@@ -128,29 +134,27 @@ impl MemoryPlan {
         let choices =
             [(is_small, true, least.max(request.part)), (true, false, least), (is_shared, true, least)];
         let budget = memory.free.saturating_sub(LEFT_ALONE);
-        let mut refused = None;
-        for (_, windows, least) in choices.into_iter().filter(|(is_possible, ..)| *is_possible) {
-            let plan = |tokens: usize, recompute: bool| {
-                MemoryPlan::of_micro_batch(
-                    config,
-                    adapter,
-                    &layout,
-                    MemoryPlan { bytes: Bytes::default(), tokens, recompute, windows, request },
-                    memory.workspace,
-                )
-            };
-            match MemoryPlan::fitting(plan, least, &request, budget) {
-                Some(found) => return Ok(found),
-                None => refused = Some(plan(least, true)),
-            }
-        }
-        let refused = refused.unwrap_or(MemoryPlan {
+        let empty = MemoryPlan {
             bytes: Bytes::default(),
             tokens: least,
             recompute: true,
             windows: false,
+            waits_on_device: false,
             request,
-        });
+        };
+        let bytes = |plan| MemoryPlan::of_micro_batch(config, adapter, &layout, plan, memory.workspace);
+        let mut refused = None;
+        for (_, windows, least) in choices.into_iter().filter(|(is_possible, ..)| *is_possible) {
+            let plan = |tokens, recompute| bytes(MemoryPlan { tokens, recompute, windows, ..empty });
+            let Some(found) = MemoryPlan::fitting(plan, least, &request, budget) else {
+                refused = Some(plan(least, true));
+                continue;
+            };
+            let waits_on_device = request.waiting > 0 && request.moments.is_some() && adapter.is_none();
+            let with_waiting = bytes(MemoryPlan { waits_on_device, ..found });
+            return Ok(if with_waiting.bytes.total <= budget { with_waiting } else { found });
+        }
+        let refused = refused.unwrap_or(empty);
         Err(refused.refusal(weights, memory.free))
     }
 
@@ -210,12 +214,22 @@ impl MemoryPlan {
         let workspace = if workspace > 0 { footprint(workspace) } else { 0 };
         let moments = request.moments.unwrap_or(0) as usize;
         let remainder = request.half.remainder_bytes();
-        let (share, pieces) = match learns && adapter.is_none() {
+        let (share, pieces, received) = match learns && adapter.is_none() {
             true => {
                 let shares = Shares::by_layer(layout, request.ranks);
-                (shares.largest(), shares.of_rank(0).pieces())
+                let received = values_received(&shares, request.ranks);
+                (shares.largest(), shares.of_rank(0).pieces(), received)
             }
-            false => (0, 0),
+            false => (0, 0, 0),
+        };
+        // Pieces of the gradient from all ranks, and their checksums.
+        let exchange = match request.ranks > 1 && share > 0 {
+            true => values(received, 4) + values(device_checksums(request.ranks), 8),
+            false => 0,
+        };
+        let waiting = match plan.waiting_on_device() {
+            0 => 0,
+            waiting => values(waiting * share, 4),
         };
         let bytes = Bytes {
             // The remainders of weights that are frozen, or in the share of another rank, are not kept.
@@ -226,19 +240,24 @@ impl MemoryPlan {
             gradients: match (learns, adapter) {
                 (false, _) => 0,
                 (true, Some(adapter)) => values(adapter.len(), 4),
-                (true, None) if !windows => values(weights, 4),
+                (true, None) if !windows => values(weights, 4) + waiting,
                 (true, None) => {
                     let windows = window_lengths(layout).map(|length| values(length.max(1), 4));
-                    windows.into_iter().sum::<u64>() + values(share, 4)
+                    windows.into_iter().sum::<u64>() + values(share, 4) + waiting
                 }
             },
             moments: (moments / 4) as u64 * values(share, 4),
             activations: activations.all().into_iter().map(|bytes| *bytes).sum(),
             logits: logits.into_iter().map(footprint).sum(),
-            other: values(staging, 4) + values(pieces.max(1), 4) + workspace + own,
+            other: values(staging, 4) + values(pieces.max(1), 4) + exchange + workspace + own,
             total: 0,
         };
         MemoryPlan { bytes: bytes.summed(), ..plan }
+    }
+
+    /// Sums of parts that wait on the device.
+    pub fn waiting_on_device(&self) -> usize {
+        if self.waits_on_device { self.request.waiting } else { 0 }
     }
 
     /// The largest micro-batch as the backend sees it.
@@ -396,6 +415,7 @@ mod tests {
             positions: 4096,
             moments,
             ranks: 1,
+            waiting: 0,
             half: Half::BFloat16,
         };
         MemoryPlan::new(config, None, request, DeviceMemory { free, workspace: device::GEMM_WORKSPACE })
@@ -446,6 +466,7 @@ mod tests {
                 positions: 4096,
                 moments: Some(8),
                 ranks,
+                waiting: 0,
                 half: Half::BFloat16,
             };
             let memory = DeviceMemory { free: H100, workspace: device::GEMM_WORKSPACE };
@@ -492,6 +513,7 @@ mod tests {
             positions: 4096,
             moments: Some(8),
             ranks: 1,
+            waiting: 0,
             half: Half::BFloat16,
         };
         let plan =

@@ -1,14 +1,14 @@
 //! Ranks on simulated devices: weights, masters and the norm equal one rank's to the bit, whether a part's gradient leaves
 //! layer by layer, waits in host memory, or is whole on the device.
 
-use device::Sim;
+use device::{Device, Sim, Slice};
 use policy::config::{Config, Variant};
 use policy::rope::RopeScaling;
 use policy::weights::ElementType;
 
-use super::tests::each;
+use super::tests::{each, numbers, shares};
 use super::*;
-use crate::backend::Half;
+use crate::backend::{Half, Values};
 use crate::model::{DeviceMemory, DeviceModel, Layout, MemoryPlan, MemoryRequest, Parameters, RowLoss};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::{Method, Settings, StepScale};
@@ -76,7 +76,26 @@ enum Kept {
 /// Norms and weights, the same on all ranks, and master weights by rank.
 type Trained = (Vec<u64>, Vec<u16>, Vec<u32>);
 
-fn train(ranks: &dyn Ranks, half: Half, tied: bool, parts: &[Vec<Tree>], kept: Kept) -> Trained {
+/// How sums pass and wait.
+struct Way<'a> {
+    transport: &'a (dyn Fn(&dyn Ranks) -> Box<dyn Transport<Sim>> + Sync),
+    waits_on_device: bool,
+    /// Values that a rank sends at once.
+    at_once: usize,
+}
+
+/// Through the host, and everything else on the device.
+const THROUGH_HOST: Way<'static> =
+    Way { transport: &|_| Box::new(ThroughHost::default()), waits_on_device: true, at_once: 1 << 24 };
+
+fn train(
+    ranks: &dyn Ranks,
+    half: Half,
+    tied: bool,
+    parts: &[Vec<Tree>],
+    kept: Kept,
+    way: &Way,
+) -> Result<Trained> {
     let (config, parameters) = decoder(tied);
     let lengths = || parts.iter().map(|part| part.iter().map(Tree::len));
     let largest = lengths().flatten().max().unwrap();
@@ -87,11 +106,15 @@ fn train(ranks: &dyn Ranks, half: Half, tied: bool, parts: &[Vec<Tree>], kept: K
         Kept::Whole => (largest, all),
     };
     let (moments, count) = (Some(8), ranks.count());
+    let waiting = PartSum::waiting(parts.len() / count);
+    let (rows, positions) = (64, 16);
     let request =
-        MemoryRequest { tokens, largest, rows: 64, part, positions: 16, moments, ranks: count, half };
+        MemoryRequest { tokens, largest, rows, part, positions, moments, ranks: count, waiting, half };
     let memory = DeviceMemory { free: 8 << 30, workspace: 0 };
     let plan = MemoryPlan::new(&config, None, request, memory).unwrap();
     assert_eq!(plan.windows, count > 1 && kept != Kept::Whole);
+    assert_eq!(plan.waits_on_device, waiting > 0);
+    let plan = MemoryPlan { waits_on_device: way.waits_on_device && waiting > 0, ..plan };
     let sim = Sim::new(1, 0).unwrap();
     let mut model = DeviceModel::of_rank(sim, &config, None, &parameters, &plan, ranks.rank()).unwrap();
     let settings = Settings {
@@ -102,6 +125,9 @@ fn train(ranks: &dyn Ranks, half: Half, tied: bool, parts: &[Vec<Tree>], kept: K
         weight_decay: 0.1,
         max_grad_norm: 0.5,
     };
+    let sums = model.parts().unwrap();
+    sums.set_transport((way.transport)(ranks));
+    sums.limit(way.at_once);
     let mut optimizer = DeviceOptimizer::new(settings, &mut model).unwrap();
     let shares = Shares::by_layer(model.layout(), count);
     let mut norms = Vec::new();
@@ -110,18 +136,15 @@ fn train(ranks: &dyn Ranks, half: Half, tied: bool, parts: &[Vec<Tree>], kept: K
         for part in dealt(ranks, parts) {
             model.clear_gradients().unwrap();
             if !part.is_empty() {
-                model.accumulate_part(part, 1.0, &Waves, &mut sum).unwrap();
+                model.accumulate_part(part, 1.0, &Waves, &mut sum)?;
             }
-            model.add_part(&mut sum).unwrap();
+            model.add_part(&mut sum)?;
         }
-        compare_received(ranks, &sum.checksums()).unwrap();
+        compare_received(ranks, &sum.checksums())?;
         let norm = model.norm_of_all(ranks).unwrap();
         norms.push(norm.to_bits());
         optimizer.step(&mut model, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
-        if count > 1 {
-            let (read, write) = (DeviceModel::weight_bits, DeviceModel::replace_weight_bits);
-            exchange(ranks, &shares, &mut model, read, write).unwrap();
-        }
+        model.gather_weights(ranks)?;
     }
     let length = model.layout().len();
     let mut weights = vec![0; length];
@@ -131,13 +154,34 @@ fn train(ranks: &dyn Ranks, half: Half, tied: bool, parts: &[Vec<Tree>], kept: K
         model.masters(range.start, &mut masters[range.clone()]).unwrap();
     }
     let bits = masters.into_iter().map(f32::to_bits).collect();
-    (norms, weights, bits)
+    Ok((norms, weights, bits))
+}
+
+/// Parts of one tree, of none, and of several.
+fn parts() -> Vec<Vec<Tree>> {
+    let numbers: [&[u32]; 8] = [&[0, 1], &[2], &[], &[3, 4, 5], &[6], &[7, 8], &[9], &[10, 11]];
+    numbers.iter().map(|numbers| numbers.iter().map(|&number| tree(number)).collect()).collect()
+}
+
+/// Asserts that these numbers of ranks have the weights, masters and norms of one.
+fn assert_as_one(half: Half, kept: Kept, tied: bool, counts: &[usize], way: &Way) {
+    let parts = parts();
+    let (norms, weights, masters) = train(&Alone, half, tied, &parts, kept, &THROUGH_HOST).unwrap();
+    for &count in counts {
+        let found = each(count, |ranks| train(ranks, half, tied, &parts, kept, way).unwrap());
+        let mut joined = vec![0; masters.len()];
+        for (rank, (own_norms, own_weights, own)) in found.into_iter().enumerate() {
+            assert_eq!(own_norms, norms, "{half:?} {kept:?} tied {tied} {count} ranks, rank {rank}");
+            assert!(own_weights == weights, "{half:?} {kept:?} tied {tied} {count} ranks, rank {rank}");
+            // What a rank does not have is 0.
+            joined.iter_mut().zip(own).for_each(|(all, own)| *all |= own);
+        }
+        assert!(joined == masters, "{half:?} {kept:?} tied {tied} {count} ranks");
+    }
 }
 
 #[test]
 fn ranks_on_devices_train_to_the_bits_of_one() {
-    let numbers: [&[u32]; 8] = [&[0, 1], &[2], &[], &[3, 4, 5], &[6], &[7, 8], &[9], &[10, 11]];
-    let parts = numbers.map(|numbers| numbers.iter().map(|&number| tree(number)).collect::<Vec<Tree>>());
     for (half, kept, tied, counts) in [
         (Half::BFloat16, Kept::Leaves, false, &[2, 4, 8][..]),
         (Half::BFloat16, Kept::Leaves, true, &[4]),
@@ -146,17 +190,120 @@ fn ranks_on_devices_train_to_the_bits_of_one() {
         (Half::Float16, Kept::Leaves, false, &[2]),
         (Half::Float16, Kept::Whole, true, &[4]),
     ] {
-        let (norms, weights, masters) = train(&Alone, half, tied, &parts, kept);
-        for &count in counts {
-            let found = each(count, |ranks| train(ranks, half, tied, &parts, kept));
-            let mut joined = vec![0; masters.len()];
-            for (rank, (own_norms, own_weights, own)) in found.into_iter().enumerate() {
-                assert_eq!(own_norms, norms, "{half:?} {kept:?} tied {tied} {count} ranks, rank {rank}");
-                assert!(own_weights == weights, "{half:?} {kept:?} tied {tied} {count} ranks, rank {rank}");
-                // What a rank does not have is 0.
-                joined.iter_mut().zip(own).for_each(|(all, own)| *all |= own);
+        assert_as_one(half, kept, tied, counts, &THROUGH_HOST);
+    }
+}
+
+/// Sums that wait in host memory, and pieces that are shorter than a layer.
+#[test]
+fn neither_where_sums_wait_nor_how_much_passes_at_once_changes_a_bit() {
+    for (counts, waits_on_device) in [(&[1, 2][..], false), (&[2, 4], true)] {
+        let way = Way { waits_on_device, at_once: 8192, ..THROUGH_HOST };
+        assert_as_one(Half::BFloat16, Kept::Leaves, false, counts, &way);
+    }
+}
+
+/// The sum of 8 parts on a device is the sum on the host.
+#[test]
+fn a_device_adds_parts_as_the_host_does() {
+    let (length, parts) = (20_000, 8);
+    let gradients: Vec<Vec<f32>> = (0..parts).map(|part| numbers(part, length)).collect();
+    for count in [1, 2, 4, 8] {
+        let shares = shares(length, 3, count);
+        let host = each(count, |ranks| {
+            let mut sum = PartSum::new(ranks, shares.clone(), parts);
+            let mut summed = vec![0.0; shares.of_rank(ranks.rank()).len()];
+            for gradient in dealt(ranks, &gradients) {
+                for _ in 0..shares.regions() {
+                    let read = |_: &mut Vec<f32>, range: Range<usize>, values: &mut [f32]| {
+                        values.copy_from_slice(&gradient[range]);
+                        Ok(())
+                    };
+                    let write = |summed: &mut Vec<f32>, _: Range<usize>, place, values: &[f32]| {
+                        summed[place..][..values.len()].copy_from_slice(values);
+                        Ok(())
+                    };
+                    sum.add(&mut summed, read, write).unwrap();
+                }
             }
-            assert!(joined == masters, "{half:?} {kept:?} tied {tied} {count} ranks");
+            (summed, sum.checksums())
+        });
+        let on_device = each(count, |ranks| {
+            let mut sim = Sim::new(1, ranks.rank() as u64).unwrap();
+            sim.reserve(64 << 20).unwrap();
+            let mut sum = PartSum::new(ranks, shares.clone(), parts);
+            let own = shares.of_rank(ranks.rank()).len();
+            let waiting = PartSum::waiting(parts / count) * own;
+            let mut sums = DeviceSum::new(&mut sim, &shares, count, waiting).unwrap();
+            let (staging, summed) = (sim.allocate(length).unwrap(), sim.allocate(own).unwrap());
+            for gradient in dealt(ranks, &gradients) {
+                for _ in 0..shares.regions() {
+                    sum.add_on_device(
+                        &mut sim,
+                        &mut sums,
+                        &staging,
+                        |sim, range, room| sim.upload(&gradient[range], room).map(|()| room),
+                        |range, place| Ok(summed.slice(place..place + range.len())),
+                    )
+                    .unwrap();
+                }
+            }
+            let mut values = vec![0.0; own];
+            sim.download(summed.all(), &mut values).unwrap();
+            (values, sum.checksums())
+        });
+        for ((values, checksums), (own, own_checksums)) in on_device.iter().zip(&host) {
+            assert!(values.iter().map(|x| x.to_bits()).eq(own.iter().map(|x| x.to_bits())), "{count} ranks");
+            assert_eq!(checksums, own_checksums, "{count} ranks");
         }
+    }
+}
+
+/// Flips a bit of what rank 1 receives from the last rank.
+struct Flips(ThroughHost);
+
+impl Transport<Sim> for Flips {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn all_to_all(
+        &mut self,
+        ranks: &dyn Ranks,
+        device: &mut Sim,
+        sent: &[Slice<'_, f32>],
+        received: &[Slice<'_, f32>],
+    ) -> Result<()> {
+        self.0.all_to_all(ranks, device, sent, received)?;
+        let place = received[ranks.count() - 1];
+        if ranks.rank() == 1 && !place.is_empty() {
+            let mut value = [0.0f32];
+            device.download(place.slice(..1), &mut value)?;
+            device.upload(&[f32::from_bits(value[0].to_bits() ^ 1 << 20)], place.slice(..1))?;
+        }
+        Ok(())
+    }
+
+    fn gather(
+        &mut self,
+        ranks: &dyn Ranks,
+        device: &mut Sim,
+        shares: &Shares,
+        weights: &Values,
+    ) -> Result<()> {
+        self.0.gather(ranks, device, shares, weights)
+    }
+}
+
+#[test]
+fn a_bit_flipped_between_devices_is_refused_by_both_names() {
+    let way = Way { transport: &|_| Box::new(Flips(ThroughHost::default())), ..THROUGH_HOST };
+    let outcomes = each(4, |ranks| {
+        train(ranks, Half::BFloat16, false, &parts(), Kept::Leaves, &way).map_err(|failure| failure.message)
+    });
+    for outcome in outcomes {
+        let message = outcome.unwrap_err();
+        let named = message.starts_with("rank 1 on ") && message.contains("another gradient than rank 3 on ");
+        assert!(named, "{message}");
     }
 }

@@ -13,6 +13,7 @@ mod input;
 mod mpi;
 mod policy_ranks;
 mod sum;
+mod transport;
 #[cfg(any(feature = "mpi", test))]
 #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "MPI waits"))]
 mod wait;
@@ -25,7 +26,8 @@ use record::stage;
 use crate::optimizer::shares::Shares;
 pub use input::Input;
 pub use policy_ranks::PolicyRanks;
-pub use sum::PartSum;
+pub use sum::{DeviceSum, PartSum, device_checksums, values_received};
+pub use transport::{ThroughHost, Transport};
 
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
@@ -273,7 +275,7 @@ pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
 }
 
 /// A checksum of values' bits, to find ranks whose values differ. Any flipped bit changes it, and it is fast enough for
-/// every step.
+/// every step. `add_checksums` of `parts.cu` is the same on a device.
 #[derive(Debug, Default)]
 pub struct Checksum {
     /// The sum so far.

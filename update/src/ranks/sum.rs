@@ -1,7 +1,10 @@
 //! The sum of all parts' gradients, of which each rank keeps its share.
 //!
 //! Parts are dealt to ranks in turn, so the parts of one round are a whole branch of the tree of sums: each rank adds up its share
-//! of the branch at once. Only shares wait for the other half of their branch, log2(parts / ranks) of them at most.
+//! of the branch at once. Only shares wait for the other half of their branch, log2(parts / ranks) of them at most. Gradients on a
+//! device are added there ([`DeviceSum`]), in the same order.
+
+mod on_device;
 
 use std::ops::Range;
 
@@ -10,6 +13,7 @@ use record::failure::Result;
 use super::{Checksum, Ranks, SUM_BYTES};
 use crate::optimizer::shares::{RankShare, Shares};
 use crate::parts::add;
+pub use on_device::{DeviceSum, checksums as device_checksums, values_received};
 
 /// The sum of the gradients of parts, a power of two.
 pub struct PartSum<'a> {
@@ -38,7 +42,7 @@ impl<'a> PartSum<'a> {
         PartSum { ranks, shares, own, rounds, round: 0, added: 0, waiting, buffers, checksums }
     }
 
-    /// Shares in host memory at once.
+    /// Shares that wait at once.
     pub fn waiting(rounds: usize) -> usize {
         rounds.ilog2() as usize
     }
@@ -69,11 +73,8 @@ impl<'a> PartSum<'a> {
         let ranges = self.shares.of_region(region);
         let longest = ranges.iter().map(Range::len).max().unwrap_or(0);
         let most = (SUM_BYTES / size_of::<f32>() / count).min(longest).max(1);
-        // One complete half waits for each set bit of the round's number. This round completes those at its trailing ones.
-        let halves = self.round.count_ones() as usize;
-        let into = halves - self.round.trailing_ones() as usize;
-        let is_last = self.round + 1 == self.rounds;
-        if !is_last && self.waiting.len() == into {
+        let (completes, is_last) = (self.completes(), self.is_last());
+        if !is_last && self.waiting.len() == completes.start {
             self.waiting.push(vec![0.0; self.own.len()]);
         }
         let [sent, received] = &mut self.buffers;
@@ -111,7 +112,7 @@ impl<'a> PartSum<'a> {
             }
             let sum = &mut received[..mine.len()];
             let place = self.own.place(region) + from.min(ranges[rank].len());
-            for half in (into..halves).rev() {
+            for half in completes.clone().rev() {
                 add(sum, &self.waiting[half][place..][..mine.len()]);
             }
             if is_last {
@@ -119,16 +120,31 @@ impl<'a> PartSum<'a> {
                     write(state, mine, place, sum)?;
                 }
             } else {
-                self.waiting[into][place..][..mine.len()].copy_from_slice(sum);
+                self.waiting[completes.start][place..][..mine.len()].copy_from_slice(sum);
             }
         }
+        self.end_region();
+        Ok(())
+    }
+
+    /// The waiting halves that this round completes, each with all that follow: one waits for each set bit of the round's number,
+    /// and those at its trailing ones are completed. The result waits in the place of the first.
+    fn completes(&self) -> Range<usize> {
+        let halves = self.round.count_ones() as usize;
+        halves - self.round.trailing_ones() as usize..halves
+    }
+
+    fn is_last(&self) -> bool {
+        self.round + 1 == self.rounds
+    }
+
+    fn end_region(&mut self) {
         self.added += 1;
         if self.added == self.shares.regions() {
-            self.waiting.truncate(into + usize::from(!is_last));
+            self.waiting.truncate(self.completes().start + usize::from(!self.is_last()));
             self.added = 0;
             self.round += 1;
         }
-        Ok(())
     }
 
     #[cfg(test)]

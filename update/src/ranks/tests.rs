@@ -102,7 +102,7 @@ pub(super) fn each<T: Send>(count: usize, work: impl Fn(&dyn Ranks) -> T + Sync)
 }
 
 /// Numbers whose sum depends on the order of additions.
-fn numbers(of: usize, length: usize) -> Vec<f32> {
+pub(super) fn numbers(of: usize, length: usize) -> Vec<f32> {
     let value = |index: usize| {
         let bits = (index * 2_654_435_761 + of * 40_503) % 1_000_003;
         (bits as f32 - 500_000.0) * 10f32.powi((bits % 13) as i32 - 6)
@@ -111,7 +111,7 @@ fn numbers(of: usize, length: usize) -> Vec<f32> {
 }
 
 /// Regions of a layout of `length` values, cut for `count` ranks in different places.
-fn shares(length: usize, regions: usize, count: usize) -> Shares {
+pub(super) fn shares(length: usize, regions: usize, count: usize) -> Shares {
     let cut = |of: usize, at: usize| length * at / of;
     let of_region = |region: usize| {
         let (start, end) = (cut(regions, region), cut(regions, region + 1));

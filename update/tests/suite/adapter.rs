@@ -229,6 +229,7 @@ fn a_device_computes_what_the_processor_does() {
                 positions: 128,
                 moments: Some(8),
                 ranks: 1,
+                waiting: 0,
                 half,
             };
             let available = DeviceMemory { free: 8 << 30, workspace: 0 };

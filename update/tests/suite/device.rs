@@ -69,6 +69,7 @@ pub fn device_model_in(
         positions: 128,
         moments: Some(8),
         ranks: 1,
+        waiting: 0,
         half,
     };
     let available = DeviceMemory { free: 8 << 30, workspace: 64 << 20 };

@@ -198,6 +198,7 @@ fn what_passes_in_pieces_is_whole() {
             positions: 8,
             moments: Some(moment_bytes(method)),
             ranks: 1,
+            waiting: 0,
             half: Half::BFloat16,
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };

@@ -11,7 +11,7 @@ use crate::model::memory::SQUARES;
 use crate::model::pass::{Decoder, Sink};
 use crate::model::{Layout, LoraAdapter, RowLoss, Scores};
 use crate::optimizer::shares::Shares;
-use crate::ranks::{self, Alone, PartSum, Ranks};
+use crate::ranks::{self, Alone, DeviceSum, PartSum, Ranks};
 use crate::tree::Tree;
 
 /// What there is of a part's gradient, with windows.
@@ -75,32 +75,38 @@ impl<D: Device> DeviceModel<D> {
 
     /// Adds the gradient of a part to a sum, unless [`DeviceModel::accumulate_part`] has done so.
     pub fn add_part(&mut self, sum: &mut PartSum) -> Result<()> {
-        let DeviceModel { gradients, summed, part, state, .. } = self;
-        let (gradients, device) = (gradients.as_ref().ok_or_else(frozen)?, &mut self.worker.backend.device);
+        let DeviceModel { gradients, summed, parts, part, state, staging, .. } = self;
+        let gradients = gradients.as_ref().ok_or_else(frozen)?;
+        let (parts, device) = (parts.as_mut().ok_or_else(frozen)?, &mut self.worker.backend.device);
         if *state == PartState::Added {
             return Ok(());
         }
         for _ in self.layout.regions() {
-            sum.add(
+            sum.add_on_device(
                 device,
-                |device, range, values| match (gradients, *state) {
+                parts,
+                staging,
+                |device, range, room| match (gradients, *state) {
                     (Values::Windows(_), PartState::OnHost) => {
-                        values.copy_from_slice(&part[range]);
-                        Ok(())
+                        device.upload(&part[range], room).map(|()| room)
                     }
-                    (Values::Windows(_), _) => {
-                        values.fill(0.0);
-                        Ok(())
-                    }
-                    _ => device.download(gradients.gradient(range)?, values),
+                    (Values::Windows(_), _) => device.clear(room).map(|()| room),
+                    _ => gradients.gradient(range),
                 },
-                |device, range, place, values| match &summed {
-                    Some(summed) => device.upload(values, summed.slice(place..place + values.len())),
-                    None => device.upload(values, gradients.gradient(range)?),
+                |range, place| match &summed {
+                    Some(summed) => Ok(summed.slice(place..place + range.len())),
+                    None => gradients.gradient(range),
                 },
             )?;
         }
         Ok(())
+    }
+
+    /// Gathers the weights that each rank has stepped on all of them.
+    pub fn gather_weights(&mut self, ranks: &dyn Ranks) -> Result<()> {
+        let shares = Shares::by_layer(&self.layout, ranks.count());
+        let Some(transport) = self.parts.as_mut().and_then(DeviceSum::transport) else { return Ok(()) };
+        transport.gather(ranks, &mut self.worker.backend.device, &shares, &self.weights)
     }
 
     /// [`DeviceModel::norm_of_all`] of one rank.
@@ -173,8 +179,8 @@ impl<D: Device> DeviceModel<D> {
         loss: Option<&dyn RowLoss>,
         sum: Option<&mut PartSum>,
     ) -> Result<Vec<Scores>> {
-        let DeviceModel { config, layout, adapter, worker, weights, gradients, summed, part, state, .. } =
-            self;
+        let DeviceModel { config, layout, adapter, worker, weights, gradients, .. } = self;
+        let DeviceModel { summed, parts, part, state, staging, .. } = self;
         let (layout, regions) = (&**layout, layout.regions());
         let decoder = Decoder { config, layout, adapter: adapter.as_ref(), temperature };
         let mut found = Vec::with_capacity(trees.len());
@@ -205,17 +211,18 @@ impl<D: Device> DeviceModel<D> {
                 }
             }
             let mut leave = |gpu: &mut Gpu<D>, gradients: &mut Values, region: usize| {
-                let (Values::Windows(windows), Some(summed)) = (gradients, summed.as_ref()) else { return };
+                let Values::Windows(windows) = gradients else { return };
+                let (Some(summed), Some(parts)) = (summed.as_ref(), parts.as_mut()) else { return };
                 gpu.attempt(|gpu| {
                     let device = &mut gpu.device;
                     let is_on_host = *state == PartState::OnHost;
                     if let Some(sum) = sum.as_deref_mut() {
-                        sum.add(
+                        sum.add_on_device(
                             device,
-                            |device, range, values| device.download(windows.slice(range)?, values),
-                            |device, _, place, values| {
-                                device.upload(values, summed.slice(place..place + values.len()))
-                            },
+                            parts,
+                            staging,
+                            |_, range, _| windows.slice(range),
+                            |range, place| Ok(summed.slice(place..place + range.len())),
                         )?;
                     } else {
                         part.resize(layout.len(), 0.0);

@@ -1,0 +1,43 @@
+// The sum of parts' gradients in a fixed order, and checksums of values on their way between cards.
+
+#include "common.cuh"
+
+#define THREADS 256
+// log2 of the most ranks.
+#define LEVELS 16
+
+// values[0][i]: the sum of values[r][i] over the ranks as a balanced tree of neighbors. values [ranks, length], ranks a power of
+// two. The sum of 2^k ranks waits in sums[k] for its neighbor.
+extern "C" __global__ void add_tree(float* values, int ranks, u64 length) {
+    for (u64 i = global_index(); i < length; i += global_size()) {
+        float sums[LEVELS + 1], sum = 0.f;
+        for (int r = 0; r < ranks; r++) {
+            sum = values[(u64)r * length + i];
+            int level = 0;
+            for (; r >> level & 1; level++) sum = __fadd_rn(sums[level], sum);
+            sums[level] = sum;
+        }
+        values[i] = sum;
+    }
+}
+
+// sums[i] += values[i].
+extern "C" __global__ void add_values(float* sums, const float* values, u64 length) {
+    for (u64 i = global_index(); i < length; i += global_size()) sums[i] = __fadd_rn(sums[i], values[i]);
+}
+
+// sums[r] += the checksum of values[r], which begin with value number `first` of the sequence: Checksum of ranks/mod.rs.
+// values [ranks, length], grid (blocks, ranks). Integers wrap, so the order of additions does not matter.
+extern "C" __global__ void __launch_bounds__(THREADS) add_checksums(u64* sums, const float* values, u64 length, u64 first) {
+    SHARED_ARRAY(u64, parts, THREADS);
+    const float* own = values + (u64)blockIdx.y * length;
+    u64 sum = 0;
+    for (u64 i = global_index(); i < length; i += global_size()) sum += (u64)__float_as_uint(own[i]) * (2 * (first + i) + 1);
+    parts[threadIdx.x] = sum;
+    __syncthreads();
+    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) parts[threadIdx.x] += parts[threadIdx.x + half];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) atomicAdd(&sums[blockIdx.y], parts[0]);
+}
