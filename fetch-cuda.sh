@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# fetch-cuda.sh [nvrtc] [cublas] [runtime] [onnxruntime]: fetches CUDA libraries once into the user's cache, prints its folder.
+# fetch-cuda.sh [nvrtc] [cublas] [runtime] [onnxruntime] [nccl]: fetches CUDA libraries once into the user's cache and prints
+# its folder.
 #
 # For machines without a system-wide CUDA, and for the test that compiles the kernels without a GPU.
 #   nvrtc         the compiler of our kernels (90 MB)
 #   cublas        cuBLAS and cuBLASLt, matrix products (440 MB)
 #   runtime       the CUDA runtime and cuRAND, which ONNX Runtime links (65 MB)
 #   onnxruntime   ONNX Runtime with its CUDA provider, for rollout --device cuda (260 MB)
-# Without arguments: all of them. A decoder needs neither cuDNN nor cuFFT. The NVIDIA driver belongs to the system and is
-# never fetched.
+#   nccl          NCCL, with which the ranks of update-mpi exchange gradients between GPUs (200 MB)
+# Without arguments: all but NCCL, which one GPU does not need. A decoder needs neither cuDNN nor cuFFT. The NVIDIA driver
+# belongs to the system and is never fetched.
 #
 # The libraries come from the official wheels of NVIDIA and ONNX Runtime, which pip fetches from the package index that
 # the user has configured and verifies by SHA-256. Each is unpacked and moved into place atomically, so an interrupted or
@@ -22,8 +24,8 @@ stop() {
     stop "no CUDA libraries are known for $(uname -s) $(uname -m)" 'install CUDA 13 and set CUDA_PATH to it'
 for part in "$@"; do
     case $part in
-        nvrtc | cublas | runtime | onnxruntime) ;;
-        *) stop "$part: no such part" 'parts are nvrtc, cublas, runtime and onnxruntime' 2 ;;
+        nvrtc | cublas | runtime | onnxruntime | nccl) ;;
+        *) stop "$part: no such part" 'parts are nvrtc, cublas, runtime, onnxruntime and nccl' 2 ;;
     esac
 done
 command -v python3 >/dev/null || stop 'python3 was not found' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
@@ -41,10 +43,11 @@ WHEELS = [
     ("onnxruntime", "onnxruntime-gpu", "1.31.1", "05d548956197b9d01f59b625de740e0d6be3593f874e241a12dc0362650ecdf7"),
     ("runtime", "nvidia-cuda-runtime", "13.0.96", "7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548"),
     ("runtime", "nvidia-curand", "10.4.0.35", "1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc"),
+    ("nccl", "nvidia-nccl-cu13", "2.28.9", "e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42"),
 ]
 
 cache, *parts = sys.argv[1:]
-wanted = {part for part, *_ in WHEELS} if parts == ["all"] else set(parts)
+wanted = {part for part, *_ in WHEELS} - {"nccl"} if parts == ["all"] else set(parts)
 folder = pathlib.Path(cache) / "cuda-13.0"
 
 
@@ -64,7 +67,7 @@ for part, package, version, checksum in WHEELS:
     with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as work:
         requirement = pathlib.Path(work) / "requirement.txt"
         requirement.write_text(f"{package}=={version} --hash=sha256:{checksum}\n")
-        platforms = [argument for tag in ("2_28", "2_27", "2_17", "2_12") for argument in ("--platform", f"manylinux_{tag}_x86_64")]
+        platforms = [argument for tag in ("2_28", "2_27", "2_18", "2_17", "2_12") for argument in ("--platform", f"manylinux_{tag}_x86_64")]
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps",
                    "--require-hashes", "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
                    "--abi", "cp312", *platforms, "--platform", "manylinux2014_x86_64",

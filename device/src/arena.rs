@@ -283,6 +283,15 @@ impl<'a> AnySlice<'a> {
         AnySlice { address: self.address + (start * self.scalar.bytes()) as u64, length: end - start, ..self }
     }
 
+    pub fn is_empty(self) -> bool {
+        self.length == 0
+    }
+
+    /// Its size.
+    pub fn bytes(self) -> usize {
+        self.length * self.scalar.bytes()
+    }
+
     /// Fails if the slice belongs to another arena.
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         match self.arena {

@@ -1,8 +1,8 @@
 //! A device with memory, kernels and GEMMs: an NVIDIA GPU, or its simulator on the CPU.
 //!
 //! [`Device`] is the interface. [`Cuda`] is a GPU. [`Sim`] runs the same CUDA kernel sources on the CPU, so
-//! that everything but the driver calls is tested without a GPU. A process may open several. Left out: copies
-//! between devices, several streams (work runs in call order), and operations of a model.
+//! that everything but the driver calls is tested without a GPU. A process may open several; [`cuda::nccl`] moves values
+//! between GPUs of several processes. Left out: copies between devices of one process, several streams (work runs in call order), and operations of a model.
 //!
 //! # How a crate declares its kernels
 //!
@@ -51,6 +51,8 @@ mod list;
 mod selection;
 mod sim;
 mod times;
+
+use std::ffi::c_void;
 
 use record::failure::{Failure, Result};
 
@@ -161,6 +163,16 @@ pub trait Device {
 
     /// Waits for all work.
     fn synchronize(&mut self) -> Result<()>;
+
+    /// Returns true if all work is done, without waiting where that is possible.
+    fn is_idle(&mut self) -> Result<bool> {
+        self.synchronize().map(|()| true)
+    }
+
+    /// The CUDA stream that carries all work, for libraries that take one; `None` without CUDA.
+    fn library_stream(&self) -> Option<*mut c_void> {
+        None
+    }
 
     /// Starts capturing: launches, GEMMs, device copies and work that libraries enqueue are recorded in a
     /// graph instead of run. Returns false if the device cannot capture.

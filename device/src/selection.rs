@@ -1,5 +1,6 @@
 //! The value of `--device`, and a device whose kind is known only at run time.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Once;
@@ -244,6 +245,14 @@ impl Device for Any {
     fn synchronize(&mut self) -> Result<()> {
         forward!(self, device => device.synchronize())?;
         times::asked().map_or(Ok(()), times::Times::write)
+    }
+
+    fn is_idle(&mut self) -> Result<bool> {
+        forward!(self, device => device.is_idle())
+    }
+
+    fn library_stream(&self) -> Option<*mut c_void> {
+        forward!(self, device => device.library_stream())
     }
 
     fn begin_capture(&mut self) -> Result<bool> {

@@ -81,6 +81,11 @@ pub trait Learner {
         None
     }
 
+    /// How gradients pass between the ranks' devices; `None` on the CPU and with one rank.
+    fn transport(&mut self) -> Option<&'static str> {
+        None
+    }
+
     /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: [`StateKind::Weight`], or of
     /// this rank's share.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
@@ -319,6 +324,12 @@ impl<D: Device> DeviceLearner<D> {
         }
         let rank = workers.ranks.rank();
         let mut model = DeviceModel::of_rank(device, config, None, &checkpoint.masters()?, plan, rank)?;
+        if workers.ranks.count() > 1 {
+            let transport = ranks::connect(workers.ranks, model.device())?;
+            if let Some(parts) = model.parts() {
+                parts.set_transport(transport);
+            }
+        }
         let mut optimizer = DeviceOptimizer::new(settings, &mut model)?;
         if let Some(state) = state {
             optimizer
@@ -442,6 +453,10 @@ impl<D: Device> Learner for DeviceLearner<D> {
 
     fn device_bytes(&mut self) -> Option<u64> {
         self.model.device().arena().ok().map(|arena| arena.usage().1)
+    }
+
+    fn transport(&mut self) -> Option<&'static str> {
+        Some(self.model.parts()?.transport()?.name())
     }
 
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()> {

@@ -25,6 +25,8 @@ pub struct Timing {
     pub publish: f64,
     /// Peak device memory in use, bytes.
     pub device_bytes: Option<u64>,
+    /// How gradients pass between the ranks' devices.
+    pub transport: Option<&'static str>,
 }
 
 impl Timing {
@@ -57,6 +59,7 @@ impl Timing {
         let rounded = |seconds: f64| json!((seconds * 1e6).round() / 1e6);
         let mut times: Times = phases.map(|(name, seconds)| (name.to_owned(), rounded(seconds))).into();
         times.extend(self.device_bytes.map(|bytes| ("device_memory_bytes".to_owned(), json!(bytes))));
+        times.extend(self.transport.map(|name| ("transport".to_owned(), json!(name))));
         times
     }
 }

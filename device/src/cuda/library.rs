@@ -29,6 +29,8 @@ pub enum Library {
     Random,
     /// Neural network primitives, whose attention ONNX Runtime can use.
     Cudnn,
+    /// Transport between GPUs.
+    Nccl,
 }
 
 impl Library {
@@ -45,6 +47,7 @@ impl Library {
             // NVRTC loads its builtins by name when it compiles.
             Library::Nvrtc => (&["libnvrtc-builtins.so", "libnvrtc.so"], &["13", "12"]),
             Library::CublasLt => (&["libcublasLt.so"], &["13", "12"]),
+            Library::Nccl => (&["libnccl.so"], &["2"]),
             // From here on: the versions that ONNX Runtime 1.31 is linked with.
             Library::Cublas => (&["libcublasLt.so", "libcublas.so"], &["13"]),
             Library::Runtime => (&["libcudart.so"], &["13"]),
@@ -57,7 +60,7 @@ impl Library {
         // SAFETY: these only try to open libraries by name; initializers of NVIDIA's libraries are benign.
         unsafe {
             match self {
-                Library::Cublas | Library::Runtime | Library::Random | Library::Cudnn => {
+                Library::Cublas | Library::Runtime | Library::Random | Library::Cudnn | Library::Nccl => {
                     let opened = Handle::open(Some(self.file()), RTLD_NOW | RTLD_GLOBAL);
                     opened.map(std::mem::forget).is_ok()
                 }
@@ -78,6 +81,7 @@ impl Library {
                 ("CUDA's compiler NVRTC is not found (libnvrtc.so.13 or .12)".to_owned(), "nvrtc")
             }
             Library::CublasLt => ("cuBLASLt is not found (libcublasLt.so.13 or .12)".to_owned(), "cublas"),
+            Library::Nccl => ("NCCL is not found (libnccl.so.2)".to_owned(), "nccl"),
             Library::Cublas => (self.missing_for_onnx_runtime(), "cublas"),
             Library::Runtime | Library::Random => (self.missing_for_onnx_runtime(), "runtime"),
             Library::Cudnn => {

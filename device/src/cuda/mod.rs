@@ -9,6 +9,7 @@ mod compile;
 mod cublaslt;
 mod installation;
 mod library;
+pub mod nccl;
 mod plan;
 mod timing;
 
@@ -17,7 +18,7 @@ use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUfunction, CUfunction_attribute, CUmodule};
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuStreamQuery};
 use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
 use record::failure::{Failure, Result};
 
@@ -395,6 +396,19 @@ impl Device for Cuda {
     fn synchronize(&mut self) -> Result<()> {
         self.bind()?;
         self.stream.synchronize().map_err(|error| self.failed("work on it", error))
+    }
+
+    fn is_idle(&mut self) -> Result<bool> {
+        self.bind()?;
+        // SAFETY: the stream is ours.
+        match unsafe { cuStreamQuery(self.stream.cu_stream()) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => code.result().map(|()| true).map_err(|error| self.failed("work on it", error)),
+        }
+    }
+
+    fn library_stream(&self) -> Option<*mut c_void> {
+        Some(self.stream())
     }
 
     fn begin_capture(&mut self) -> Result<bool> {

@@ -7,4 +7,5 @@
 )]
 
 mod device;
+mod nccl;
 mod sim;

@@ -315,6 +315,7 @@ int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream)
 int cuMemsetD8Async(void* at, unsigned char value, size_t bytes, void* stream) { return fill(at, value, bytes); }
 int cuStreamCreate(int** stream, unsigned flags) { return own_stream(stream); }
 int cuStreamSynchronize(void* stream) { return wait(); }
+int cuStreamQuery(void* stream) { return 0; }
 int cuStreamIsCapturing(void* stream, int* status) { return *status = capturing && stream == capturing, 0; }
 // The time between two events depends on the last product's algorithm; the second algorithm is the fastest.
 static uint64_t last_algorithm;

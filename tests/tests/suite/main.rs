@@ -50,6 +50,7 @@ mod served;
 mod shards;
 mod side_by_side;
 mod stand_in;
+mod stand_in_nccl;
 mod team;
 mod toys;
 mod vocabulary;

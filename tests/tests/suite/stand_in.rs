@@ -32,14 +32,14 @@ fn fetched() -> Option<PathBuf> {
 }
 
 /// A folder with the stand-in, compiled for this provider, and a policy.
-struct Fixture {
+pub struct Fixture {
     folder: TempDir,
     runtime: PathBuf,
 }
 
 impl Fixture {
     /// None without the libraries.
-    fn new() -> Option<Fixture> {
+    pub fn new() -> Option<Fixture> {
         let Some(runtime) = fetched() else {
             troupe_tests::skip::not_run(
                 "the CUDA path: ./fetch-cuda.sh onnxruntime nvrtc fetches what it needs",
@@ -64,12 +64,13 @@ impl Fixture {
         Some(fixture)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file of the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Runs a command next to the policy with the stand-in as CUDA; its exit code, stdout and stderr.
-    fn run(&self, command: &str, variables: &[(&str, &str)]) -> (i32, String) {
+    pub fn run(&self, command: &str, variables: &[(&str, &str)]) -> (i32, String) {
         let folder = self.folder.path();
         let mut shell = shell(command);
         // Whatever cuDNN this machine has is a real one.
@@ -88,7 +89,7 @@ impl Fixture {
     }
 
     /// The log since the last call.
-    fn log(&self) -> Vec<String> {
+    pub fn log(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.path("log")).expect("a log");
         std::fs::remove_file(self.path("log")).expect("removed");
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -137,8 +138,8 @@ fn number(line: &str, word: &str) -> u64 {
 }
 
 /// Makes the branch number the reward: something to learn from policies that never solve a task.
-const REWARD: &str = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
-const ROLLOUT: &str = "rollout --policy p --branches 4 --turns 1 --seed 1 --step 1 --device cuda --quiet";
+pub const REWARD: &str = r#"awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'"#;
+pub const ROLLOUT: &str = "rollout --policy p --branches 4 --turns 1 --seed 1 --step 1 --device cuda --quiet";
 
 #[test]
 fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {

@@ -34,6 +34,8 @@ pub struct DeviceModel<D: Device> {
     layout: Arc<Layout>,
     /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
+    /// What adds parts; `None` unless all weights are trained. Dropped before the device, in which its transport may work.
+    parts: Option<DeviceSum<D>>,
     worker: Worker<Gpu<D>>,
     half: Half,
     weights: Values,
@@ -49,8 +51,6 @@ pub struct DeviceModel<D: Device> {
     gradients: Option<Values>,
     /// With windows the share of the sum of all parts; else it is in its place among the gradients.
     summed: Option<Buffer<f32>>,
-    /// What adds parts; `None` unless all weights are trained.
-    parts: Option<DeviceSum<D>>,
     /// With windows, of a part of several micro-batches the gradient so far.
     part: Vec<f32>,
     state: PartState,

@@ -26,6 +26,13 @@ pub(crate) const STAGING: usize = 1 << 24;
 pub(crate) const SQUARES: usize = 4096;
 /// Free memory that is left alone: the code of kernels and libraries is loaded there when first used.
 const LEFT_ALONE: u64 = 1 << 30;
+/// Free memory that is left to NCCL with several ranks: its buffers for each of the others.
+const LEFT_TO_NCCL: u64 = 1 << 30;
+
+/// Free memory that is left alone.
+fn left_alone(ranks: usize) -> u64 {
+    LEFT_ALONE + if ranks > 1 { LEFT_TO_NCCL } else { 0 }
+}
 
 /// Memory by purpose, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -133,7 +140,7 @@ impl MemoryPlan {
         let is_small = is_shared && request.part <= request.tokens;
         let choices =
             [(is_small, true, least.max(request.part)), (true, false, least), (is_shared, true, least)];
-        let budget = memory.free.saturating_sub(LEFT_ALONE);
+        let budget = memory.free.saturating_sub(left_alone(request.ranks));
         let empty = MemoryPlan {
             bytes: Bytes::default(),
             tokens: least,
@@ -269,19 +276,19 @@ impl MemoryPlan {
     fn refusal(&self, weights: usize, free: u64) -> Failure {
         let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
         let Bytes { activations, logits, other, total, .. } = self.bytes;
-        let state = self.bytes.state();
+        let (state, left) = (self.bytes.state(), left_alone(self.request.ranks));
         let failure = Failure::unavailable(format!(
             "{weights} weights take {} on the device ({} for weights, gradients and moments, {} for {} at a time, {} for \
              logits and tables, {} left to libraries), of which {} are free",
-            gigabytes(total + LEFT_ALONE),
+            gigabytes(total + left),
             gigabytes(state),
             gigabytes(activations),
             if self.tokens == 1 { "one token".to_owned() } else { format!("{} tokens", self.tokens) },
             gigabytes(logits + other),
-            gigabytes(LEFT_ALONE),
+            gigabytes(left),
             gigabytes(free)
         ));
-        failure.hint(match state + LEFT_ALONE > free {
+        failure.hint(match state + left > free {
             true => "an adapter (policy init --adapter) moves few weights, --optimizer sgd keeps no moments; or use a device with more memory",
             false => "lower --max-tokens-per-batch, use --optimizer sgd, or a device with more memory",
         })

@@ -172,7 +172,7 @@ impl PolicyUpdate<'_> {
         };
         let stats = trainer.run(learner.as_mut())?;
         timing.add(learner.take_timing());
-        timing.device_bytes = learner.device_bytes();
+        (timing.device_bytes, timing.transport) = (learner.device_bytes(), learner.transport());
         Ok(stats)
     }
 

@@ -64,7 +64,7 @@ fn tree(number: u32) -> Tree {
 
 /// How a part's gradient is kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kept {
+pub(super) enum Kept {
     /// One micro-batch a part.
     Leaves,
     /// Several, in two windows.
@@ -74,21 +74,24 @@ enum Kept {
 }
 
 /// Norms and weights, the same on all ranks, and master weights by rank.
-type Trained = (Vec<u64>, Vec<u16>, Vec<u32>);
+pub(super) type Trained = (Vec<u64>, Vec<u16>, Vec<u32>);
+
+/// Makes a rank's transport.
+type Connect<'a> = dyn Fn(&dyn Ranks, &mut Sim) -> Result<Box<dyn Transport<Sim>>> + Sync + 'a;
 
 /// How sums pass and wait.
-struct Way<'a> {
-    transport: &'a (dyn Fn(&dyn Ranks) -> Box<dyn Transport<Sim>> + Sync),
-    waits_on_device: bool,
+pub(super) struct Way<'a> {
+    pub transport: &'a Connect<'a>,
+    pub waits_on_device: bool,
     /// Values that a rank sends at once.
-    at_once: usize,
+    pub at_once: usize,
 }
 
 /// Through the host, and everything else on the device.
-const THROUGH_HOST: Way<'static> =
-    Way { transport: &|_| Box::new(ThroughHost::default()), waits_on_device: true, at_once: 1 << 24 };
+pub(super) const THROUGH_HOST: Way<'static> =
+    Way { transport: &|_, _| Ok(Box::new(ThroughHost::default())), waits_on_device: true, at_once: 1 << 24 };
 
-fn train(
+pub(super) fn train(
     ranks: &dyn Ranks,
     half: Half,
     tied: bool,
@@ -125,8 +128,9 @@ fn train(
         weight_decay: 0.1,
         max_grad_norm: 0.5,
     };
+    let transport = (way.transport)(ranks, model.device())?;
     let sums = model.parts().unwrap();
-    sums.set_transport((way.transport)(ranks));
+    sums.set_transport(transport);
     sums.limit(way.at_once);
     let mut optimizer = DeviceOptimizer::new(settings, &mut model).unwrap();
     let shares = Shares::by_layer(model.layout(), count);
@@ -158,13 +162,13 @@ fn train(
 }
 
 /// Parts of one tree, of none, and of several.
-fn parts() -> Vec<Vec<Tree>> {
+pub(super) fn parts() -> Vec<Vec<Tree>> {
     let numbers: [&[u32]; 8] = [&[0, 1], &[2], &[], &[3, 4, 5], &[6], &[7, 8], &[9], &[10, 11]];
     numbers.iter().map(|numbers| numbers.iter().map(|&number| tree(number)).collect()).collect()
 }
 
 /// Asserts that these numbers of ranks have the weights, masters and norms of one.
-fn assert_as_one(half: Half, kept: Kept, tied: bool, counts: &[usize], way: &Way) {
+pub(super) fn assert_as_one(half: Half, kept: Kept, tied: bool, counts: &[usize], way: &Way) {
     let parts = parts();
     let (norms, weights, masters) = train(&Alone, half, tied, &parts, kept, &THROUGH_HOST).unwrap();
     for &count in counts {
@@ -297,7 +301,7 @@ impl Transport<Sim> for Flips {
 
 #[test]
 fn a_bit_flipped_between_devices_is_refused_by_both_names() {
-    let way = Way { transport: &|_| Box::new(Flips(ThroughHost::default())), ..THROUGH_HOST };
+    let way = Way { transport: &|_, _| Ok(Box::new(Flips(ThroughHost::default()))), ..THROUGH_HOST };
     let outcomes = each(4, |ranks| {
         train(ranks, Half::BFloat16, false, &parts(), Kept::Leaves, &way).map_err(|failure| failure.message)
     });

@@ -2,7 +2,7 @@
 //!
 //! All read the same stream, which rank 0 hands on; each differentiates its share of the parts of an optimizer batch
 //! ([`crate::parts`]), and all take the same step. Rank 0 alone writes lines and publishes. Transport is MPI's, in a build
-//! with the feature `mpi`. Sums are computed here, because an MPI library's results depend on its algorithm. Each rank sums and
+//! with the feature `mpi`, and between GPUs NCCL's ([`Transport`]). Sums are computed here, because an MPI library's results depend on its algorithm. Each rank sums and
 //! steps a share of the weights and keeps the share's moments, then all receive the rest. With `--side-by-side` each policy has
 //! a separate set of ranks ([`PolicyRanks`]). Left out: weights in slices.
 
@@ -11,11 +11,11 @@ pub mod flags;
 mod input;
 #[cfg(feature = "mpi")]
 mod mpi;
+mod nccl;
 mod policy_ranks;
 mod sum;
 mod transport;
-#[cfg(any(feature = "mpi", test))]
-#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "MPI waits"))]
+#[cfg_attr(not(any(feature = "mpi", test)), expect(dead_code, reason = "MPI names who is absent"))]
 mod wait;
 
 use std::ops::Range;
@@ -25,6 +25,7 @@ use record::stage;
 
 use crate::optimizer::shares::Shares;
 pub use input::Input;
+pub use nccl::connect;
 pub use policy_ranks::PolicyRanks;
 pub use sum::{DeviceSum, PartSum, device_checksums, values_received};
 pub use transport::{ThroughHost, Transport};
@@ -167,7 +168,9 @@ fn say(rank: usize, failure: &Failure) {
     if rank == 0 {
         stage::report("update", failure);
     } else if !ended_by_rank_0(10) {
-        stage::report("update", &failure.clone().at(format_args!("rank {rank}")));
+        let is_named = failure.message.starts_with(&format!("rank {rank} "));
+        let named = if is_named { failure.clone() } else { failure.clone().at(format_args!("rank {rank}")) };
+        stage::report("update", &named);
     }
     stage::drain_stderr();
 }
@@ -355,5 +358,7 @@ fn odd_ones(digests: &[&[u8]]) -> (usize, Vec<usize>) {
 
 #[cfg(test)]
 mod device_tests;
+#[cfg(test)]
+mod nccl_tests;
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,7 @@ mod numerics_goldens;
 mod numerics_operations;
 mod numerics_scores;
 mod objectives;
+mod parts;
 #[path = "numerics/reference.rs"]
 mod reference;
 mod refusals;
