@@ -23,7 +23,7 @@ ran() { # COMMAND...: a test program; a filter that no test's name has is a fail
 }
 part_tests() {
     check 'tests: device' ran "$here/tests/device" --test-threads 1
-    check 'tests: kernels of update' ran "$here/tests/update" --test-threads 1 kernels_operations:: attention::
+    check 'tests: kernels of update' ran "$here/tests/update" --test-threads 1 kernels_operations:: attention:: parts::
     check 'tests: kernels of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling device::operators device::heads
     check 'tests: decoders of update' ran "$here/tests/update" --test-threads 1 device::
     check 'tests: the program update' ran "$here/tests/update" --test-threads 1 device_program::
@@ -45,7 +45,7 @@ part_sanitizer() {
         not_run 'compute-sanitizer' 'it is not installed (it comes with the CUDA toolkit)'
     else
         for tool in memcheck racecheck synccheck; do
-            for test in tests/device 'tests/update kernels_operations:: attention::'; do
+            for test in tests/device 'tests/update kernels_operations:: attention:: parts::'; do
                 read -ra words <<<"$test"
                 limit=120 check "compute-sanitizer $tool: ${test#tests/}" sanitized "$tool" "$here/${words[0]}" --test-threads 1 "${words[@]:1}"
             done

@@ -10,7 +10,7 @@ use device::{Any, AnySlice, Device, GEMM_WORKSPACE};
 /// The library for this device; `None` where a GPU has none.
 fn library(device: &Any) -> Option<Nccl> {
     match device {
-        Any::Cuda(_) => Nccl::open().map_err(|failure| println!("NOT RUN: {}", failure.message)).ok(),
+        Any::Cuda(_) => Nccl::open().map_err(|failure| troupe_tests::skip::not_run(&failure.message)).ok(),
         Any::Sim(_) => {
             let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libnccl.so.2");
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tests/stand_in/nccl.c");

@@ -37,6 +37,7 @@ typedef struct {
   int rank, count, state, aborted, groups, calls;
   long sent[MAX_RANKS], received[MAX_RANKS];
   Call call[MAX_CALLS];
+  const void* stream;
   pthread_t thread;
   int has_thread;
 } Comm;
@@ -111,14 +112,15 @@ static int start(Comm* comm, void* (*work)(void*)) {
   comm->has_thread = !pthread_create(&comm->thread, NULL, work, comm);
   return comm->has_thread ? IN_PROGRESS : SYSTEM_ERROR;
 }
-static int add(Comm* comm, int kind, int peer, void* at, size_t bytes) {
+static int add(Comm* comm, int kind, int peer, void* at, size_t bytes, const void* stream) {
   if (!depth) stop("a call outside a group");
   if (grouped && grouped != comm) stop("a group of two communicators");
   if (peer < 0 || peer >= comm->count || !bytes || comm->calls == MAX_CALLS) return INVALID_ARGUMENT;
   if (!grouped) {
     if (__atomic_load_n(&comm->state, __ATOMIC_SEQ_CST) != SUCCESS) stop("a call before the last one is done");
-    comm->calls = 0;
+    comm->calls = 0, comm->stream = stream;
   }
+  if (comm->stream != stream) stop("a group in two streams");
   grouped = comm;
   comm->call[comm->calls++] = (Call){kind, peer, at, bytes};
   return SUCCESS;
@@ -155,21 +157,21 @@ int ncclGroupEnd(void) {
   comm->groups++;
   if (log) {
     FILE* file = fopen(log, "a");
-    fprintf(file, "rank %d of %d group %d calls %d\n", comm->rank, comm->count, comm->groups, comm->calls);
+    fprintf(file, "rank %d of %d group %d calls %d stream %p\n", comm->rank, comm->count, comm->groups, comm->calls, comm->stream);
     fclose(file);
   }
   if (faulty(comm, "STAND_IN_NCCL_DIES")) raise(SIGKILL);
   if (faulty(comm, "STAND_IN_NCCL_FAILS") || comm->groups == FAILING_GROUP) return set(comm, REMOTE_ERROR), IN_PROGRESS;
   return start(comm, run_group);
 }
-int ncclSend(void* at, size_t count, int type, int peer, Comm* comm, void* stream) { return type ? INVALID_ARGUMENT : add(comm, SEND, peer, at, count); }
-int ncclRecv(void* at, size_t count, int type, int peer, Comm* comm, void* stream) { return type ? INVALID_ARGUMENT : add(comm, RECEIVE, peer, at, count); }
+int ncclSend(void* at, size_t count, int type, int peer, Comm* comm, void* stream) { return type ? INVALID_ARGUMENT : add(comm, SEND, peer, at, count, stream); }
+int ncclRecv(void* at, size_t count, int type, int peer, Comm* comm, void* stream) { return type ? INVALID_ARGUMENT : add(comm, RECEIVE, peer, at, count, stream); }
 int ncclBroadcast(void* from, void* to, size_t count, int type, int root, Comm* comm, void* stream) {
   if (from != to || type || root < 0 || root >= comm->count) return INVALID_ARGUMENT;
-  if (root != comm->rank) return add(comm, RECEIVE, root, to, count);
+  if (root != comm->rank) return add(comm, RECEIVE, root, to, count, stream);
   int code = SUCCESS;
   for (int peer = 0; peer < comm->count && !code; peer++)
-    if (peer != root) code = add(comm, SEND, peer, from, count);
+    if (peer != root) code = add(comm, SEND, peer, from, count, stream);
   return code;
 }
 const char* ncclGetErrorString(int code) {

@@ -100,6 +100,12 @@ fn gradients_and_weights_go_from_card_to_card() {
     for kernel in ["add_tree", "add_values", "add_checksums"] {
         assert!(log.iter().any(|line| line.starts_with(&format!("launch {kernel} "))), "no {kernel}");
     }
+    // In the order of the other work on the rank's card.
+    for line in &groups {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let stream = format!("stream {} of GPU {}", words[words.len() - 1], words[1]);
+        assert!(log.contains(&stream), "{line}");
+    }
     // The same files as through the host, which is chosen without a word.
     let (code, printed, metrics, through_host) = cards.learn("--policy p --parts 8", ("TROUPE_NCCL", "off"));
     assert!(code == 0 && printed.is_empty(), "{code} {printed}");
