@@ -1,4 +1,5 @@
-//! From device to device through NCCL.
+//! From device to device through NCCL. Left out: a second stream, in which a layer's gradient would leave while the layer below is
+//! computed.
 
 use std::sync::{Arc, Once};
 
