@@ -1,5 +1,5 @@
 // Query, key and value heads of a product: bias (Qwen2), an RMS norm over each query and key head (Qwen3) and RoPE (arXiv
-// 2104.09864) in one pass, rounded where training rounds; for decoding keys and values go straight into the KV cache.
+// 2104.09864) in one pass, rounded where training rounds; for our attention keys and values go straight into the KV cache.
 //
 // One warp a head of a row. A lane holds neighboring pairs (i, i + width / 2), two pairs at a time, so that both halves are read in
 // full lines; a head has at most 256 values, which are two turns of a warp, a multiple of four.

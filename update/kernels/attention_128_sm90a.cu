@@ -1,114 +1,13 @@
-// Attention's forward pass for heads of 128 on Hopper: as attention_forward.cuh, with tiles of 128 queries and 128 keys.
+// Attention's forward pass for heads of 128 on Hopper.
 
-#include "attention_128_sm90a.cuh"
+#include "attention_forward_128_sm90a.cuh"
+#include "tree_mask.cuh"
 
-#define ROWS 128
-#define KEYS 128
-
-// Arguments as attention_128's, `width` being 128. Grid (tiles of rows, heads).
+// Arguments as attention_128's, `width` being 128. Grid (tiles of 128 rows, heads).
 extern "C" __global__ void __launch_bounds__(256)
     attention_128_sm90a(scalar_t* out, float* lse, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* nodes,
                         const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads,
                         int key_heads, int width, int value_stride, float scale) {
-    DYNAMIC_SHARED(scalar_t, shared);
-    scalar_t *tile_q = shared, *tile_k = tile_q + ROWS * WIDTH, *tile_v = tile_k + 2 * KEYS * WIDTH;
-    int* tile_ends = (int*)(tile_v + 2 * KEYS * WIDTH);
-    // Later queries see more keys: their blocks start first, so that short ones fill the gaps at the end.
-    int tile = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, key_head = head / (heads / key_heads);
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp >> 2, row = warp * 16 + (lane >> 2), pair = (lane & 3) * 2;
-    int first_row = tile * ROWS, last_row = min(first_row + ROWS, rows) - 1;
-    int first_node = nodes[first_row], last_node = nodes[last_row];
-    // The nodes of this warpgroup's rows.
-    int own_first = nodes[min(first_row + half * 64, last_row)], own_last = nodes[min(first_row + half * 64 + 63, last_row)];
-    int own[2];
-    for (int r = 0; r < 2; r++) own[r] = nodes[min(first_row + row + r * 8, last_row)];
-    int query_stride = heads * width, key_stride = key_heads * width;
-    const scalar_t *k = keys + key_head * WIDTH, *v = values + key_head * WIDTH;
-    float scale2 = scale * LOG2_E;
-    int end = last_node / TILE + 1, count = (tokens + TILE - 1) / TILE;
-    Tiles tiles(tables, tokens);
-
-    // True if every node from `first` to `last` sees all of a tile's keys.
-    auto all = [&](int b, int first, int last) {
-        int t = 2 * b;
-        return b * KEYS + KEYS - 1 <= first && t + 1 < count && min(tiles.first[t], tiles.first[t + 1]) > last;
-    };
-    auto fetch = [&](int b, int stage) {
-        copy_rows<KEYS>(tile_k + stage * KEYS * WIDTH, k, b * KEYS, tokens, key_stride);
-        copy_rows<KEYS>(tile_v + stage * KEYS * WIDTH, v, b * KEYS, tokens, value_stride);
-        if (!all(b, first_node, last_node)) copy_values<KEYS>(tile_ends + stage * KEYS, ends, b * KEYS, tokens, 1);
-        copy_async_commit();
-    };
-
-    copy_rows<ROWS>(tile_q, queries + head * WIDTH, first_row, rows, query_stride);
-    // Tables are by 64 keys, of which a tile has two.
-    int at = first_tiles[2 * tile];
-    fetch(at / 2, 0);
-    float sums[WIDTH / 2], top[2] = {MASKED, MASKED}, total[2] = {0.f, 0.f};
-    for (int i = 0; i < WIDTH / 2; i++) sums[i] = 0.f;
-
-    for (int stage = 0; at < end; stage ^= 1) {
-        int b = at / 2;
-        at = tiles.visible<TILE>(2 * b + 2, end, first_node);
-        wait_for_tiles();
-        if (at < end) fetch(at / 2, stage ^ 1);
-        const scalar_t *kt = tile_k + stage * KEYS * WIDTH, *vt = tile_v + stage * KEYS * WIDTH;
-
-        float s[KEYS / 2];
-        wgmma_fence();
-        gemm_ss<ROWS>(s, tile_q, half * 64, kt);
-        wgmma_commit();
-        wgmma_wait<0>(s);
-        if (!all(b, own_first, own_last)) {
-            const int* known = tile_ends + stage * KEYS;
-#pragma unroll
-            for (int i = 0; i < KEYS / 2; i++) {
-                int local = i / 4 * 8 + pair + (i & 1), node = own[i >> 1 & 1];
-                if ((b * KEYS + local > node) | (node >= known[local])) s[i] = MASKED;
-            }
-        }
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float largest = top[r];
-#pragma unroll
-            for (int i = 2 * r; i < KEYS / 2; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
-            largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 1));
-            largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, 2));
-            // Until a row has seen a key, its exponents must not cancel to zero.
-            float shrink = exp2_approximate((top[r] - largest) * scale2), base = largest <= MASKED ? 0.f : largest * scale2;
-            float sum = 0.f;
-            top[r] = largest;
-#pragma unroll
-            for (int i = 2 * r; i < KEYS / 2; i += 4)
-                for (int e = i; e < i + 2; e++) {
-                    s[e] = exp2_approximate(s[e] * scale2 - base);
-                    sum += s[e];
-                }
-            total[r] = total[r] * shrink + sum;
-#pragma unroll
-            for (int i = 2 * r; i < WIDTH / 2; i += 4) {
-                sums[i] *= shrink;
-                sums[i + 1] *= shrink;
-            }
-        }
-        u32 pieces[KEYS / 16][4];
-        to_operand(pieces, s);
-        wgmma_fence();
-        gemm_rs(sums, pieces, vt);
-        wgmma_commit();
-        wgmma_wait<0>(sums);
-    }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        float sum = total[r];
-        sum += __shfl_xor_sync(FULL_WARP, sum, 1);
-        sum += __shfl_xor_sync(FULL_WARP, sum, 2);
-        int i = first_row + row + r * 8;
-        if (i >= rows) continue;
-        float inverse = 1.f / sum;
-        if (pair == 0) lse[(u64)i * heads + head] = top[r] * scale + logf(sum);
-        scalar_t* to = out + (u64)i * query_stride + head * WIDTH + pair;
-#pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++) store2(to + n * 8, sums[4 * n + 2 * r] * inverse, sums[4 * n + 2 * r + 1] * inverse);
-    }
+    Tree<128> tree(nodes, first_tiles, ends, tables, rows, tokens, key_heads * width, value_stride);
+    attention_forward_128_sm90a(out, lse, queries, keys, values, tree, heads, key_heads, scale);
 }

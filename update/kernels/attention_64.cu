@@ -1,14 +1,14 @@
 // Attention for heads 40 to 64 wide. One file per width, so that a model compiles only the width it uses.
 
 #include "attention_backward.cuh"
-#include "attention_forward.cuh"
+#include "tree_mask.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
     attention_64(scalar_t* out, float* lse, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* nodes,
                  const int* first_tiles, const int* ends, const int* tables, int rows, int tokens, int heads, int key_heads,
                  int width, int value_stride, float scale) {
-    attention_forward<64, 64>(out, lse, queries, keys, values, nodes, first_tiles, ends, tables, rows, tokens, heads,
-                              key_heads, width, value_stride, scale);
+    Tree<TILE> tree(nodes, first_tiles, ends, tables, rows, tokens, key_heads * width, value_stride);
+    attention_forward<64, 64>(out, lse, queries, keys, values, tree, heads, key_heads, width, scale);
 }
 
 extern "C" __global__ void __launch_bounds__(256)

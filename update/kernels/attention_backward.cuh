@@ -13,7 +13,7 @@
 
 #pragma once
 
-#include "attention_tiles.cuh"
+#include "tree_mask.cuh"
 
 // d_keys [tokens, key_heads * width]; d_values: rows of d_value_stride. Grid (tiles of OWNED keys, key heads), four threads a
 // key.

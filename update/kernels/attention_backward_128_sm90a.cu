@@ -2,6 +2,7 @@
 // hold here too. A warpgroup keeps its scores in registers, where the next products take them from.
 
 #include "attention_128_sm90a.cuh"
+#include "tree_mask.cuh"
 
 #define OWNED 128
 

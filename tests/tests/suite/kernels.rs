@@ -89,7 +89,7 @@ fn copies_of_attention_tiles_are_unrolled() {
     for (width, [forward, queries], owned) in
         [(16, [64, 64], 64), (32, [64, 64], 64), (64, [64, 64], 64), (128, [64, 32], 64), (256, [32, 16], 32)]
     {
-        let image = attention(&format!("attention_{width}"));
+        let image = attention(&format!("update/kernels/attention_{width}"));
         // Rows that a kernel copies outside of its loop and in it, and threads.
         for (kernel, rows, threads) in [
             (format!("attention_{width}"), 64 + 4 * forward, 128),
@@ -102,19 +102,23 @@ fn copies_of_attention_tiles_are_unrolled() {
             assert!(found >= wanted.max(1), "{kernel}: {found} copies of {wanted}");
         }
     }
-    for (file, kernel, rows) in [
-        ("attention_128_sm90a", "attention_128_sm90a", 5 * 128),
-        ("attention_backward_128_sm90a", "attention_queries_128_sm90a", 2 * 128 + 4 * 64),
-        ("attention_backward_128_sm90a", "attention_keys_128_sm90a", 2 * 128 + 4 * 64),
+    for (folder, file, kernel, rows) in [
+        ("update", "attention_128_sm90a", "attention_128_sm90a", 5 * 128),
+        ("update", "attention_backward_128_sm90a", "attention_queries_128_sm90a", 2 * 128 + 4 * 64),
+        ("update", "attention_backward_128_sm90a", "attention_keys_128_sm90a", 2 * 128 + 4 * 64),
+        ("rollout", "prefill_attention_128_sm90a", "prefill_attention_128_sm90a", 5 * 128),
+        // Half as many threads copy 64 queries and four tiles of 64 keys.
+        ("rollout", "prefill_attention_128", "prefill_attention_128", 2 * 5 * 64),
+        ("rollout", "prefill_attention_64", "prefill_attention_64", 5 * 64),
     ] {
-        let found = copies(&attention(file), kernel);
+        let found = copies(&attention(&format!("{folder}/kernels/{file}")), kernel);
         assert!(found >= rows * 16 / 256, "{kernel}: {found} copies");
     }
 }
 
 /// Machine code of one of attention's sources.
 fn attention(file: &str) -> Vec<u8> {
-    let path = troupe_tests::root().join(format!("update/kernels/{file}.cu"));
+    let path = troupe_tests::root().join(format!("{file}.cu"));
     let expanded = compile_kernels::expand(&path).expect("the source is read");
     let source = Source { name: "attention", text: expanded.text.leak(), architecture: None };
     cuda::compile(&source, "sm_90a").expect("compiled").image

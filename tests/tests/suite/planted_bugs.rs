@@ -101,14 +101,14 @@ const BUGS: [Planted; 19] = [
     },
     Planted {
         name: "copies to a tile that other warps' products still read",
-        file: "attention_128_sm90a.cu",
+        file: "attention_forward_128_sm90a.cuh",
         from: "wait_for_tiles();\n        if (at < end) fetch(at / 2, stage ^ 1);",
         to: "if (at < end) fetch(at / 2, stage ^ 1);\n        wait_for_tiles();",
         case: Case::WarpgroupForward,
     },
     Planted {
         name: "sums of products read before the wait for them",
-        file: "attention_128_sm90a.cu",
+        file: "attention_forward_128_sm90a.cuh",
         from: "wgmma_commit();\n        wgmma_wait<0>(s);",
         to: "wgmma_commit();\n        wgmma_wait<1>(s);",
         case: Case::WarpgroupForward,

@@ -1,4 +1,4 @@
-// Shared by Hopper's attention kernels, for heads of 128: tiles for wgmma and the tree mask.
+// Shared by Hopper's attention kernels, for heads of 128: tiles for wgmma.
 //
 // The products follow FlashAttention-3 (arXiv 2407.08608): two warpgroups with 64 rows each. Copies are plain
 // cp.async by all threads, and the next tiles are loaded while the current ones are used. Left out: warps
