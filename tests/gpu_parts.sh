@@ -24,7 +24,7 @@ ran() { # COMMAND...: a test program; a filter that no test's name has is a fail
 part_tests() {
     check 'tests: device' ran "$here/tests/device" --test-threads 1
     check 'tests: kernels of update' ran "$here/tests/update" --test-threads 1 kernels_operations:: attention:: parts::
-    check 'tests: kernels of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling device::operators device::heads
+    check 'tests: kernels of rollout' ran "$here/tests/rollout-sampler" --test-threads 1 device::tests::sampling device::operators device::heads device::decode_attention device::prefill_attention
     check 'tests: decoders of update' ran "$here/tests/update" --test-threads 1 device::
     check 'tests: the program update' ran "$here/tests/update" --test-threads 1 device_program::
 }
@@ -90,10 +90,9 @@ of_product() { # OPERATIONS A SECOND
 }
 
 # ---- float16 ------------------------------------------------------------------------------------------------
-in_rollout=() in_update=()
-float16() { # COMMAND...: with both programs in float16; the simulator's rollout computes in float32 only
-    local in_rollout=(--dtype float16) in_update=(--dtype float16)
-    if [ "$device" = sim ]; then in_rollout=(); fi
+dtype=()
+float16() { # COMMAND...: with both programs in float16
+    local dtype=(--dtype float16)
     "$@"
 }
 part_agree-f16() { float16 part_agree "$1"; } # SIZE
@@ -105,7 +104,7 @@ play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages.
     local name=$1 episodes=$2 turns=$3 tokens=$4
     shift 4
     envs tasks plan-path --count "$episodes" --seed 7 |
-        rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" "${in_rollout[@]}" --quiet |
+        rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" "${dtype[@]}" --quiet |
         tee "$work/$name.rollout" |
         awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }' |
         group --quiet | advantage --quiet >"$work/$name.samples"
@@ -113,13 +112,13 @@ play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages.
 train() { # NAME POLICIES...
     local name=$1
     shift
-    update "$@" --device "$device" "${in_update[@]}" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
+    update "$@" --device "$device" "${dtype[@]}" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
         grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
 }
 agree() { # NAME POLICIES...
     local name=$1
     shift
-    update "$@" --check --device "$device" "${in_update[@]}" --quiet <"$work/$name.samples" | tee "$work/$name.check"
+    update "$@" --check --device "$device" "${dtype[@]}" --quiet <"$work/$name.samples" | tee "$work/$name.check"
     return "${PIPESTATUS[0]}"
 }
 gaps() { # NAME FILE
@@ -198,10 +197,16 @@ part_decode-long() { # SIZE: separate completions of about 512 tokens on average
     decoded "$1" 'decode long completions' --batch "$batches" --context "$context" --branches 4 --steps "$long_steps" --repeats 1
 }
 part_decode-own() { # SIZE: decoding with our attention alone
-    TROUPE_DECODE_ATTENTION=own decoded "$1" 'decode with our attention' --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
+    TROUPE_ATTENTION=own decoded "$1" 'decode with our attention' --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
 }
 part_decode-onnxruntime() { # SIZE: the same with ONNX Runtime's
-    TROUPE_DECODE_ATTENTION=onnxruntime decoded "$1" "decode with ONNX Runtime's attention" --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
+    TROUPE_ATTENTION=onnxruntime decoded "$1" "decode with ONNX Runtime's attention" --batch "1,$batches" --context "$context" --branches 1,4 --steps "$steps" --repeats "$repeats"
+}
+part_prefill-own() { # SIZE: runs of prompts with our attention alone, and few steps of decoding
+    TROUPE_ATTENTION=own decoded "$1" 'prefill with our attention' --batch 1 --context "$contexts" --branches 1 --steps 8 --repeats "$repeats"
+}
+part_prefill-onnxruntime() { # SIZE: the same with ONNX Runtime's
+    TROUPE_ATTENTION=onnxruntime decoded "$1" "prefill with ONNX Runtime's attention" --batch 1 --context "$contexts" --branches 1 --steps 8 --repeats "$repeats"
 }
 part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and without CUDA graphs
     local size=$1 tier kernels graphs
@@ -212,7 +217,7 @@ part_tiers() { # SIZE: with each of ONNX Runtime's kernels for attention, and wi
             row "$size: sdpa_kernel $tier" 'not run: no cuDNN 9.5 or later is found'
             continue
         fi
-        TROUPE_DECODE_ATTENTION=onnxruntime TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=$graphs decoded "$size" "sdpa_kernel $tier" --batch "$batches" \
+        TROUPE_ATTENTION=onnxruntime TROUPE_SDPA_KERNEL=$kernels TROUPE_CUDA_GRAPHS=$graphs decoded "$size" "sdpa_kernel $tier" --batch "$batches" \
             --context "$context" --branches 4 --steps "$steps" --repeats "$repeats"
     done
 }
@@ -241,7 +246,7 @@ shaped() { # NAME SIZE SHAPE N
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)
     python3 "$here/update_shapes.py" samples "$policy" --shape "$shape" --groups $((groups * $4)) |
         update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --max-tokens-per-batch "$batch_tokens" --device "$device" \
-            "${in_update[@]}" --quiet |
+            "${dtype[@]}" --quiet |
         grep '"type":"metrics"' >"$work/$name.measured" || return
     [ "$(last unique_tokens "$work/$name.measured")" = $(($(cost nodes) * $4)) ] || { echo 'update counts other nodes'; return 1; }
 }
@@ -289,7 +294,7 @@ part_kernels() { # SIZE
         for kernels in 11 own; do
             local attention=onnxruntime
             if [ $kernels = own ]; then attention=own; fi
-            check "$size: decode by kernel, attention $kernels" env TROUPE_DECODE_ATTENTION=$attention TROUPE_SDPA_KERNEL=${kernels/own/3} TROUPE_CUDA_GRAPHS=off ncu --csv \
+            check "$size: decode by kernel, attention $kernels" env TROUPE_ATTENTION=$attention TROUPE_SDPA_KERNEL=${kernels/own/3} TROUPE_CUDA_GRAPHS=off ncu --csv \
                 --metrics gpu__time_duration.sum --clock-control none --launch-skip $(((20 * layers + 12) * (2 * ramp + 30))) --launch-count 1720 \
                 generate --policy "$work/$size" --device "$device" --batch $batch --context "$context" --branches 1 --steps 128 --repeats 1 || continue
             python3 "$here/kernel_times.py" sample_rows <"$work/out" | while IFS=$'\t' read -r name text; do row "    $name" "$text"; done

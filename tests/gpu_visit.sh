@@ -37,12 +37,16 @@ decode-few:1.7B 40 rollout/src/engine rollout/kernels policy/src/graph device
 rollout:1.7B 45 rollout policy/src/graph device
 decode-own:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
 decode-onnxruntime:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
+prefill-own:1.7B 30 rollout/src/engine rollout/kernels policy/src/graph device
+prefill-onnxruntime:1.7B 30 rollout/src/engine rollout/kernels policy/src/graph device
 decode:1.7B 80 rollout/src/engine rollout/kernels policy/src/graph device
 products:1.7B 30 device
 train:1.7B 130 update device
 train-f16:1.7B 130 update device
 decode-own:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
 decode-onnxruntime:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
+prefill-own:1B 25 rollout/src/engine rollout/kernels policy/src/graph device
+prefill-onnxruntime:1B 25 rollout/src/engine rollout/kernels policy/src/graph device
 decode:1B 60 rollout/src/engine rollout/kernels policy/src/graph device
 train:1B 100 update device
 loop 35 rollout update policy device pipeline
@@ -52,7 +56,7 @@ adapters:0.6B 110 rollout policy update device
 step:0.6B 60 rollout policy update device
 sanitizer 240 device update/kernels rollout/kernels
 kernels:1.7B 110 rollout/src/engine rollout/kernels policy/src/graph
-profile:1.7B 60 update/kernels update/src/backend/gpu
+profile:1.7B 60 update/kernels device/compile/cuda update/src/backend/gpu
 tiers:1.7B 100 rollout/src/engine policy/src/graph
 team:0.6B 120 rollout policy update device
 torch-continuous:1.7B 150 benches/torch_continuous.py

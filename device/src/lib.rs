@@ -7,7 +7,7 @@
 //! # How a crate declares its kernels
 //!
 //! 1. `kernels/NAME.cu`: `#include "device.cuh"` (its header lists what a kernel may use; headers in the same
-//!    folder are included the same way), and kernels as
+//!    folder, and those that several crates use, are included the same way), and kernels as
 //!    `extern "C" __global__ void __launch_bounds__(128) name(scalar_t* out, const float* x, int rows)`. Parameters
 //!    are values of or pointers to `scalar_t bf16 f16 float u8 i16 int u32 i64 u64`. Kernel names are unique in the
 //!    crate. A file with a kernel over `scalar_t` is compiled for bf16 and for f16, and a launch runs the kernel of its

@@ -256,7 +256,7 @@ impl Arguments {
     fn dtype(&self, device: DeviceKind) -> Result<ComputeDtype> {
         let has: &[ComputeDtype] = match device {
             DeviceKind::Cpu => &[ComputeDtype::Float32, ComputeDtype::BFloat16],
-            DeviceKind::Sim(_) => &[ComputeDtype::Float32],
+            DeviceKind::Sim(_) => &[ComputeDtype::Float32, ComputeDtype::BFloat16, ComputeDtype::Float16],
             DeviceKind::Cuda(_) => &[ComputeDtype::BFloat16, ComputeDtype::Float16],
         };
         match self.dtype {

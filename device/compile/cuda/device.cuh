@@ -1,4 +1,4 @@
-// The kernel language: the only header that a .cu file of this project includes.
+// The kernel language: the header that every .cu file of this project includes.
 //
 // On the device it is CUDA C++ with inline PTX and needs no NVIDIA header. On the host the simulator
 // (simulator.h) defines the same names. Beyond plain CUDA, a kernel may use:

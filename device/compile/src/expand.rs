@@ -2,7 +2,7 @@
 //!
 //! NVRTC then needs no include path, the text's hash can name the compiled kernel in the cache, and both
 //! compilers read the same bytes. Only `#include "..."` is expanded: first from the folder of the including
-//! file, then the project's `device.cuh`. `#include <...>` is left to the compiler. Each file is included
+//! file, then from the project's `cuda`. `#include <...>` is left to the compiler. Each file is included
 //! once. `#line` keeps line numbers in messages right.
 
 use std::path::{Path, PathBuf};

@@ -23,7 +23,7 @@ pub use emit::{architecture, host_wrapper};
 pub use expand::{Expanded, expand, expand_with};
 pub use signature::{Parameter, Signature, in_f16, signatures};
 
-/// The folder of `device.cuh` and the simulator.
+/// The folder of `device.cuh`, of the headers that kernels of several crates include, and of the simulator.
 pub fn include_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda")
 }

@@ -3,9 +3,8 @@
 //!
 //! Each kind of graph has a file with its inputs and its layers: `shared_prefix` (what `rollout` runs on CPU),
 //! `group_query` (portable, and the oracle of tests), `paged` (CUDA; `stacked` adds its LoRA adapters), `decode` (the same
-//! for newest tokens alone). Arithmetic is f32, in the last two also bf16 or f16 with a residual stream of f32. Operator sets:
-//! ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom
-//! operators.
+//! with our attention, and for newest tokens alone). Arithmetic is f32, for devices also bf16 or f16 with a residual stream of
+//! f32. Operator sets: ONNX 23, `com.microsoft` 1, and `troupe` 1 for custom operators.
 //!
 //! The shared-prefix graph and the paged one hold no weights, so that one session serves every version of them. In the portable
 //! one every weight is external data: a file name, an offset and a length inside the safetensors, with
@@ -50,11 +49,25 @@ pub enum Kind {
     GroupQuery,
     /// Attention over a KV cache in blocks, which sequences may share.
     Paged(Arithmetic),
+    /// With our attention over the same cache.
+    Prefill(Arithmetic),
     /// For newest tokens alone, over the cache of [`Kind::Paged`]; attention reads shared blocks once.
     Decode(Arithmetic),
 }
 
-/// Element type of a paged graph.
+impl Kind {
+    /// The element type of a graph for devices.
+    pub fn arithmetic(self) -> Option<Arithmetic> {
+        match self {
+            Kind::SharedPrefix { .. } | Kind::GroupQuery => None,
+            Kind::Paged(arithmetic) | Kind::Prefill(arithmetic) | Kind::Decode(arithmetic) => {
+                Some(arithmetic)
+            }
+        }
+    }
+}
+
+/// Element type of a graph for devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// bf16 with `com.microsoft.PagedAttention`, which ONNX Runtime has for CUDA.
@@ -77,30 +90,11 @@ const MICROSOFT: &str = "com.microsoft";
 /// # Errors
 /// Weights that do not fit the configuration, or external data in several directories.
 pub fn decoder(config: &Config, weights: &Weights, kind: Kind) -> Result<Vec<u8>> {
-    build(config, weights, kind, &Stack::default())
+    adapted_decoder(config, weights, kind, &Stack::default())
 }
 
-/// The paged graph with LoRA adapters, if any.
-pub fn paged_decoder(
-    config: &Config,
-    weights: &Weights,
-    arithmetic: Arithmetic,
-    stack: &Stack,
-) -> Result<Vec<u8>> {
-    build(config, weights, Kind::Paged(arithmetic), stack)
-}
-
-/// The graph of decoding over the same cache, with LoRA adapters, if any.
-pub fn decode_decoder(
-    config: &Config,
-    weights: &Weights,
-    arithmetic: Arithmetic,
-    stack: &Stack,
-) -> Result<Vec<u8>> {
-    build(config, weights, Kind::Decode(arithmetic), stack)
-}
-
-fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
+/// [`decoder`] with LoRA adapters, which the graphs for devices take.
+pub fn adapted_decoder(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Result<Vec<u8>> {
     weights.check(config)?;
     if kind == Kind::GroupQuery {
         weights.folder()?;
@@ -108,28 +102,28 @@ fn build(config: &Config, weights: &Weights, kind: Kind, stack: &Stack) -> Resul
     if kind == Kind::GroupQuery && config.variant.experts.is_some() {
         return Err(Failure::usage("experts have no portable graph").hint("look at --kind shared-prefix"));
     }
-    if let (Kind::Paged(_) | Kind::Decode(_), Some(what)) = (kind, unsupported_on_devices(config)) {
+    if let (Some(_), Some(what)) = (kind.arithmetic(), unsupported_on_devices(config)) {
         return Err(Failure::usage(format!(
             "a paged graph of {}: {what} is not implemented on devices",
             config.family
         )));
     }
-    let element = match kind {
-        Kind::Paged(Arithmetic::BF16) | Kind::Decode(Arithmetic::BF16) => Element::BF16,
-        Kind::Paged(Arithmetic::F16) | Kind::Decode(Arithmetic::F16) => Element::F16,
-        _ => Element::F32,
+    let element = match kind.arithmetic() {
+        Some(Arithmetic::BF16) => Element::BF16,
+        Some(Arithmetic::F16) => Element::F16,
+        Some(Arithmetic::F32) | None => Element::F32,
     };
     let (decoder, graph, present) = (&config.decoder(), Graph::default(), BTreeSet::new());
     let mut builder = Builder { config, decoder, weights, kind, stack, element, graph, present };
     match kind {
         Kind::SharedPrefix { .. } => builder.shared_prefix_inputs()?,
         Kind::GroupQuery => builder.group_query_inputs(),
-        Kind::Paged(_) | Kind::Decode(_) => builder.paged_inputs(),
+        Kind::Paged(_) | Kind::Prefill(_) | Kind::Decode(_) => builder.paged_inputs(),
     }
     match kind {
         Kind::SharedPrefix { adapted } => builder.shared_prefix_layers(adapted)?,
         Kind::GroupQuery => builder.layers()?,
-        Kind::Paged(_) | Kind::Decode(_) => builder.paged_layers()?,
+        Kind::Paged(_) | Kind::Prefill(_) | Kind::Decode(_) => builder.paged_layers()?,
     }
     let mut operator_sets = vec![(ONNX, 23), (MICROSOFT, 1)];
     if kind != Kind::GroupQuery {

@@ -124,11 +124,16 @@ impl Builder<'_> {
         if self.decodes() {
             return self.decode_inputs();
         }
+        let own = self.attends();
         let graph = &mut self.graph;
         graph.input("last_idx", Element::I64, &["R"]);
+        graph.input("block_table", Element::I32, &["B", "M"]);
+        if own {
+            graph.input("query_tiles", Element::I32, &["U", "4"]);
+            return;
+        }
         graph.input("cumulative_sequence_length", Element::I32, &["B_1"]);
         graph.input("past_seqlens", Element::I32, &["B"]);
-        graph.input("block_table", Element::I32, &["B", "M"]);
         graph.input("attention_metadata", Element::I32, &["3"]);
     }
 
@@ -141,8 +146,8 @@ impl Builder<'_> {
             let value = |name: &str| format!("{name}.{index}");
             self.stream_norm(&stream, &layer.input_norm, &value("normed"));
             self.stacked_site(index, Site::QueryKeyValue, &value("normed"), None, &value("qkv"));
-            match self.decodes() {
-                true => self.decode_attention(index, layer),
+            match self.attends() {
+                true => self.own_attention(index, layer),
                 false => self.paged_attention(index, layer),
             }
             let mut attention = value("attention");

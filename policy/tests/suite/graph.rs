@@ -50,11 +50,7 @@ fn texts(message: &[u8], field: u64) -> Vec<&str> {
 fn graph_of(policy: &Policy, kind: Kind, stack: &Stack) -> Vec<u8> {
     let config = Config::load(&policy.files).unwrap();
     let weights = Weights::open(&policy.files).unwrap();
-    let model = match kind {
-        Kind::Paged(arithmetic) => graph::paged_decoder(&config, &weights, arithmetic, stack).unwrap(),
-        Kind::Decode(arithmetic) => graph::decode_decoder(&config, &weights, arithmetic, stack).unwrap(),
-        _ => graph::decoder(&config, &weights, kind).unwrap(),
-    };
+    let model = graph::adapted_decoder(&config, &weights, kind, stack).unwrap();
     fields(&model).into_iter().find(|(number, _)| *number == 7).unwrap().1.to_vec()
 }
 
@@ -67,7 +63,9 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
     let directory = tempfile::tempdir().unwrap();
     let policy = crate::tiny(directory.path(), "tiny");
     let weights = Weights::open(&policy.files).unwrap();
-    let paged = [Arithmetic::BF16, Arithmetic::F32].map(|of| [Kind::Paged(of), Kind::Decode(of)]).concat();
+    let paged =
+        [Arithmetic::BF16, Arithmetic::F32].map(|of| [Kind::Paged(of), Kind::Prefill(of), Kind::Decode(of)]);
+    let paged = paged.concat();
     let shared_prefix = [false, true].map(|adapted| Kind::SharedPrefix { adapted });
     let plain = shared_prefix.into_iter().chain([Kind::GroupQuery]);
     let none = Stack::new([]);
@@ -123,6 +121,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
             Kind::SharedPrefix { .. } => "SharedPrefixAttention",
             Kind::GroupQuery => "GroupQueryAttention",
             Kind::Paged(_) => "PagedAttention",
+            Kind::Prefill(_) => "PrefillAttention",
             Kind::Decode(_) => "DecodeAttention",
         };
         assert_eq!(count(attention), 3, "{kind:?}");
@@ -135,7 +134,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count("Mul"), if attention == "GroupQueryAttention" { 3 } else { 3 * sites }, "{kind:?}");
         assert_eq!(known.iter().any(|name| name == "adapter"), sites > 0);
         let own = attention == "SharedPrefixAttention";
-        let paged = matches!(kind, Kind::Paged(_) | Kind::Decode(_));
+        let paged = kind.arithmetic().is_some();
         let adapted = kind == Kind::SharedPrefix { adapted: true };
         assert_eq!(count("LowRank"), if adapted { 3 * 4 } else { 0 });
         let products = if own { 3 * 4 + 1 } else { 0 } + if paged { 3 * 4 + 3 * 2 * sites } else { 0 };
@@ -145,7 +144,7 @@ fn every_value_is_made_before_it_is_used_and_every_initializer_points_to_its_ten
         assert_eq!(count("ResidualLinear"), if paged { residual } else { 0 });
         assert_eq!(count("SwiGlu"), if own || paged { 3 } else { 0 });
         // In bf16 the residual stream is f32: the embeddings are cast to it, and nothing else is.
-        let in_bf16 = matches!(kind, Kind::Paged(Arithmetic::BF16) | Kind::Decode(Arithmetic::BF16));
+        let in_bf16 = kind.arithmetic() == Some(Arithmetic::BF16);
         let casts = usize::from(in_bf16);
         assert_eq!(count("Cast"), casts, "{kind:?}");
         // The tied head is one initializer, used twice. The other graphs have none of weights: those are inputs or the state of

@@ -31,14 +31,12 @@ const PROMPTS: usize = 8;
 
 /// Measures every batch size at every context, with each number of branches that share a prompt.
 pub fn measure(arguments: &Arguments, policy: &Policy, device: DeviceKind) -> Result<()> {
-    let cost = Cost::of(&policy.config, if matches!(device, DeviceKind::Sim(_)) { 4.0 } else { 2.0 });
-    let service = engine::start(
-        &[policy],
-        device,
-        ComputeDtype::BFloat16,
-        &Arc::new(DeviceBudget::new(None, 1)),
-        Vec::new(),
-    )?;
+    let (dtype, size) = match device {
+        DeviceKind::Sim(_) => (ComputeDtype::Float32, 4.0),
+        _ => (ComputeDtype::BFloat16, 2.0),
+    };
+    let cost = Cost::of(&policy.config, size);
+    let service = engine::start(&[policy], device, dtype, &Arc::new(DeviceBudget::new(None, 1)), Vec::new())?;
     let limits = service.limits(0).clone();
     let client = service.client(0, policy.base.as_ref().map(|_| 0), &Inbox::new());
     let mut engine = Engine { client, number: 0 };

@@ -26,6 +26,8 @@ pub struct Batch {
     pub logit_rows: Vec<i64>,
     /// The tokens to be sampled, by logits row.
     pub requests: Vec<SampleRequest>,
+    /// True if it has rows of prompts.
+    pub prompts: bool,
     /// The most rows of any one sequence.
     pub longest_new: usize,
     /// The most tokens of any one sequence after the run.
@@ -80,7 +82,7 @@ impl Batch {
         self.requests.clear();
         self.tables.clear();
         self.table_ends.clear();
-        (self.longest_new, self.longest) = (0, 0);
+        (self.prompts, self.longest_new, self.longest) = (false, 0, 0);
     }
 
     /// Sequences in the run.

@@ -140,6 +140,7 @@ impl Group {
         self.stored.grow(count, pool, &mut batch.slots, &mut batch.copies);
         batch.ids.extend(self.prompt[begin..begin + count].iter().map(|&id| i64::from(id)));
         let complete = begin + count == self.prompt.len();
+        batch.prompts = true;
         batch.end_sequence(&self.stored, count, self.adapter);
         batch.end_group(batch.sequences() - 1, 0, complete);
         if complete {

@@ -49,6 +49,18 @@ fn sampler_and_trainer_agree_in_each_number_format() {
             assert!(narrow.0 <= 0.003 && narrow.1 <= 0.05 && narrow.0 < wide.0 / 4.0, "{wide:?} {narrow:?}");
         }
     }
+    // The kernels of a card in both programs.
+    for (dtype, most) in [("bfloat16", (0.002, 0.05)), ("float16", (0.0005, 0.005))] {
+        must(&format!(
+            "envs tasks plan-path --count 3 --seed 5 | rollout --policy {dir}/p --branches 4 --turns 2 --max-tokens 8 \
+             --device sim --dtype {dtype} --quiet | group --quiet | advantage --quiet > {dir}/samples"
+        ));
+        let found = gap(&format!(
+            "update --policy {dir}/p --check --device sim --dtype {dtype} --quiet < {dir}/samples"
+        ));
+        println!("rollout and update in the simulator, {dtype}, mean and largest: {found:?}");
+        assert!(found.0 <= most.0 && found.1 <= most.1, "{dtype}: {found:?}");
+    }
     let of = |sampled: &str, trained: &str| {
         gaps.iter().find(|gap| gap.0 == sampled && gap.1 == trained).expect("measured").2
     };

@@ -75,7 +75,7 @@ impl Fixture {
         let mut shell = shell(command);
         // Whatever cuDNN this machine has is a real one.
         shell.current_dir(folder).env("TROUPE_SDPA_KERNEL", "3").env("TROUPE_PRODUCT_CHOICES", "off");
-        shell.env("TROUPE_DECODE_ATTENTION", "own");
+        shell.env("TROUPE_ATTENTION", "own");
         shell.envs(variables.iter().copied());
         shell.env("CUDA_PATH", folder).env("LD_LIBRARY_PATH", folder).env("STAND_IN_LOG", self.path("log"));
         let library =
@@ -183,6 +183,16 @@ fn a_step_asks_a_gpu_for_nothing_impossible_and_frees_all_memory() {
     assert!(grids.iter().all(|line| number(line, "grid") <= 6 * 132), "{grids:?}");
     assert_eq!(beginning("capture sample_rows").len(), captured.len());
 
+    // Prompts have a kernel less in each layer; besides, in the last layer the rows to be scored are gathered from two tensors.
+    let work = |line: &&String| line.starts_with("product ") || line.starts_with("launch ");
+    let runs = log.split(|line| line.starts_with("launch sample_rows"));
+    let prompts: Vec<usize> = runs
+        .filter(|run| run.iter().any(|line| line.starts_with("launch prefill_attention_64 ")))
+        .map(|run| run.iter().filter(work).filter(|line| !line.contains(" copy_blocks ")).count() + 1)
+        .collect();
+    assert!(!prompts.is_empty() && prompts.iter().all(|&launches| launches == 3 * 9 + 8), "{prompts:?}");
+    assert_eq!(beginning("launch prefill_attention_64 ").len(), 3 * prompts.len());
+
     // Where branches part, their blocks are copied by one launch a run, for the keys and values of all three layers.
     let copied = beginning("launch copy_blocks ");
     assert!(!copied.is_empty() && copied.len() <= streams.len(), "{} launches of copies", copied.len());
@@ -217,14 +227,16 @@ fn a_step_in_float16_starts_kernels_of_float16_alone() {
     let rollout = format!("{tasks} | {ROLLOUT} --dtype float16 --max-tokens 12 >rollout");
     let learn = "group --quiet | advantage --quiet | update --policy p --device cuda --dtype float16 --max-logprob-gap 0 \
                  --quiet >metrics";
-    for (command, kernels) in [
-        (rollout, ["norm_rows_f16", "split_heads_f16", "glu_rows_f16"]),
+    for (command, attention, kernels) in [
+        (&rollout, "onnxruntime", ["norm_rows_f16", "split_heads_f16", "glu_rows_f16"]),
+        (&rollout, "own", ["append_heads_f16", "prefill_attention_64_f16", "decode_attention_64_f16"]),
         (
-            format!("{REWARD} rollout | {learn}"),
+            &format!("{REWARD} rollout | {learn}"),
+            "",
             ["split_masters_f16", "qk_norm_rope_backward_f16", "score_rows_backward_f16"],
         ),
     ] {
-        let (code, printed) = fixture.run(&command, &[]);
+        let (code, printed) = fixture.run(command, &[("TROUPE_ATTENTION", attention)]);
         // The stand-in computes nothing: log-probabilities are what its memory holds, and an update may refuse them.
         assert!(code == 0 || printed.contains("log-probabilities are not finite"), "{printed}");
         let log = fixture.log();
@@ -497,36 +509,45 @@ fn algorithms_of_products_are_measured_once() {
     assert!(run(&learn).iter().all(|&algorithm| algorithm == 2));
 }
 
-/// Each batch shape is decoded with both attentions once on a card; later runs use the faster one without measuring.
+/// Each batch shape is run with both attentions once on a card; later runs use the faster one without measuring.
 #[test]
-fn attentions_for_decoding_are_measured_once() {
+fn attentions_are_measured_once() {
     let Some(fixture) = Fixture::new() else { return };
     let choices = fixture.path("choices/card");
     let file = ("TROUPE_PRODUCT_CHOICES", choices.to_str().expect("a name"));
     let rollout = format!("envs tasks plan-path --count 4 --seed 7 | {ROLLOUT} --max-tokens 6 >rollout");
     let run = |attention: &str| {
-        let (code, printed) = fixture.run(&rollout, &[file, ("TROUPE_DECODE_ATTENTION", attention)]);
+        let (code, printed) = fixture.run(&rollout, &[file, ("TROUPE_ATTENTION", attention)]);
         assert_eq!(code, 0, "{printed}");
         let log = fixture.log();
         let count = |beginning: &str| log.iter().filter(|line| line.starts_with(beginning)).count();
-        (count("capture decode_attention"), count("captured "), printed)
+        let ours = ["capture decode_attention", "launch prefill_attention"].map(count);
+        (ours, count("captured "), printed)
     };
-    let kept = || -> Vec<String> {
+    // For decoding and for prompts.
+    let kept = || -> [usize; 2] {
         let text = std::fs::read_to_string(&choices).unwrap_or_default();
-        text.lines().filter(|line| line.starts_with("decode-attention:")).map(str::to_owned).collect()
+        ["decode-attention:", "prefill-attention:"]
+            .map(|kind| text.lines().filter(|line| line.starts_with(kind)).count())
     };
     let (own, all, printed) = run("onnxruntime");
-    assert!(own == 0 && all > 0 && kept().is_empty() && !printed.contains("attention"), "{own} {printed}");
+    assert!(
+        own == [0; 2] && all > 0 && kept() == [0; 2] && !printed.contains("attention"),
+        "{own:?} {printed}"
+    );
     let (own, all, printed) = run("fastest");
     let measured = kept();
-    assert!(own >= 3 * measured.len() && all >= 2 * measured.len() && !measured.is_empty(), "{measured:?}");
-    assert_eq!(printed.matches(" ms with our attention, ").count(), 1, "{printed}");
+    let [decoding, prompts] = measured;
+    assert!(decoding > 0 && own[0] >= 3 * decoding && all >= 2 * decoding, "{own:?} {measured:?}");
+    // In each of three layers, three times.
+    assert!(prompts > 0 && own[1] >= 3 * 3 * prompts, "{own:?} {measured:?}");
+    assert_eq!(printed.matches(" ms with our attention, ").count(), 2, "{printed}");
     // Later runs take the kept choices.
     let text = std::fs::read_to_string(&choices).expect("choices");
     for (word, ours) in [("0000000000000001", false), ("0000000000000002", true)] {
         let lines = text.lines().map(|line| {
             let (name, rest) = line.split_once(' ').expect("words");
-            match name.starts_with("decode-attention:") {
+            match name.contains("-attention:") {
                 true => format!("{name} {word}{}\n", &rest[16..]),
                 false => format!("{line}\n"),
             }
@@ -534,8 +555,9 @@ fn attentions_for_decoding_are_measured_once() {
         std::fs::write(&choices, lines.collect::<String>()).expect("written");
         let (own, all, printed) = run("fastest");
         // On a busy machine batches may have other shapes, which are measured.
-        if kept().len() == measured.len() {
-            assert!(all > 0 && own == if ours { 3 * all } else { 0 }, "{word}: {own} of {all}");
+        if kept() == measured {
+            assert!(all > 0 && own[0] == if ours { 3 * all } else { 0 }, "{word}: {own:?} of {all}");
+            assert_eq!(own[1] > 0, ours, "{word}: {own:?}");
             assert!(!printed.contains("attention"), "{printed}");
         }
     }
@@ -577,7 +599,7 @@ fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
         (("STAND_IN_MEMORY", "1000000000"), 69, "MiB are free and"),
         (("STAND_IN_DRIVER", "12040"), 69, "the driver supports CUDA 12.4, but NVRTC is of CUDA 13"),
         (("TROUPE_SDPA_KERNEL", "flash"), 2, "is no choice of attention"),
-        (("TROUPE_DECODE_ATTENTION", "flash"), 2, "is no attention for decoding"),
+        (("TROUPE_ATTENTION", "flash"), 2, "\"flash\" is no attention"),
     ] {
         let (found, printed) = fixture.run(&command, &[variables]);
         assert_eq!(found, code, "{variables:?}: {printed}");

@@ -92,7 +92,8 @@ impl DeviceBudget {
         DeviceBudget { limit, taken: Mutex::new(taken) }
     }
 
-    /// The next model's capacity, of an even part of the memory that no earlier model has or will need.
+    /// The next model's capacity, of an even part of the memory that no earlier model has or will need. `sessions` of its sessions
+    /// run prompts.
     ///
     /// # Errors
     /// See [`capacity`].
@@ -100,6 +101,7 @@ impl DeviceBudget {
         &self,
         config: &Config,
         adapters: &Adapters,
+        sessions: usize,
         memory: Memory,
         at: &str,
     ) -> Result<Capacity> {
@@ -113,34 +115,43 @@ impl DeviceBudget {
             Some(limit) => format!("{at}, {limit}"),
             None => at.to_owned(),
         };
-        let capacity = capacity::<T>(config, adapters, own, &named).map_err(|failure| match is_limit {
-            true => failure.hint("a higher --device-memory, a smaller policy, or one policy for all agents"),
-            false => failure,
-        })?;
+        let capacity =
+            capacity::<T>(config, adapters, sessions, own, &named).map_err(|failure| match is_limit {
+                true => {
+                    failure.hint("a higher --device-memory, a smaller policy, or one policy for all agents")
+                }
+                false => failure,
+            })?;
         taken.models = (taken.models - 1).max(1);
         taken.arenas += arena_bytes::<T>(config, adapters, &capacity);
-        taken.later += later::<T>(config, adapters, capacity.rows);
+        taken.later += later::<T>(config, adapters, sessions, capacity.rows);
         Ok(capacity)
     }
 }
 
 /// Bytes outside the arena: a run's activations, and the reserve of each model.
-fn later<T: Activation>(config: &Config, adapters: &Adapters, rows: usize) -> u64 {
-    // One session runs all rows, one the newest token of each sequence.
-    ARENA_FACTOR * activations::<T>(config, adapters, rows + SEQUENCES) + RESERVE
+fn later<T: Activation>(config: &Config, adapters: &Adapters, sessions: usize, rows: usize) -> u64 {
+    // One session runs the newest token of each sequence.
+    ARENA_FACTOR * activations::<T>(config, adapters, sessions * rows + SEQUENCES) + RESERVE
 }
 
 /// The capacity of a policy that has `free` bytes.
 ///
 /// # Errors
 /// 69: not even one sequence of full length fits.
-fn capacity<T: Activation>(config: &Config, adapters: &Adapters, free: u64, at: &str) -> Result<Capacity> {
+fn capacity<T: Activation>(
+    config: &Config,
+    adapters: &Adapters,
+    sessions: usize,
+    free: u64,
+    at: &str,
+) -> Result<Capacity> {
     let arena = |capacity: &Capacity| arena_bytes::<T>(config, adapters, capacity);
     let block_size = graph::block_size(config.head_dim);
     let longest = config.max_positions.div_ceil(block_size);
     let mut capacity =
         Capacity { rows: PROMPT_TOKENS + SEQUENCES, sequences: SEQUENCES, blocks: 0, block_size };
-    let fixed = arena(&capacity) + later::<T>(config, adapters, capacity.rows);
+    let fixed = arena(&capacity) + later::<T>(config, adapters, sessions, capacity.rows);
     let block = arena(&Capacity { blocks: 1, ..capacity }) - arena(&capacity);
     let fits = free.saturating_sub(fixed) / block;
     // A shorter limit than the model's positions is fine as long as prompts of a usual length fit.
@@ -208,7 +219,7 @@ mod tests {
         let mut free = total;
         let open = |config: &Config| {
             let capacity =
-                budget.next::<bf16>(config, &Adapters::default(), Memory { free, total }, "cuda:0")?;
+                budget.next::<bf16>(config, &Adapters::default(), 1, Memory { free, total }, "cuda:0")?;
             free -= arena(config, &capacity);
             Ok(capacity)
         };
@@ -219,7 +230,7 @@ mod tests {
     fn needed(configs: &[Config], capacities: &[Capacity]) -> u64 {
         let all = configs.iter().zip(capacities);
         all.map(|(config, capacity)| {
-            arena(config, capacity) + later::<bf16>(config, &Adapters::default(), capacity.rows)
+            arena(config, capacity) + later::<bf16>(config, &Adapters::default(), 1, capacity.rows)
         })
         .sum()
     }
@@ -293,7 +304,7 @@ mod tests {
         let config = qwen3_8b();
         // 141 GB less 16.4 GB of weights: 147,456 bytes a token.
         let free = 141_000_000_000;
-        let capacity = capacity::<bf16>(&config, &Adapters::default(), free, "cuda:0").expect("capacity");
+        let capacity = capacity::<bf16>(&config, &Adapters::default(), 1, free, "cuda:0").expect("capacity");
         assert_eq!(capacity.block_size, 128);
         let tokens = capacity.blocks * capacity.block_size;
         assert!((700_000..850_000).contains(&tokens), "{tokens}");
@@ -310,7 +321,7 @@ mod tests {
         // Two with 87 million weights each, plus zeros in B if projections share a product.
         assert!((1_035_000_000..1_040_000_000).contains(&bytes), "{bytes}");
         let blocks = |adapters: &Adapters| {
-            capacity::<bf16>(&config, adapters, 40_000_000_000, "cuda:0").expect("capacity").blocks as u64
+            capacity::<bf16>(&config, adapters, 1, 40_000_000_000, "cuda:0").expect("capacity").blocks as u64
         };
         let fewer = blocks(&Adapters::default()) - blocks(&adapters);
         assert!(fewer * 128 * 147_456 >= bytes, "{fewer} blocks for {bytes} bytes");
@@ -319,7 +330,7 @@ mod tests {
     #[test]
     fn a_device_that_is_too_small_is_refused_with_the_numbers() {
         let failure =
-            capacity::<bf16>(&qwen3_8b(), &Adapters::default(), 2 << 30, "cuda:0").expect_err("refused");
+            capacity::<bf16>(&qwen3_8b(), &Adapters::default(), 1, 2 << 30, "cuda:0").expect_err("refused");
         assert_eq!(failure.code, record::failure::UNAVAILABLE);
         assert!(failure.message.starts_with("cuda:0: 2048 MiB are free and "), "{}", failure.message);
     }

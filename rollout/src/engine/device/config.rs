@@ -46,6 +46,14 @@ pub trait Activation: device::Element + onnx::Element {
     /// The kernels of attention in decoding for heads of at most 64 and 128 values, and the one that merges their results.
     fn decode_kernels() -> [&'static Kernel; 3];
 
+    /// The kernels of attention in any run for heads of at most 64 and 128 values.
+    fn prefill_kernels() -> [&'static Kernel; 2];
+
+    /// The kernel for heads of 128 values on Hopper, if there is one.
+    fn hopper_prefill_kernel() -> Option<&'static Kernel> {
+        None
+    }
+
     /// The kernel of SwiGLU in this type.
     fn glu_kernel() -> &'static Kernel;
 
@@ -79,6 +87,10 @@ impl Activation for f32 {
 
     fn decode_kernels() -> [&'static Kernel; 3] {
         [&kernels::DECODE_ATTENTION_64_F32, &kernels::DECODE_ATTENTION_128_F32, &kernels::MERGE_PARTIALS_F32]
+    }
+
+    fn prefill_kernels() -> [&'static Kernel; 2] {
+        [&kernels::PREFILL_ATTENTION_64_F32, &kernels::PREFILL_ATTENTION_128_F32]
     }
 
     fn glu_kernel() -> &'static Kernel {
@@ -115,6 +127,14 @@ impl Activation for half::bf16 {
 
     fn decode_kernels() -> [&'static Kernel; 3] {
         [&kernels::DECODE_ATTENTION_64, &kernels::DECODE_ATTENTION_128, &kernels::MERGE_PARTIALS]
+    }
+
+    fn prefill_kernels() -> [&'static Kernel; 2] {
+        [&kernels::PREFILL_ATTENTION_64, &kernels::PREFILL_ATTENTION_128]
+    }
+
+    fn hopper_prefill_kernel() -> Option<&'static Kernel> {
+        Some(&kernels::PREFILL_ATTENTION_128_SM90A)
     }
 
     fn glu_kernel() -> &'static Kernel {
@@ -156,6 +176,14 @@ impl Activation for half::f16 {
 
     fn decode_kernels() -> [&'static Kernel; 3] {
         [&kernels::DECODE_ATTENTION_64_F16, &kernels::DECODE_ATTENTION_128_F16, &kernels::MERGE_PARTIALS_F16]
+    }
+
+    fn prefill_kernels() -> [&'static Kernel; 2] {
+        [&kernels::PREFILL_ATTENTION_64_F16, &kernels::PREFILL_ATTENTION_128_F16]
+    }
+
+    fn hopper_prefill_kernel() -> Option<&'static Kernel> {
+        Some(&kernels::PREFILL_ATTENTION_128_SM90A_F16)
     }
 
     fn glu_kernel() -> &'static Kernel {

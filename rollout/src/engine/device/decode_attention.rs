@@ -22,11 +22,6 @@ const THREADS: u32 = 128;
 /// CUDA blocks per multiprocessor, of which one to three run at a time: enough for them to end at about the same time.
 const BLOCKS: u32 = 6;
 
-/// Returns true if the kernels take heads of this width.
-pub fn serves(width: usize) -> bool {
-    width <= WIDTHS[1] && width.is_multiple_of(8)
-}
-
 /// The operands of the kernels.
 struct Decoding<'a, T: Activation> {
     /// `[rows, heads * width]`, as `out`.

@@ -1,5 +1,5 @@
 //! The operators between the QKV projection and attention: bias, norms and rotary positions in one kernel
-//! (`kernels/heads.cu`), which rounds where training does. For decoding it also stores keys and values.
+//! (`kernels/heads.cu`), which rounds where training does. With our attention it also stores keys and values.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;

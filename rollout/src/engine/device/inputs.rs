@@ -1,7 +1,8 @@
 //! The small inputs of a run: tokens, lengths, block tables. They cross the bus together, in one copy.
 
-use super::config::Capacity;
-use super::sessions::Sessions;
+use super::config::{Activation, Capacity};
+use super::prefill_attention::{PrefillKernel, most_tiles, query_tiles};
+use super::sessions::{Attention, Sessions};
 use super::shape::BatchShape;
 use super::tasks::tasks;
 use crate::engine::batch::Batch;
@@ -26,6 +27,9 @@ pub struct Inputs {
     block_size: usize,
     /// Query heads for each key head.
     share: usize,
+    /// Rows of a query tile at most, and the tiles of the last run.
+    tile_rows: usize,
+    tiles: usize,
 }
 
 /// Where each input is on the device, which follows from the shape alone.
@@ -42,6 +46,7 @@ struct Addresses {
     task_count: u64,
     /// The last one, because their number varies.
     tasks: u64,
+    query_tiles: u64,
 }
 
 impl Inputs {
@@ -49,7 +54,7 @@ impl Inputs {
     ///
     /// # Errors
     /// 69 where the device's arena is too small.
-    pub fn new<D: Device>(
+    pub fn new<D: Device, T: Activation>(
         device: &mut D,
         capacity: &Capacity,
         config: &Config,
@@ -59,7 +64,9 @@ impl Inputs {
         let (words, buffer) = (Vec::with_capacity(most), device.allocate(most)?);
         let (block_size, share) = (capacity.block_size, config.num_heads / config.num_kv_heads);
         let addresses = Addresses::default();
-        Ok(Inputs { words, buffer, addresses, bounds: [0; 3], adapted, block_size, share })
+        let tile_rows = PrefillKernel::of::<D, T>(device, config.head_dim, block_size).rows;
+        let bounds = [0; 3];
+        Ok(Inputs { words, buffer, addresses, bounds, adapted, block_size, share, tile_rows, tiles: 0 })
     }
 
     /// Bytes of device memory for the largest run.
@@ -68,7 +75,7 @@ impl Inputs {
     }
 
     /// Uploads a run's inputs, padded to its shape with rows of token 0, each a separate sequence that stores
-    /// nothing. If it `decodes` with our attention, with its tasks.
+    /// nothing, and with what its attention needs.
     ///
     /// # Errors
     /// A device that fails.
@@ -77,7 +84,7 @@ impl Inputs {
         device: &mut D,
         batch: &Batch,
         shape: &BatchShape,
-        decodes: bool,
+        attention: Attention,
     ) -> Result<()> {
         let padding = (batch.logit_rows.len()..shape.logit_rows).map(|row| row as i64);
         let more_rows = (batch.sequences()..shape.sequences).map(|row| row as i32 + 1);
@@ -102,10 +109,15 @@ impl Inputs {
                 true => self.add(batch.adapters.iter().copied().map(word), shape.rows, 0),
                 false => 0,
             },
-            task_count: 0,
-            tasks: 0,
+            ..Addresses::default()
         };
-        if decodes {
+        if attention == Attention::Prefill {
+            let tiles = query_tiles(batch, self.tile_rows);
+            self.tiles = tiles.len();
+            self.addresses.query_tiles =
+                self.add(tiles.iter().flatten().copied().map(word), 4 * tiles.len(), 0);
+        }
+        if attention == Attention::Decode {
             let tasks = tasks(batch, shape.rows, self.block_size, self.share);
             self.addresses.task_count = self.add([tasks.len() as u32].into_iter(), 1, 0);
             self.addresses.tasks = self.add(tasks.iter().flatten().copied().map(word), 4 * tasks.len(), 0);
@@ -119,7 +131,7 @@ impl Inputs {
     /// 1 if ONNX Runtime refuses.
     pub fn bind(&mut self, sessions: &mut Sessions, shape: &BatchShape) -> Result<()> {
         let BatchShape { rows, sequences, logit_rows, width, .. } = *shape;
-        let decodes = sessions.decodes();
+        let attention = sessions.attention();
         let session = sessions.selected();
         session.input::<i64>("input_ids", self.addresses.ids, &[rows])?;
         session.input::<i32>("slot_mapping", self.addresses.slots, &[rows])?;
@@ -127,14 +139,17 @@ impl Inputs {
         if self.adapted {
             session.input::<i32>("adapter", self.addresses.adapters, &[rows])?;
         }
-        if decodes {
+        if attention == Attention::Decode {
             session.input::<i32>("task_count", self.addresses.task_count, &[1])?;
             return session.input::<i32>("tasks", self.addresses.tasks, &[rows * width, 4]);
         }
         session.input::<i64>("last_idx", self.addresses.logit_rows, &[logit_rows])?;
+        session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
+        if attention == Attention::Prefill {
+            return session.input::<i32>("query_tiles", self.addresses.query_tiles, &[self.tiles, 4]);
+        }
         session.input::<i32>("cumulative_sequence_length", self.addresses.cumulative, &[sequences + 1])?;
         session.input::<i32>("past_seqlens", self.addresses.past, &[sequences])?;
-        session.input::<i32>("block_table", self.addresses.table, &[sequences, width])?;
         self.bounds = shape.bounds;
         session.host_input("attention_metadata", &self.bounds[..], &[3])
     }
@@ -153,7 +168,9 @@ impl Inputs {
 fn most_words(capacity: &Capacity, positions: usize) -> usize {
     let (rows, sequences) = (capacity.rows, capacity.sequences);
     let table = sequences * positions.div_ceil(capacity.block_size);
-    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, rows, table, rows, 1, 4 * table];
+    // A run has tasks or tiles.
+    let tasks = 4 * table.max(most_tiles(rows, sequences));
+    let inputs = [2 * rows, 2 * sequences, sequences + 1, sequences, rows, rows, table, rows, 1, tasks];
     inputs.map(|words| words.next_multiple_of(LINE)).iter().sum()
 }
 

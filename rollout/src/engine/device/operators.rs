@@ -15,6 +15,7 @@ use super::config::Activation;
 use super::decode_attention::DecodeAttention;
 use super::heads::SplitHeads;
 use super::paged_attention::PagedAttention;
+use super::prefill_attention::PrefillAttention;
 use super::session::Provider;
 use crate::engine::custom_op::{Call, Domain, Kernel, Node, Operator, Outcome};
 use crate::engine::onnx::Element;
@@ -47,6 +48,7 @@ pub fn domain<D: Device, T: Activation>(shared: &Shared<D>, provider: Provider) 
             Operator::new::<SwiGlu<D, T>>(shared.clone()),
             Operator::new::<SplitHeads<D, T, false>>(shared.clone()),
             Operator::new::<SplitHeads<D, T, true>>(shared.clone()),
+            Operator::new::<PrefillAttention<D, T>>(shared.clone()),
             Operator::new::<DecodeAttention<D, T>>(shared.clone()),
             Operator::new::<PagedAttention<Shared<D>>>(shared.clone()),
         ],
@@ -57,6 +59,7 @@ pub fn domain<D: Device, T: Activation>(shared: &Shared<D>, provider: Provider) 
             Operator::on_cuda::<SwiGlu<D, T>>(shared.clone()),
             Operator::on_cuda::<SplitHeads<D, T, false>>(shared.clone()),
             Operator::on_cuda::<SplitHeads<D, T, true>>(shared.clone()),
+            Operator::on_cuda::<PrefillAttention<D, T>>(shared.clone()),
             Operator::on_cuda::<DecodeAttention<D, T>>(shared.clone()),
         ],
     };

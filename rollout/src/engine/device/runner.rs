@@ -2,8 +2,8 @@
 //! replays the captured graph ([`super::graphs`]), and downloads a token and a log-probability per request.
 
 use super::adapters::Adapters;
+use super::attention_choice::{AttentionChoice, Timed};
 use super::config::{Activation, Capacity};
-use super::decode_choice::{DecodeChoice, Timed};
 use super::forward::{Forward, LOGIT_BYTES};
 use super::graphs::{self, CudaGraphs, Step};
 use super::inputs::Inputs;
@@ -11,7 +11,7 @@ use super::kv_cache::KvCache;
 use super::operators;
 use super::sampler::DeviceSampler;
 use super::session::{Provider, Session};
-use super::sessions::Sessions;
+use super::sessions::{Attention, Sessions};
 use super::shape::BatchShape;
 use super::weights::DeviceWeights;
 use crate::engine::batch::Batch;
@@ -22,7 +22,7 @@ use crate::engine::timings::GraphCounts;
 use device::{Buffer, Device, GEMM_WORKSPACE, Memory};
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Stack};
+use policy::graph::{self, Kind, Stack};
 use policy::weights::Weights;
 use record::failure::Result;
 use record::stage;
@@ -61,7 +61,7 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     stack: Stack,
     factors: Vec<Buffer<T>>,
     provider: Provider,
-    choice: DecodeChoice,
+    choice: AttentionChoice,
     /// Dropped after the buffers, which are in its memory.
     device: D,
 }
@@ -85,7 +85,7 @@ pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity
 }
 
 impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
-    /// Opens a session, reserves the arena, and loads the weights and adapters into it. `capacity` is called
+    /// Opens a session for each attention that may be chosen, reserves the arena, and loads the weights and adapters into it. `capacity` is called
     /// after ONNX Runtime has allocated what a session needs.
     ///
     /// # Errors
@@ -95,25 +95,25 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         weights: &Weights,
         adapters: &Adapters,
         mut device: D,
-        provider: Provider,
+        (provider, choice): (Provider, AttentionChoice),
         capacity: impl FnOnce(&D) -> Result<Capacity>,
     ) -> Result<Self> {
         let shared = operators::shared(&device)?;
-        let open = |graph: Result<Vec<u8>>| {
+        let open = |attention: Attention| {
+            let kind = match attention {
+                Attention::OnnxRuntime => Kind::Paged(T::ARITHMETIC),
+                Attention::Prefill => Kind::Prefill(T::ARITHMETIC),
+                Attention::Decode => Kind::Decode(T::ARITHMETIC),
+            };
+            let graph = graph::adapted_decoder(&config, weights, kind, adapters.stack())?;
             let operators = operators::domain::<D, T>(&shared, provider)?;
-            Session::open(&graph?, provider, operators).map_err(|failure| provider.named(failure))
+            let mut session =
+                Session::open(&graph, provider, operators).map_err(|failure| provider.named(failure))?;
+            session.exact |= attention != Attention::OnnxRuntime;
+            Ok((attention, session))
         };
-        let (arithmetic, stack) = (T::ARITHMETIC, adapters.stack());
-        let all = open(graph::paged_decoder(&config, weights, arithmetic, stack))?;
-        let choice = DecodeChoice::new(&config, provider)?;
-        let mut decoding = match choice.has_own() {
-            true => Some(open(graph::decode_decoder(&config, weights, arithmetic, stack))?),
-            false => None,
-        };
-        if let Some(session) = &mut decoding {
-            session.exact = true;
-        }
-        let mut sessions = Sessions::new(all, decoding);
+        let sessions = choice.all().into_iter().map(open).collect::<Result<_>>()?;
+        let mut sessions = Sessions::new(sessions);
         let capacity = capacity(&device)?;
         device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
         let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut sessions)?;
@@ -123,7 +123,7 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         let mut runner = DeviceRunner {
             factors,
             stack: adapters.stack().clone(),
-            inputs: Inputs::new(&mut device, &capacity, &config, adapted)?,
+            inputs: Inputs::new::<D, T>(&mut device, &capacity, &config, adapted)?,
             forward,
             choice,
             graphs: CudaGraphs::asked(),
@@ -166,11 +166,13 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
     /// The sampled tokens of a batch.
     fn step(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.kv.copy(&mut self.device, &batch.copies)?;
-        let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions);
+        let apart = self.choice.has_own();
+        let shape = BatchShape::of(batch, &self.capacity, self.config.max_positions, apart);
         let shape = self.graphs.padded(shape);
         let choice = self.choice.of(&shape, &self.device);
-        self.forward.sessions.select(choice.unwrap_or(true));
-        self.inputs.upload(&mut self.device, batch, &shape, self.forward.sessions.decodes())?;
+        let attention = Attention::of(choice.unwrap_or(true), shape.bucket);
+        self.forward.sessions.select(attention);
+        self.inputs.upload(&mut self.device, batch, &shape, attention)?;
         self.forward.request(&mut self.device, &batch.requests, &shape)?;
         let count = batch.requests.len();
         if choice.is_none() {
@@ -205,21 +207,37 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         self.forward.sampler.download(&mut self.device, count)
     }
 
-    /// Decodes the uploaded batch with either attention and selects the faster one for its shape.
+    /// Runs the uploaded batch with either attention and selects the faster one for its shape.
     fn measure(&mut self, shape: &BatchShape, count: usize) -> Result<()> {
         let mut of = |own| {
-            self.forward.sessions.select(own);
-            self.timed(shape, count)
+            self.forward.sessions.select(Attention::of(own, shape.bucket));
+            if shape.bucket { self.timed_replay(shape, count) } else { self.timed_run(shape, count) }
         };
         let times = [of(true)?, of(false)?];
         self.choice.decide(shape, &mut self.device, &times);
         let choice = self.choice.of(shape, &self.device);
-        self.forward.sessions.select(choice == Some(true));
+        self.forward.sessions.select(Attention::of(choice == Some(true), shape.bucket));
         Ok(())
     }
 
+    /// The tokens of the uploaded batch, and the seconds of its run.
+    fn timed_run(&mut self, shape: &BatchShape, count: usize) -> Result<Timed> {
+        const RUNS: u32 = 2;
+        // The first one allocates, and measures products.
+        let tokens = self.run_eagerly(shape, count)?;
+        self.device.synchronize()?;
+        let mut least = f64::INFINITY;
+        for _ in 0..RUNS {
+            let started = Instant::now();
+            self.run_eagerly(shape, count)?;
+            self.device.synchronize()?;
+            least = least.min(started.elapsed().as_secs_f64());
+        }
+        Ok((tokens, Some(least)))
+    }
+
     /// The tokens of the uploaded batch, and the seconds that a replay of its run takes, if it can be captured.
-    fn timed(&mut self, shape: &BatchShape, count: usize) -> Result<Timed> {
+    fn timed_replay(&mut self, shape: &BatchShape, count: usize) -> Result<Timed> {
         const REPLAYS: u32 = 5;
         let tokens = self.run_eagerly(shape, count)?;
         let forward = &mut self.forward;

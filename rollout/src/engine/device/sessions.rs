@@ -1,56 +1,72 @@
-//! The sessions of a policy: one that runs everything, with ONNX Runtime's attention, and one for decoding, with ours. They share
-//! weights, cache and inputs.
+//! The sessions of a policy, one for each attention that its runs may have. They share weights, cache and inputs.
 
 use super::session::Session;
 use crate::engine::onnx::Element;
 use record::failure::Result;
 
+/// What attends in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// ONNX Runtime's, for any run.
+    OnnxRuntime,
+    /// Ours, for any run.
+    Prefill,
+    /// Ours for newest tokens alone.
+    Decode,
+}
+
+impl Attention {
+    /// Of a run that `decodes`, ours or ONNX Runtime's.
+    pub fn of(own: bool, decodes: bool) -> Attention {
+        match (own, decodes) {
+            (false, _) => Attention::OnnxRuntime,
+            (true, false) => Attention::Prefill,
+            (true, true) => Attention::Decode,
+        }
+    }
+}
+
 pub struct Sessions {
-    all: Session,
-    decoding: Option<Session>,
-    /// True if the next run is one for our attention.
-    decodes: bool,
+    /// At least one.
+    all: Vec<(Attention, Session)>,
+    selected: usize,
 }
 
 impl Sessions {
-    pub fn new(all: Session, decoding: Option<Session>) -> Sessions {
-        Sessions { all, decoding, decodes: false }
+    /// One or more sessions.
+    pub fn new(all: Vec<(Attention, Session)>) -> Sessions {
+        Sessions { all, selected: 0 }
     }
 
-    /// Selects the session that binds and runs next: without one for our attention, the one for everything.
-    pub fn select(&mut self, decodes: bool) {
-        self.decodes = decodes && self.decoding.is_some();
+    /// Selects the session that binds and runs next.
+    pub fn select(&mut self, attention: Attention) {
+        let place = self.all.iter().position(|(of, _)| *of == attention);
+        debug_assert!(place.is_some(), "no session for {attention:?}");
+        self.selected = place.unwrap_or(0);
     }
 
-    /// True if the session for decoding is selected.
-    pub fn decodes(&self) -> bool {
-        self.decodes
+    /// The attention of the selected session.
+    pub fn attention(&self) -> Attention {
+        self.all[self.selected].0
     }
 
     /// The selected session.
     pub fn selected(&mut self) -> &mut Session {
-        match &mut self.decoding {
-            Some(session) if self.decodes => session,
-            _ => &mut self.all,
-        }
+        &mut self.all[self.selected].1
     }
 
-    /// The one for decoding, if there is one.
+    /// The session for newest tokens alone, if there is one.
     pub fn decoding(&mut self) -> Option<&mut Session> {
-        self.decoding.as_mut()
+        self.all.iter_mut().find(|(of, _)| *of == Attention::Decode).map(|(_, session)| session)
     }
 
-    /// Binds an input of both, see [`Session::input`].
+    /// Binds an input of all, see [`Session::input`].
     pub fn input<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
-        self.each().try_for_each(|session| session.input::<T>(name, address, shape))
+        self.all.iter_mut().try_for_each(|(_, session)| session.input::<T>(name, address, shape))
     }
 
-    /// Binds an output of both.
+    /// Binds an output of all.
     pub fn output<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
-        self.each().try_for_each(|session| session.output::<T>(name, address, shape))
-    }
-
-    fn each(&mut self) -> impl Iterator<Item = &mut Session> {
-        [&mut self.all].into_iter().chain(&mut self.decoding)
+        self.all.iter_mut().try_for_each(|(_, session)| session.output::<T>(name, address, shape))
     }
 }

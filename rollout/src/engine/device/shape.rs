@@ -31,13 +31,14 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
-    /// The shape of a batch, padded where it only decodes, for a model with `positions` positions.
-    pub fn of(batch: &Batch, capacity: &Capacity, positions: usize) -> BatchShape {
+    /// The shape of a batch, padded where it only decodes, for a model with `positions` positions. Prompts of one token are decoded
+    /// unless they are kept `apart`.
+    pub fn of(batch: &Batch, capacity: &Capacity, positions: usize, apart: bool) -> BatchShape {
         let (rows, sequences) = (batch.ids.len(), batch.sequences());
         let (logit_rows, requests) = (batch.logit_rows.len(), batch.requests.len());
         let longest = batch.longest as i32;
         let one_each = [sequences, logit_rows, requests] == [rows; 3] && batch.longest_new == 1;
-        if !one_each || rows > capacity.sequences {
+        if !one_each || rows > capacity.sequences || (apart && batch.prompts) {
             let (width, bounds) = (batch.most_blocks(), [batch.longest_new as i32, longest, longest]);
             return BatchShape { rows, sequences, logit_rows, requests, width, bounds, bucket: false };
         }
@@ -65,6 +66,10 @@ mod tests {
 
     /// A run of `sequences` sequences of `length` tokens, the last `new` of which are new.
     fn shape(sequences: usize, length: usize, new: usize) -> BatchShape {
+        BatchShape::of(&batch(sequences, length, new), &CAPACITY, 3000, false)
+    }
+
+    fn batch(sequences: usize, length: usize, new: usize) -> Batch {
         let Capacity { blocks, block_size, .. } = CAPACITY;
         let mut pool =
             BlockPool::new(CacheConfig { blocks, block_size, fork: Fork::CopyOnWrite, lazy: false });
@@ -82,7 +87,17 @@ mod tests {
                 next: NextToken::Given(1),
             });
         }
-        BatchShape::of(&batch, &CAPACITY, 3000)
+        batch
+    }
+
+    #[test]
+    fn prompts_of_one_new_token_are_decoded_unless_they_are_kept_apart() {
+        let mut batch = batch(3, 20, 1);
+        batch.prompts = true;
+        let bucket = |batch: &Batch, apart| BatchShape::of(batch, &CAPACITY, 3000, apart).bucket;
+        assert!(bucket(&batch, false) && !bucket(&batch, true));
+        batch.prompts = false;
+        assert!(bucket(&batch, true));
     }
 
     #[test]

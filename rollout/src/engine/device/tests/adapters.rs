@@ -3,6 +3,7 @@
 
 use super::simulator::scheduler;
 use crate::engine::device::adapters::Adapters;
+use crate::engine::device::attention_choice::AttentionChoice;
 use crate::engine::device::config::Capacity;
 use crate::engine::device::operators::{domain, shared};
 use crate::engine::device::runner::DeviceRunner;
@@ -15,7 +16,7 @@ use device::Sim;
 use half::bf16;
 use policy::config::Config;
 use policy::directory::Policy;
-use policy::graph::{self, Arithmetic};
+use policy::graph::{self, Arithmetic, Kind};
 use policy::weights::Weights;
 use serde_json::Value;
 use std::path::Path;
@@ -165,8 +166,10 @@ fn numbers_that_would_reach_the_rows_of_other_adapters_are_refused() {
     let adapters = Adapters::load(&policies, &config).expect("adapters");
     let capacity = Capacity { rows: 16, sequences: 8, blocks: 8, block_size: 16 };
     let device = Sim::new(1, 0).expect("a simulator");
+    let choice = AttentionChoice::new::<f32>(None, &config, Provider::Cpu).expect("an attention");
+    let provider = (Provider::Cpu, choice);
     let opened =
-        DeviceRunner::<Sim, f32>::open(config, &weights, &adapters, device, Provider::Cpu, |_| Ok(capacity));
+        DeviceRunner::<Sim, f32>::open(config, &weights, &adapters, device, provider, |_| Ok(capacity));
     let failure = opened.err().expect("refused");
     assert_eq!(failure.code, record::failure::DATA);
     assert!(failure.message.contains("some") && failure.message.ends_with("is not finite"), "{failure}");
@@ -183,7 +186,8 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
         let config = Config::load(policies[0].model()).expect("a configuration");
         let weights = Weights::open(policies[0].model()).expect("weights");
         let adapters = Adapters::load(&policies, &config).expect("adapters");
-        let graph = graph::paged_decoder(&config, &weights, Arithmetic::BF16, adapters.stack());
+        let kind = Kind::Paged(Arithmetic::BF16);
+        let graph = graph::adapted_decoder(&config, &weights, kind, adapters.stack());
         let sim = Sim::new(1, 0).expect("a simulator");
         let operators =
             domain::<Sim, bf16>(&shared(&sim).expect("memory"), Provider::Cpu).expect("operators");
