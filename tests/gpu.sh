@@ -24,6 +24,7 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   tests      every device test on the device
   agree      a short rollout of a random policy with a full vocabulary: whether rollout and update agree on log-probabilities
   agree-f16  the same in float16
+  agree-own  the same in bfloat16 with our attention in rollout, as in update
   step       a longer one, and one training step
   decode     decode steps and prefill at context 1536 and 256 with 64 and 256 sequences, with and without shared prompts
   decode-few   the same with 1, 4 and 16
@@ -56,7 +57,7 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-all=facts,roofline,tests,agree,agree-f16,step,decode,decode-few,decode-long,decode-own,decode-onnxruntime,prefill-own,prefill-onnxruntime,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
+all=facts,roofline,tests,agree,agree-f16,agree-own,step,decode,decode-few,decode-long,decode-own,decode-onnxruntime,prefill-own,prefill-onnxruntime,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
 device=cuda parts=$all sizes='' table='' limit=540 within='' keep='' plan=''
 while [ $# -gt 0 ]; do
     case $1 in

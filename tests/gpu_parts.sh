@@ -146,6 +146,10 @@ part_agree() { # SIZE
     check "$size: rollout and update agree" agree "$size" --policy "$work/$size"
     gaps "$size" "$work/$size.check"
 }
+part_agree-own() { # SIZE: with our attention in both programs
+    local dtype=(--dtype bfloat16)
+    TROUPE_ATTENTION=own part_agree "$1"
+}
 part_step() { # SIZE
     local size=$1 code
     check "$size: random policy" policy_of "$size" &&

@@ -33,6 +33,7 @@ rows() {
 tests 100 device update rollout/kernels rollout/src/engine/device
 agree:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
 agree-f16:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
+agree-own:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
 decode-few:1.7B 40 rollout/src/engine rollout/kernels policy/src/graph device
 rollout:1.7B 45 rollout policy/src/graph device
 decode-own:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
