@@ -10,12 +10,12 @@
 struct Paged {
     static constexpr bool MASKS = false;
     const int* blocks;
-    int size, key_stride, value_stride, first_row, last_row, position;
+    int shift, key_stride, value_stride, first_row, last_row, position;
 
     // tiles [gridDim.x, 4]: first row, rows, position of the first one in its sequence, the sequence; table [sequences, columns]:
-    // blocks of `size` keys, of which each row is `stride` values.
-    __device__ __forceinline__ Paged(const int* tiles, const int* table, int columns, int size, int stride)
-        : size(size), key_stride(stride), value_stride(stride) {
+    // blocks of 2^shift keys, of which each row is `stride` values.
+    __device__ __forceinline__ Paged(const int* tiles, const int* table, int columns, int shift, int stride)
+        : shift(shift), key_stride(stride), value_stride(stride) {
         int4 tile = ((const int4*)tiles)[blockIdx.x];
         first_row = tile.x, last_row = tile.x + tile.y - 1, position = tile.z;
         blocks = table + (i64)tile.w * columns;
@@ -26,7 +26,7 @@ struct Paged {
     template <int KEYS> __device__ __forceinline__ bool open(int, int) const { return true; }
     template <int KEYS> __device__ __forceinline__ Place place(int b) const {
         int key = b * KEYS;
-        i64 row = (i64)blocks[key / size] * size + key % size;
+        i64 row = ((i64)blocks[key >> shift] << shift) + (key & ((1 << shift) - 1));
         return {row * key_stride, 0, node(last_row) + 1 - key};
     }
 };

@@ -5,7 +5,7 @@
 // Arguments as prefill_attention_64's.
 extern "C" __global__ void __launch_bounds__(128)
     prefill_attention_128(scalar_t* out, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* tiles, const int* table, int columns,
-                         int size, int heads, int key_heads, int width, float scale) {
-    Paged paged(tiles, table, columns, size, key_heads * width);
+                         int shift, int heads, int key_heads, int width, float scale) {
+    Paged paged(tiles, table, columns, shift, key_heads * width);
     attention_forward<128, 64>(out, nullptr, queries, keys, values, paged, heads, key_heads, width, scale);
 }

@@ -2,11 +2,11 @@
 
 #include "prefill_attention.cuh"
 
-// out and queries [rows, heads * width]; keys and values [blocks, size, key_heads, width]; tiles and table: see Paged. `size` is a
-// multiple of 64. Grid (tiles, heads).
+// out and queries [rows, heads * width]; keys and values [blocks, 2^shift, key_heads, width]; tiles and table: see Paged. A
+// block has 64 keys or more. Grid (tiles, heads).
 extern "C" __global__ void __launch_bounds__(128)
     prefill_attention_64(scalar_t* out, const scalar_t* queries, const scalar_t* keys, const scalar_t* values, const int* tiles, const int* table, int columns,
-                         int size, int heads, int key_heads, int width, float scale) {
-    Paged paged(tiles, table, columns, size, key_heads * width);
+                         int shift, int heads, int key_heads, int width, float scale) {
+    Paged paged(tiles, table, columns, shift, key_heads * width);
     attention_forward<64, 64>(out, nullptr, queries, keys, values, paged, heads, key_heads, width, scale);
 }

@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 
 use device::{Argument, Device, Kernel as Code, Shape, Slice};
 use ort::sys::ONNXTensorElementDataType;
+use record::failure::{Failure, Result};
 
 use super::config::Activation;
 use super::operators::{Shared, on, rows, values};
@@ -52,7 +53,7 @@ pub struct PrefillKernel {
     kernel: &'static Code,
     /// Queries of a tile.
     pub rows: usize,
-    /// Keys of a tile: a block of the cache has a multiple.
+    /// Keys of a tile: a block of the cache has at least as many, and a power of two.
     keys: usize,
     threads: u32,
     /// Bytes of shared memory.
@@ -64,7 +65,7 @@ impl PrefillKernel {
     pub fn of<D: Device, T: Activation>(device: &D, width: usize, size: usize) -> PrefillKernel {
         let [narrow, wide] = T::prefill_kernels();
         let hopper = T::hopper_prefill_kernel().filter(|kernel| device.runs(kernel.source()));
-        if let Some(kernel) = hopper.filter(|_| width == WIDTHS[1] && size.is_multiple_of(2 * TILE)) {
+        if let Some(kernel) = hopper.filter(|_| width == WIDTHS[1] && size >= 2 * TILE) {
             let (rows, keys) = (2 * TILE, 2 * TILE);
             let shared = (rows + 4 * keys) * width * size_of::<T>();
             return PrefillKernel { kernel, rows, keys, threads: 256, shared };
@@ -96,14 +97,16 @@ struct Prefill<'a, T: Activation> {
 
 impl<T: Activation> Prefill<'_, T> {
     /// One launch.
-    fn run<D: Device>(&self, device: &mut D) -> record::failure::Result<()> {
+    fn run<D: Device>(&self, device: &mut D) -> Result<()> {
         let Prefill { columns, size, heads, kv_heads, width, .. } = *self;
         let compiled = PrefillKernel::of::<D, T>(device, width, size);
         let [keys, values] = self.cache;
         let mut arguments: Vec<Argument<'_>> =
             vec![self.out.into(), self.queries.into(), keys.into(), values.into()];
         arguments.extend([self.tiles, self.table].map(Argument::from));
-        arguments.extend([columns, size, heads, kv_heads, width].map(|number| Argument::from(number as i32)));
+        let shift = size.trailing_zeros() as usize;
+        arguments
+            .extend([columns, shift, heads, kv_heads, width].map(|number| Argument::from(number as i32)));
         arguments.push((width as f32).sqrt().recip().into());
         let grid = [(self.tiles.len() / 4) as u32, heads as u32, 1];
         let shape = Shape { grid, block: [compiled.threads, 1, 1], shared: compiled.shared as u32 };
@@ -167,10 +170,10 @@ impl<D: Device, T: Activation> Kernel for PrefillAttention<D, T> {
         };
         on(&self.device, |device| {
             let keys = PrefillKernel::of::<D, T>(device, work.width, work.size).keys;
-            match work.size.is_multiple_of(keys) {
+            match work.size >= keys && work.size.is_power_of_two() {
                 true => work.run(device),
-                false => Err(record::failure::Failure::work(format!(
-                    "blocks of {} tokens, of which attention takes {keys} at a time",
+                false => Err(Failure::work(format!(
+                    "blocks of {} tokens, which is no power of two from {keys} on",
                     work.size
                 ))),
             }
