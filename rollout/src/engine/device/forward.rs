@@ -11,7 +11,6 @@ use crate::engine::batch::{NextToken, SampleRequest};
 use crate::engine::request::SamplingParams;
 use device::{Buffer, Device, Gemm, Operand};
 use policy::config::Config;
-use policy::weights::Weights;
 use record::failure::Result;
 
 /// Logits that are held at a time: enough for a full batch and a vocabulary of 151,936, so that a decode step
@@ -25,7 +24,7 @@ pub struct Forward<T: Activation> {
     /// What samples tokens.
     pub sampler: DeviceSampler,
     /// Bound to the sessions.
-    weights: DeviceWeights<T>,
+    pub weights: DeviceWeights<T>,
     config: Config,
     /// `[logit rows, hidden]`.
     hidden: Buffer<T>,
@@ -40,13 +39,14 @@ fn logit_rows(vocabulary: usize) -> usize {
 }
 
 impl<T: Activation> Forward<T> {
-    /// Buffers for up to `rows` rows of logits, and for the weights, which are not there yet.
+    /// Buffers for up to `rows` rows of logits, and in the arena of `apart` for the weights, which are not there yet.
     ///
     /// # Errors
-    /// 69 where the device's arena is too small.
+    /// 69 where an arena is too small.
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
+        apart: &mut D,
         mut sessions: Sessions,
         rows: usize,
     ) -> Result<Self> {
@@ -56,7 +56,7 @@ impl<T: Activation> Forward<T> {
             decoding.input::<f32>("scratch", logits.address(), &[logits.len()])?;
         }
         Ok(Forward {
-            weights: DeviceWeights::new(config, device, &mut sessions)?,
+            weights: DeviceWeights::new(config, apart, &mut sessions)?,
             hidden: device.allocate(rows * config.hidden_size)?,
             logits,
             sampler: DeviceSampler::new(device, rows, vocabulary)?,
@@ -64,14 +64,6 @@ impl<T: Activation> Forward<T> {
             sessions,
             config: config.clone(),
         })
-    }
-
-    /// Reads a version's weights.
-    ///
-    /// # Errors
-    /// A tensor that is missing or of no floating type; a device that fails.
-    pub fn load<D: Device>(&self, device: &mut D, weights: &Weights) -> Result<()> {
-        self.weights.load(device, weights)
     }
 
     /// Uploads a run's sample requests, padded to its shape.

@@ -3,5 +3,6 @@
 mod adapters;
 mod float16;
 mod graphs;
+mod hand_over;
 mod sampling;
 mod simulator;
