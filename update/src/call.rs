@@ -2,6 +2,7 @@
 
 use policy::ownership::Ownership;
 
+use crate::hand_over::Offers;
 use crate::ranks::PolicyRanks;
 use crate::settings::Settings;
 
@@ -14,4 +15,5 @@ pub struct UpdateCall<'a> {
     /// The reference policies of `--kl`.
     pub references: &'a Ownership,
     pub processes: &'a PolicyRanks<'a>,
+    pub offers: &'a Offers,
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use device::Device;
+use device::{Device, SharedMemory};
 use record::failure::Result;
 
 use crate::backend::Half;
@@ -89,6 +89,12 @@ pub trait Learner {
     /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: [`StateKind::Weight`], or of
     /// this rank's share.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
+
+    /// Frees all memory of a device but the weights', in the layout's order, which other processes may open; all of it if no
+    /// whole weights are trained there.
+    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
+        Ok(None)
+    }
 }
 
 /// The processes and threads that share the steps.
@@ -452,7 +458,18 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn device_bytes(&mut self) -> Option<u64> {
-        self.model.device().arena().ok().map(|arena| arena.usage().1)
+        self.model.peak_bytes().ok()
+    }
+
+    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
+        let DeviceLearner { model, trained, .. } = *self;
+        match trained {
+            Trained::Full(optimizer) => {
+                drop(optimizer);
+                model.share_weights().map(Some)
+            }
+            Trained::Adapter(_) => Ok(None),
+        }
     }
 
     fn transport(&mut self) -> Option<&'static str> {

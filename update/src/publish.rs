@@ -14,6 +14,7 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::TrainerState;
+use crate::hand_over::PublishedChecksum;
 use crate::learner::Learner;
 use crate::model::{Entry, Layout};
 use crate::optimizer::shares::RankShare;
@@ -142,6 +143,8 @@ pub struct NextVersion<'a> {
     pub change: Change,
     /// Saved with the optimizer's state; without it neither is.
     pub trainer: Option<&'a TrainerState>,
+    /// Adds up the weights that are written.
+    pub checksum: Option<&'a RefCell<PublishedChecksum>>,
 }
 
 /// Publishes the version after `from`. Unchanged files are not written again.
@@ -149,7 +152,7 @@ pub struct NextVersion<'a> {
 /// # Errors
 /// The device's, or the disk's.
 pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) -> Result<Version> {
-    let NextVersion { formats, state, input, change, trainer } = *next;
+    let NextVersion { formats, state, input, change, trainer, checksum } = *next;
     let (TensorFormats { layout, types }, read) = (formats, state.read);
     let weights: Vec<Tensor> = layout
         .entries
@@ -161,6 +164,9 @@ pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) ->
                 read(StateKind::MasterWeight, tensor, from, values)?;
                 if kind != ElementType::F32 {
                     values.iter_mut().for_each(|value| *value = published(*value, kind));
+                }
+                if let Some(checksum) = checksum {
+                    checksum.borrow_mut().add(tensor, from, values);
                 }
                 Ok(())
             };

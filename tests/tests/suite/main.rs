@@ -25,6 +25,7 @@ mod examples;
 mod exits;
 mod experiments;
 mod gpu_visit;
+mod hand_over;
 mod hostile;
 mod injected;
 mod isolation;
