@@ -23,6 +23,8 @@ pub enum Data<'a> {
     F32(&'a [f32]),
     /// Values requested piece by piece.
     Pieces(&'a Read<'a, f32>),
+    /// The bits of 16-bit values that are of the file's type already, requested piece by piece.
+    Bits(&'a Read<'a, u16>),
     /// The lower halves of f32 weights whose upper halves are published as bf16, requested piece by piece.
     LowerHalves(&'a Read<'a, u16>),
 }
@@ -76,11 +78,12 @@ impl<'a> Writer<'a> {
                     read(from, &mut self.values)?;
                     convert(&self.values, dtype, &mut bytes)
                 }
-                Data::LowerHalves(read) => {
+                Data::LowerHalves(read) | Data::Bits(read) => {
                     self.halves.resize(count, 0);
                     read(from, &mut self.halves)?;
                     fill(&mut bytes, self.halves.iter().map(|half| half.to_le_bytes()));
-                    dtype == ElementType::U16
+                    let is_weight = matches!(dtype, ElementType::BF16 | ElementType::F16);
+                    if matches!(tensor.data, Data::Bits(_)) { is_weight } else { dtype == ElementType::U16 }
                 }
             };
             if !known {

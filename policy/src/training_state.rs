@@ -78,7 +78,7 @@ pub(crate) fn write_state(
     if !optimizer.is_empty() {
         let written = checkpoint::write(&folder.join(OPTIMIZER), optimizer, |tensor| match tensor.data {
             Data::F32(_) | Data::Pieces(_) => ElementType::F32,
-            Data::LowerHalves(_) => ElementType::U16,
+            Data::LowerHalves(_) | Data::Bits(_) => ElementType::U16,
         });
         notes[OPTIMIZER_DIGEST] = written?.into();
     } else if let Some(digest) = linked {

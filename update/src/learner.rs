@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Instant;
 
 use device::{Device, SharedMemory};
-use record::failure::Result;
+use record::failure::{Failure, Result};
 
 use crate::backend::Half;
 use crate::checkpoint::{Checkpoint, OptimizerState};
@@ -89,6 +89,16 @@ pub trait Learner {
     /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on: [`StateKind::Weight`], or of
     /// this rank's share.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
+
+    /// Returns true if [`Learner::read_bf16`] gives the weights as bf16 files have them.
+    fn has_bf16(&self) -> bool {
+        false
+    }
+
+    /// Copies the bits of bf16 weights of the layout's tensor number `tensor`, from its value `from` on.
+    fn read_bf16(&mut self, _tensor: usize, _from: usize, _bits: &mut [u16]) -> Result<()> {
+        Err(Failure::work("no weights in bf16 are there"))
+    }
 
     /// Frees all memory of a device but the weights', in the layout's order, which other processes may open; all of it if no
     /// whole weights are trained there.
@@ -459,6 +469,16 @@ impl<D: Device> Learner for DeviceLearner<D> {
 
     fn device_bytes(&mut self) -> Option<u64> {
         self.model.peak_bytes().ok()
+    }
+
+    /// `kernels/masters.cu` rounds as publishing does.
+    fn has_bf16(&self) -> bool {
+        self.loss_scale.is_none() && matches!(self.trained, Trained::Full(_))
+    }
+
+    fn read_bf16(&mut self, tensor: usize, from: usize, bits: &mut [u16]) -> Result<()> {
+        let start = self.model.layout().entries[tensor].range.start + from;
+        self.model.weight_bits(start..start + bits.len(), bits)
     }
 
     fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {

@@ -25,6 +25,7 @@ use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, pu
 /// How a tensor's content is read.
 enum Content<'a> {
     Values(Box<Read<'a, f32>>),
+    Bits(Box<Read<'a, u16>>),
     Halves(Box<Read<'a, u16>>),
 }
 
@@ -39,6 +40,7 @@ impl Tensor<'_> {
     fn view(&self) -> NewTensor<'_> {
         let data = match &self.content {
             Content::Values(read) => Data::Pieces(read.as_ref()),
+            Content::Bits(read) => Data::Bits(read.as_ref()),
             Content::Halves(read) => Data::LowerHalves(read.as_ref()),
         };
         NewTensor { name: &self.name, shape: &self.entry.shape, data }
@@ -47,6 +49,9 @@ impl Tensor<'_> {
 
 /// Reads one kind of state of a tensor, by its number in the layout, from a value on.
 pub type ReadState<'a> = dyn Fn(StateKind, usize, usize, &mut [f32]) -> Result<()> + 'a;
+
+/// Reads the bits of a tensor's rounded weights, by its number in the layout, from a value on.
+pub type ReadBits<'a> = dyn Fn(usize, usize, &mut [u16]) -> Result<()> + 'a;
 
 /// The kinds of state of which a rank has its share only.
 const KINDS: [StateKind; 3] =
@@ -58,6 +63,8 @@ pub struct LearnerState<'a> {
     pub read: &'a ReadState<'a>,
     /// The optimizer whose moments it has.
     pub method: Method,
+    /// The weights as bf16 files have them, which every rank has.
+    pub bf16: Option<&'a ReadBits<'a>>,
 }
 
 /// Runs `write` on rank 0 with the complete state of the learner. Every rank has the state of its share only; the other ranks
@@ -117,7 +124,10 @@ pub fn gather_state_on_rank0<T>(
         ask([number as u64 + 1, tensor as u64, from as u64, length as u64])?;
         hand_out(kind, tensor, from, values, length)
     };
-    let written = write(&LearnerState { read: &read, method })?;
+    let bits =
+        |tensor: usize, from: usize, bits: &mut [u16]| learner.borrow_mut().read_bf16(tensor, from, bits);
+    let bf16 = learner.borrow().has_bf16().then_some(&bits as &ReadBits);
+    let written = write(&LearnerState { read: &read, method, bf16 })?;
     ask([0; 4])?;
     Ok(Some(written))
 }
@@ -160,6 +170,17 @@ pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) ->
         .zip(types)
         .enumerate()
         .map(|(tensor, (entry, &kind))| {
+            let name = entry.name.clone();
+            if let Some(read) = state.bf16.filter(|_| kind == ElementType::BF16) {
+                let bits = move |from: usize, bits: &mut [u16]| {
+                    read(tensor, from, bits)?;
+                    if let Some(checksum) = checksum {
+                        checksum.borrow_mut().add_bits(tensor, from, bits);
+                    }
+                    Ok(())
+                };
+                return Tensor { name, entry, content: Content::Bits(Box::new(bits)) };
+            }
             let rounded = move |from: usize, values: &mut [f32]| {
                 read(StateKind::MasterWeight, tensor, from, values)?;
                 if kind != ElementType::F32 {
@@ -170,7 +191,7 @@ pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) ->
                 }
                 Ok(())
             };
-            Tensor { name: entry.name.clone(), entry, content: Content::Values(Box::new(rounded)) }
+            Tensor { name, entry, content: Content::Values(Box::new(rounded)) }
         })
         .collect();
     let optimizer = match trainer {
@@ -208,7 +229,9 @@ pub fn in_memory(formats: &TensorFormats, state: &LearnerState) -> Result<Option
     for Tensor { name, entry, content } in optimizer_tensors(formats, state) {
         match content {
             Content::Values(read) => values.insert(name, pieces(entry, &*read)?).map(drop),
-            Content::Halves(read) => halves.insert(name, pieces(entry, &*read)?).map(drop),
+            Content::Bits(read) | Content::Halves(read) => {
+                halves.insert(name, pieces(entry, &*read)?).map(drop)
+            }
         };
     }
     let is_empty = values.is_empty() && halves.is_empty();
@@ -226,7 +249,7 @@ fn pieces<T: Clone + Default>(entry: &Entry, read: &Read<T>) -> Result<Vec<T>> {
 
 /// The optimizer's moments, and what completes the published values to the master weights.
 fn optimizer_tensors<'a>(formats: &'a TensorFormats, state: &LearnerState<'a>) -> Vec<Tensor<'a>> {
-    let LearnerState { read, method } = *state;
+    let LearnerState { read, method, .. } = *state;
     let (layout, types): (&Layout, &[ElementType]) = (&formats.layout, &formats.types);
     let whole = |name: String, tensor: usize, kind: StateKind| Tensor {
         name,

@@ -202,7 +202,7 @@ impl PendingSave {
                 let read = |kind, tensor, from, values: &mut [f32]| {
                     checkpoint.read(method, kind, tensor, from, values)
                 };
-                save(&LearnerState { read: &read, method })
+                save(&LearnerState { read: &read, method, bf16: None })
             }
         }
     }
