@@ -253,7 +253,7 @@ end_of() { # NAME N FILE: waits for the Nth `end` line of a program that writes 
     done
     grep '^{"type":"end"' "$work/$1" | sed -n "$2p" >"$3"
 }
-hand_over() { # SIZE: three steps with programs that stay; the third version is read from its file, because update has ended
+hand_over() { # SIZE: four steps with programs that stay; the last version is read from its file, because update has ended
     local step trainer policy=$work/handed
     rm -rf "$policy" "$work"/in.* && policy init "$policy" --from "$work/$1" && mkfifo "$work/in.rollout" "$work/in.update" || return
     : >"$work/handed.rollout" && : >"$work/handed.update"
@@ -262,23 +262,23 @@ hand_over() { # SIZE: three steps with programs that stay; the third version is 
     update --policy "$policy" --device "$device" --max-logprob-gap 0 --resident --quiet <"$work/in.update" >"$work/handed.update" &
     trainer=$!
     exec 8>"$work/in.rollout" 9>"$work/in.update"
-    for step in 1 2 3; do
+    for step in 1 2 3 4; do
         envs tasks plan-path --count "$episodes" --seed "$step" >&8
         end_of handed.rollout "$step" "$work/handed.played$step" || return
-        [ "$step" -lt 3 ] || break
+        [ "$step" -lt 4 ] || break
         awk -v part="$step" 'n + 1 == part; /^{"type":"end"/ { n++ }' "$work/handed.rollout" | reward | group --quiet | advantage --quiet >&9
         end_of handed.update "$step" "$work/handed.trained$step" || return
-        [ "$step" -lt 2 ] || { exec 9>&- && wait $trainer; }
+        [ "$step" -lt 3 ] || { exec 9>&- && wait $trainer; }
     done
     exec 8>&- && wait
-    [ "$(number models_handed_over "$work/handed.played2")" = 1 ] || { echo 'rollout did not take the weights from the device'; return 1; }
-    [ "$(number models_handed_over "$work/handed.played3")" = unknown ] || { echo 'update had not ended'; return 1; }
+    [ "$(number models_handed_over "$work/handed.played3")" = 1 ] || { echo 'rollout did not take the weights from the device'; return 1; }
+    [ "$(number models_handed_over "$work/handed.played4")" = unknown ] || { echo 'update had not ended'; return 1; }
 }
 part_handover() { # SIZE
     check "$1: random policy" policy_of "$1" && check "$1: weights from update to rollout" hand_over "$1" || return
-    figure "  $1: weights taken from the device" "$(number load_seconds "$work/handed.played2")" s
-    figure "  $1: weights read from the file" "$(number load_seconds "$work/handed.played3")" s
-    figure "  $1: publishing them" "$(number publish_seconds "$work/handed.trained2")" s
+    figure "  $1: weights taken from the device" "$(number load_seconds "$work/handed.played3")" s
+    figure "  $1: weights read from the file" "$(number load_seconds "$work/handed.played4")" s
+    figure "  $1: publishing them" "$(number publish_seconds "$work/handed.trained3")" s
     rm -rf "$work/handed"
 }
 

@@ -12,7 +12,7 @@ use record::failure::{Failure, Result};
 
 /// Blocks that sum, at most.
 const BLOCKS: usize = 264;
-/// Values of [`sums`].
+/// Sums that a checksum is made of: two of each block.
 pub const SUMS: usize = 2 * BLOCKS;
 
 /// Replaces all weights by offered ones. `stored` are the version's files, of which only the headers are read. A failure leaves
