@@ -107,7 +107,7 @@ fn copies_of_attention_tiles_are_unrolled() {
         ("update", "attention_backward_128_sm90a", "attention_queries_128_sm90a", 2 * 128 + 4 * 64),
         ("update", "attention_backward_128_sm90a", "attention_keys_128_sm90a", 2 * 128 + 4 * 64),
         ("rollout", "prefill_attention_128_sm90a", "prefill_attention_128_sm90a", 5 * 128),
-        // Half as many threads copy 64 queries and four tiles of 64 keys.
+        // 128 threads copy 64 queries and four tiles of 64 keys.
         ("rollout", "prefill_attention_128", "prefill_attention_128", 2 * 5 * 64),
         ("rollout", "prefill_attention_64", "prefill_attention_64", 5 * 64),
     ] {

@@ -17,7 +17,7 @@ use crate::engine::onnx::Element;
 
 /// Widths of the kernels' heads. Narrower ones are padded to the next.
 const WIDTHS: [usize; 2] = [64, 128];
-/// Queries of a tile, and twice as many on Hopper.
+/// Queries of a tile; on Hopper it has two times this number.
 const TILE: usize = 64;
 
 /// Returns true if our attention takes heads of this width.
@@ -53,7 +53,7 @@ pub struct PrefillKernel {
     kernel: &'static Code,
     /// Queries of a tile.
     pub rows: usize,
-    /// Keys of a tile: a block of the cache has at least as many, and a power of two.
+    /// Keys of a tile. The size of a cache block is a power of two, and no smaller.
     keys: usize,
     threads: u32,
     /// Bytes of shared memory.
