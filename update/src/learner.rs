@@ -90,6 +90,11 @@ pub trait Learner {
     /// this rank's share.
     fn read(&mut self, kind: StateKind, tensor: usize, from: usize, values: &mut [f32]) -> Result<()>;
 
+    /// A checksum of all weights that a device computes, to compare ranks; `None` where the host does.
+    fn device_checksum(&mut self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Returns true if [`Learner::read_bf16`] gives the weights as bf16 files have them.
     fn has_bf16(&self) -> bool {
         false
@@ -469,6 +474,13 @@ impl<D: Device> Learner for DeviceLearner<D> {
 
     fn device_bytes(&mut self) -> Option<u64> {
         self.model.peak_bytes().ok()
+    }
+
+    fn device_checksum(&mut self) -> Result<Option<u64>> {
+        match &self.trained {
+            Trained::Full(_) => self.model.weight_checksum(),
+            Trained::Adapter(_) => Ok(None),
+        }
     }
 
     /// `kernels/masters.cu` rounds as publishing does.

@@ -19,7 +19,7 @@ use crate::learner::Learner;
 use crate::model::{Entry, Layout};
 use crate::optimizer::shares::RankShare;
 use crate::optimizer::{self, Method, Moment, StateKind};
-use crate::ranks::Ranks;
+use crate::ranks::{Checksum, Ranks};
 use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, published};
 
 /// How a tensor's content is read.
@@ -283,31 +283,29 @@ fn optimizer_tensors<'a>(formats: &'a TensorFormats, state: &LearnerState<'a>) -
 pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(input.as_bytes());
-    visit_weights(layout, learner, |values| {
-        hasher.update(bytemuck::cast_slice(values));
-    })?;
+    hasher.update(&weight_checksum(layout, learner)?.to_le_bytes());
     Ok(hasher.finalize())
 }
 
-/// Visits all of a learner's weights, a piece at a time.
+/// A checksum of a learner's weights, by which ranks on the same kind of hardware compare them.
 ///
 /// # Errors
 /// The device's.
-pub fn visit_weights(
-    layout: &Layout,
-    learner: &mut dyn Learner,
-    mut visit: impl FnMut(&[f32]),
-) -> Result<()> {
+pub fn weight_checksum(layout: &Layout, learner: &mut dyn Learner) -> Result<u64> {
+    if let Some(sum) = learner.device_checksum()? {
+        return Ok(sum);
+    }
+    let mut checksum = Checksum::default();
     let mut values = vec![0.0f32; PIECE];
     for (tensor, entry) in layout.entries.iter().enumerate() {
         let length = entry.range.len();
         for from in (0..length).step_by(PIECE) {
             let piece = &mut values[..PIECE.min(length - from)];
             learner.read(StateKind::Weight, tensor, from, piece)?;
-            visit(piece);
+            checksum.add(piece);
         }
     }
-    Ok(())
+    Ok(checksum.sum)
 }
 
 fn notes(state: &TrainerState) -> Result<Map<String, Value>> {

@@ -17,8 +17,8 @@ use crate::model::Layout;
 use crate::optimizer::StepScale;
 use crate::overlap::Overlap;
 use crate::parts::{TreeSpan, split_by_tokens};
-use crate::publish::visit_weights;
-use crate::ranks::{self, Checksum, PartSum, Ranks};
+use crate::publish::weight_checksum;
+use crate::ranks::{self, PartSum, Ranks};
 use crate::samples::Samples;
 use crate::settings::{Messages, TrainingConfig};
 
@@ -262,9 +262,7 @@ impl Trainer<'_> {
             return Ok(());
         }
         ranks::compare_received(self.ranks, received)?;
-        let mut weights = Checksum::default();
-        visit_weights(self.layout, learner, |values| weights.add(values))?;
-        let held = [weights.sum, norm.to_bits()];
+        let held = [weight_checksum(self.layout, learner)?, norm.to_bits()];
         ranks::compare(self.ranks, bytemuck::cast_slice(&held), "would step from other weights")
     }
 

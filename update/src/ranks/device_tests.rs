@@ -153,6 +153,9 @@ pub(super) fn train(
     let length = model.layout().len();
     let mut weights = vec![0; length];
     model.weight_bits(0..length, &mut weights).unwrap();
+    let sum =
+        (1..).step_by(2).zip(&weights).map(|(factor, &bits): (u64, &u16)| factor * u64::from(bits)).sum();
+    assert_eq!(model.weight_checksum().unwrap(), (count > 1).then_some(sum));
     let mut masters = vec![0.0; length];
     for range in shares.of_rank(ranks.rank()).ranges() {
         model.masters(range.start, &mut masters[range.clone()]).unwrap();

@@ -109,6 +109,12 @@ impl<D: Device> DeviceModel<D> {
         transport.gather(ranks, &mut self.worker.backend.device, &shares, &self.weights)
     }
 
+    /// The checksum of all weights, to compare ranks; `None` with one.
+    pub fn weight_checksum(&mut self) -> Result<Option<u64>> {
+        let Some(parts) = &mut self.parts else { return Ok(None) };
+        parts.weight_checksum(&mut self.worker.backend.device, self.weights.half()?, self.layout.len())
+    }
+
     /// [`DeviceModel::norm_of_all`] of one rank.
     pub fn gradient_norm(&mut self) -> Result<f64> {
         self.norm_of_all(&Alone)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use device::{Buffer, Device, Shape, Slice};
+use device::{AnySlice, Buffer, Device, Shape, Slice};
 use record::failure::Result;
 
 use super::{Checksum, PartSum};
@@ -80,6 +80,25 @@ impl<D: Device> DeviceSum<D> {
     /// The way to the other ranks; `None` with one.
     pub fn transport(&mut self) -> Option<&mut dyn Transport<D>> {
         Some(self.link.as_mut()?.transport.as_mut())
+    }
+
+    /// The checksum of the bits of all weights, to compare ranks; `None` with one.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn weight_checksum(
+        &mut self,
+        device: &mut D,
+        weights: AnySlice<'_>,
+        length: usize,
+    ) -> Result<Option<u64>> {
+        let Some(Link { checksums, .. }) = &self.link else { return Ok(None) };
+        let (slot, mut sum) = (checksums.slice(..1), [0]);
+        device.clear(slot)?;
+        let arguments = [slot.into(), weights.into(), (length as u64).into()];
+        device.launch(&kernels::ADD_WEIGHT_CHECKSUM, checksum_shape(length, 1), &arguments)?;
+        device.download(slot, &mut sum)?;
+        Ok(Some(sum[0]))
     }
 
     #[cfg(test)]
