@@ -44,7 +44,7 @@ struct Product {
     name: String,
     /// Rows and columns of the result, and the inner dimension.
     extent: [usize; 3],
-    /// Whether the left and the right operand are stored transposed.
+    /// Transposed in memory: the left operand, the right operand.
     transposed: (bool, bool),
     /// True if it is added to the result's previous contents, in f32.
     adds: bool,

@@ -11,7 +11,7 @@ use crate::model::Model;
 /// The stages of the pipe that take flags, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
 
-/// Which policy plays which agent.
+/// The policies by agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PolicyChoice {
     /// One policy for all agents.

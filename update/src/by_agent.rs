@@ -12,7 +12,7 @@ use crate::trainer::Trainer;
 /// Steps from one measurement to the next.
 const EVERY: u64 = 10;
 
-/// Whether a step is measured.
+/// True if a step is measured.
 pub fn is_due(step: u64) -> bool {
     step == 1 || step.is_multiple_of(EVERY)
 }

@@ -57,7 +57,7 @@ impl Offers {
 /// The checksum of weights while they are published, in the type that the device has.
 pub struct PublishedChecksum {
     half: Half,
-    /// Of each tensor, the values that were added.
+    /// Values added, by tensor.
     added: Vec<usize>,
     sum: WeightChecksum,
     bits: Vec<u16>,
@@ -140,7 +140,7 @@ mod tests {
             for (piece, part) in all.chunks(8).enumerate() {
                 values.add(tensor, 8 * piece, part);
             }
-            // As where a tied head is stored too.
+            // A tied head is stored, too.
             values.add(tensor, 0, &all);
             let rounded: Vec<u16> = all.iter().map(|&value| half::bf16::from_f32(value).to_bits()).collect();
             bits.add_bits(tensor, 0, &rounded);

@@ -47,7 +47,7 @@ pub struct Importance {
 /// The objective and its coefficients.
 #[derive(Clone, Copy, Debug)]
 pub struct LossConfig {
-    /// Which objective.
+    /// The objective.
     pub objective: Objective,
     /// Clip range: how far a ratio may go below and above 1.
     pub clip_range: (f64, f64),

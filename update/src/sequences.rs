@@ -13,7 +13,7 @@ pub struct TokenLogprobs {
     pub new: f64,
     /// Under the weights before the first step, where that is asked for, else as recorded.
     pub start: f64,
-    /// As `rollout` recorded it.
+    /// Recorded by `rollout`.
     pub recorded: f64,
 }
 

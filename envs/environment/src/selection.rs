@@ -1,4 +1,4 @@
-//! Which tasks to draw.
+//! The choice of tasks to draw.
 
 use record::failure::Result;
 use record::line::Task;

@@ -213,7 +213,7 @@ fn any_geometry_is_planned_without_weights_samples_or_a_gpu() {
     assert!(bytes(&plan, "moments").abs_diff(8_190_735_360) < 2 << 20, "{plan}");
     let state = bytes(&plan, "weights") + bytes(&plan, "gradients") + bytes(&plan, "moments");
     assert!(state <= 35_000_000_000, "{plan}");
-    // Of 32 parts shares of two sums wait: on the card where there is room, on the host where micro-batches would shrink.
+    // With 32 parts, shares of two sums wait: on the card where there is room, on the host where micro-batches would shrink.
     let host_bytes = |plan: &Value| plan["host_bytes"].as_u64().unwrap();
     for (memory, on_card) in [(80, true), (60, false)] {
         let of = |parts: usize| {

@@ -26,7 +26,7 @@ struct Link<D: Device> {
     transport: Box<dyn Transport<D>>,
     /// A piece of each rank's part.
     received: Buffer<f32>,
-    /// Of values sent to each rank, then of those received from each.
+    /// One of the values sent to each rank, then one of the values received from each.
     checksums: Buffer<u64>,
 }
 
