@@ -45,31 +45,44 @@ impl Progress {
         match &mut self.style {
             Style::Quiet => {}
             Style::Bar(bar) => bar.inc(count),
-            Style::Plain { started, written } => {
-                if written.elapsed() >= PLAIN_INTERVAL {
-                    *written = Instant::now();
-                    let seconds = started.elapsed().as_secs();
-                    let of = self.total.map_or(String::new(), |total| format!("/{total}"));
-                    let gap = if self.message.is_empty() { "" } else { ": " };
-                    // Progress is a courtesy: a closed stderr must not stop the work.
-                    let _ = writeln!(
-                        std::io::stderr().lock(),
-                        "{}: {}{of} after {seconds} s{gap}{}",
-                        self.name,
-                        self.done,
-                        self.message
-                    );
-                }
-            }
+            Style::Plain { .. } => self.tick(),
         }
     }
 
-    /// Says how much there is in all, where that becomes known later.
+    /// Writes a plain line if one is due. Call it while nothing is done, too, once the work has begun.
+    pub fn tick(&mut self) {
+        if let Some(line) = self.due(Instant::now()) {
+            // Progress is a courtesy: a closed stderr must not stop the work.
+            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        }
+    }
+
+    /// The plain line that is due at `now`.
+    fn due(&mut self, now: Instant) -> Option<String> {
+        let Style::Plain { started, written } = &mut self.style else { return None };
+        if now.duration_since(*written) < PLAIN_INTERVAL {
+            return None;
+        }
+        *written = now;
+        let seconds = now.duration_since(*started).as_secs();
+        let of = self.total.map_or(String::new(), |total| format!(" of {total}"));
+        let gap = if self.message.is_empty() { "" } else { ": " };
+        Some(format!("{}: {}{of} after {seconds} s{gap}{}\n", self.name, self.done, self.message))
+    }
+
+    /// Says how much there is in all, where that becomes known later. A plain line counts from here if nothing is done yet.
     pub fn set_total(&mut self, total: u64) {
         self.total = Some(total);
-        if let Style::Bar(bar) = &self.style {
-            bar.set_length(total);
-            bar.set_style(style(self.total));
+        match &mut self.style {
+            Style::Bar(bar) => {
+                bar.set_length(total);
+                bar.set_style(style(self.total));
+            }
+            Style::Plain { started, written } if self.done == 0 => {
+                let now = Instant::now();
+                (*started, *written) = (now, now);
+            }
+            Style::Plain { .. } | Style::Quiet => {}
         }
     }
 
@@ -114,4 +127,25 @@ fn style(total: Option<u64>) -> ProgressStyle {
     };
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     style.progress_chars("=> ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_lines_come_every_half_minute_also_while_nothing_is_done() {
+        let begun = Instant::now();
+        let style = Style::Plain { started: begun, written: begun };
+        let (name, message) = ("evaluating".to_owned(), String::new());
+        let mut progress = Progress { name, total: Some(300), done: 0, message, style };
+        let mut after = |seconds| progress.due(begun + Duration::from_secs(seconds));
+        assert_eq!(after(29), None);
+        assert_eq!(after(31).as_deref(), Some("evaluating: 0 of 300 after 31 s\n"));
+        assert_eq!(after(60), None);
+        progress.done = 40;
+        progress.set_message("tasks played");
+        let line = progress.due(begun + Duration::from_secs(61));
+        assert_eq!(line.as_deref(), Some("evaluating: 40 of 300 after 61 s: tasks played\n"));
+    }
 }

@@ -17,6 +17,7 @@ use envs::{Environment, External};
 use policy::ownership::Owner;
 use record::failure::{Failure, Result};
 use record::line::{self, End, Task};
+use record::progress::Progress;
 use record::read::{Kind, Line, Reader, Stdin};
 use record::write::Writer;
 use serde_json::{Map, Value, json};
@@ -293,7 +294,9 @@ pub fn play<W: Write>(
             }
         }
         if outcome.is_ok() {
-            outcome = write_in_order(&events, &queue, writer, settings.flags.quiet, &mut totals);
+            let name = if settings.flags.greedy { "evaluating" } else { "rollout" };
+            let progress = Progress::new(name, settings.flags.quiet, None);
+            outcome = write_in_order(&events, &queue, writer, progress, &mut totals);
         }
         queue.stop();
         for worker in workers {

@@ -44,10 +44,10 @@ pub fn write_in_order<W: Write>(
     events: &Receiver<Event>,
     queue: &Queue,
     writer: &mut Writer<W>,
-    quiet: bool,
+    mut progress: Progress,
     totals: &mut Totals,
 ) -> Result<()> {
-    let mut progress = Progress::new("rollout", quiet, None);
+    let mut has_all = false;
     let mut held: BTreeMap<u64, Output> = BTreeMap::new();
     let mut next = 0;
     loop {
@@ -62,12 +62,15 @@ pub fn write_in_order<W: Write>(
         }
         match event {
             Err(RecvTimeoutError::Disconnected) => return writer.flush(),
+            // With --resident, a part whose tasks are still to come has not begun.
+            Err(RecvTimeoutError::Timeout) if has_all => progress.tick(),
             Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Failed(failure)) => return Err(failure),
             Ok(Event::End(end)) => totals.ends.push(*end),
             Ok(Event::Tasks { read, own }) => {
                 totals.tasks_read = read;
                 progress.set_total(own);
+                has_all = true;
             }
             Ok(Event::Output(output)) => drop(held.insert(output.sequence, output)),
         }
@@ -93,6 +96,10 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
     use std::thread;
 
+    fn silent() -> Progress {
+        Progress::new("rollout", true, None)
+    }
+
     #[test]
     fn output_leaves_in_order_whatever_order_it_comes_in() {
         let (sender, receiver) = channel();
@@ -103,7 +110,7 @@ mod tests {
         drop(sender);
         let mut writer = Writer::new(Vec::new());
         let queue = Queue::new(1, 1);
-        write_in_order(&receiver, &queue, &mut writer, true, &mut Totals::default())
+        write_in_order(&receiver, &queue, &mut writer, silent(), &mut Totals::default())
             .expect("a writable buffer");
         assert_eq!(writer.into_inner().expect("a writable buffer"), b"0\n1\n2\n3\n4\n5\n");
     }
@@ -127,7 +134,7 @@ mod tests {
         let ((sender, receiver), (sent, written)) = (channel(), channel());
         let writing = thread::spawn(move || {
             let mut writer = Writer::new(Sent(sent));
-            write_in_order(&receiver, &Queue::new(1, 1), &mut writer, true, &mut Totals::default())
+            write_in_order(&receiver, &Queue::new(1, 1), &mut writer, silent(), &mut Totals::default())
         });
         let output = Output { sequence: 0, text: "first".to_owned(), stats: Stats::default() };
         sender.send(Event::Output(output)).expect("a receiver");

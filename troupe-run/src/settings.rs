@@ -228,6 +228,20 @@ impl Settings {
         })
     }
 
+    /// The words of `--flags` for a stage that set one of `names`, with their values.
+    pub fn given_to(&self, stage: &str, names: &[&str]) -> Vec<String> {
+        let text = self.flags.get(stage).map_or("", String::as_str);
+        let (mut words, mut found) = (text.split_whitespace(), Vec::new());
+        while let Some(word) = words.next() {
+            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            if names.contains(&name) {
+                found.push(name.to_owned());
+                found.extend(value.or_else(|| words.next()).map(str::to_owned));
+            }
+        }
+        found
+    }
+
     /// Returns true if tasks come from this project's environments, and so depend only on the step.
     pub fn has_own_tasks(&self) -> bool {
         !self.stage.contains_key("tasks") && self.text("env_command").is_empty()

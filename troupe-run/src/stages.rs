@@ -29,6 +29,17 @@ pub struct Plan<'a> {
     pub launcher: Launcher,
 }
 
+/// The flags that `--flags rollout=…` also gives to evaluations: those about the environment, servers and this machine.
+const OF_EVALUATIONS: [&str; 7] = [
+    "--timeout",
+    "--server-timeout",
+    "--server-retries",
+    "--max-error-rate",
+    "--device-memory",
+    "--isa",
+    "--threads",
+];
+
 /// Cores per process when `processes` share this machine.
 pub fn share_of_cores(processes: u64) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
@@ -98,7 +109,9 @@ impl Plan<'_> {
         let all = ["temperature", "top_p", "top_k", "min_p"];
         let line = all.into_iter().fold(line, |line, name| self.by_role(line, name));
         let line = line.flag("--seed", self.settings.text("seed"));
-        self.more("rollout", Self::watched(line))
+        // One process writes a line every half minute; shards would each write one.
+        let line = if self.settings.number("shards") == 1 { line } else { Self::watched(line) };
+        self.more("rollout", line)
     }
 
     /// Adds the method's flags and those of `--flags`.
@@ -235,7 +248,8 @@ impl Plan<'_> {
             .flag("--split", "test")
             .flag("--count", self.settings.text("eval_tasks"));
         let play = self.player(self.program("rollout")).word("--greedy");
-        [("test-tasks", tasks), ("test-rollout", Self::watched(play))]
+        let play = play.words(self.settings.given_to("rollout", &OF_EVALUATIONS));
+        [("test-tasks", tasks), ("test-rollout", play)]
     }
 
     /// Trains on demonstrations, which teach the action format and deliberately contain

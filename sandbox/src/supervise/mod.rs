@@ -15,13 +15,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
 use record::read::MAX_LINE;
-use record::stage::interrupted;
+use record::stage::{interrupted, note};
 use serde_json::{Map, Value};
 
 use errors::{Errors, Told};
@@ -41,6 +41,8 @@ pub struct Processes {
     /// Told when a process comes back or ends.
     returned: Condvar,
     requests: AtomicU64,
+    /// True once a restart was reported; a program that fails often is reported once.
+    has_restarted: AtomicBool,
     told: Told,
 }
 
@@ -63,6 +65,7 @@ impl Processes {
             pool: Mutex::default(),
             returned: Condvar::new(),
             requests: AtomicU64::new(0),
+            has_restarted: AtomicBool::new(false),
             told: Told::default(),
         }
     }
@@ -116,7 +119,13 @@ impl Processes {
         let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
         let answer = first.or_else(|cause| match interrupted() {
             true => Err(cause),
-            false => self.start().and_then(|child| self.put(child, &line, number)),
+            false => {
+                if !self.has_restarted.swap(true, Ordering::Relaxed) {
+                    let told = format!("{}: {cause}; restarted, and asked once more", self.command);
+                    note(record::stage::name(), told);
+                }
+                self.start().and_then(|child| self.put(child, &line, number))
+            }
         });
         answer.map_err(|cause| self.failure(cause))
     }

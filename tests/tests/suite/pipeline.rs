@@ -241,6 +241,24 @@ fn a_run_that_solves_its_tasks_ends_well() {
     }
 }
 
+/// A program that answers no action: its time limit holds in evaluations, too, and a restart is told once.
+#[test]
+fn a_silent_environment_is_told_once_and_within_its_limit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (run, game) = (folder.path().join("silent"), folder.path().join("silent.py"));
+    std::fs::write(&game, EASY.replace("        else:\n", "        else:\n            sys.stdin.read()\n"))
+        .expect("written");
+    let command = format!("python3 {}", game.display());
+    let mut arguments = vec!["--env-command", &command, "--steps", "1", "--tasks", "1", "--eval-tasks", "1"];
+    arguments.extend(["--flags", "rollout=--timeout 0.2"]);
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let told = format!("rollout: {command}: no line within 0.2 s; restarted, and asked once more\n");
+    assert_eq!(printed.matches(&told).count(), 1, "{printed}");
+    assert!(printed.contains("evaluation after step 0: rollout failed"), "{printed}");
+}
+
 /// A step whose groups are all left out keeps the versions and counts, and the next one learns.
 #[test]
 fn a_step_without_a_difference_is_skipped() {
