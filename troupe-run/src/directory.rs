@@ -103,6 +103,21 @@ impl RunFiles {
         Ok(self.steps()?.into_iter().filter(|step| self.done(*step).is_file()).collect())
     }
 
+    /// Refuses a number of steps below the committed ones, which would pass for the run's length.
+    ///
+    /// # Errors
+    /// Usage (exit 2); I/O (exit 74).
+    pub fn has_at_most(&self, steps: u64) -> Result<()> {
+        match self.committed()?.last() {
+            Some(&last) if last > steps => {
+                let run = self.path.display().to_string();
+                Err(Failure::usage(format!("--steps {steps}: {run} has {last} steps already"))
+                    .hint(format!("--steps can only grow: --steps {}; or choose another --run", last + 1)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The current version of each policy.
     ///
     /// # Errors

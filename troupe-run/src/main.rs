@@ -117,6 +117,7 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
     disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
+    run.has_at_most(plan.settings.number("steps"))?;
     let (values, lines) = (prepared.values()?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;

@@ -109,7 +109,15 @@ fn a_resumed_run_takes_other_values_from_the_next_step_on() {
     // It goes on with them, and the step is one with these values.
     let (code, _, said) = called(folder, &["--resume", "run", "--steps", "3"]);
     assert_eq!(code, Some(0), "{said}");
+    // A finished run is not cut.
     let run = folder.join("run");
+    let config = fs::read(run.join("config.toml")).expect("a configuration");
+    for fewer in ["0", "2"] {
+        let (code, _, said) = called(folder, &["--resume", "run", "--steps", fewer]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("has 3 steps already\nhint: --steps can only grow: --steps 4"), "{said}");
+        assert_eq!(fs::read(run.join("config.toml")).expect("a configuration"), config);
+    }
     let read = |name: &str| -> serde_json::Value {
         let text = fs::read_to_string(run.join(name)).expect("a file");
         serde_json::from_str(text.lines().next_back().filter(|_| name.ends_with('l')).unwrap_or(&text))
