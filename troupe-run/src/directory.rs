@@ -5,11 +5,15 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::disk;
+
+/// How long to wait for the processes of a stopped run.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The version of each policy, by policy name.
 pub type Versions = Vec<(String, String)>;
@@ -67,7 +71,8 @@ impl RunFiles {
         self.step(step).join("done.tmp")
     }
 
-    /// Takes the run's lock. It belongs to the open file, so a child process that outlives this one keeps it.
+    /// Takes the run's lock. It belongs to the open file, so a child process that outlives this one keeps it:
+    /// a killed one, for example, until its memory is free.
     ///
     /// # Errors
     /// Another process has it (exit 1); it cannot be taken (exit 74).
@@ -75,7 +80,13 @@ impl RunFiles {
         let path = self.path.join("lock");
         let file = File::options().append(true).create(true).open(&path);
         let file = file.map_err(|error| disk::failed("write", &path, &error))?;
-        match file.try_lock() {
+        let asked = Instant::now();
+        let mut taken = file.try_lock();
+        while matches!(taken, Err(fs::TryLockError::WouldBlock)) && asked.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+            taken = file.try_lock();
+        }
+        match taken {
             Ok(()) => Ok(file),
             Err(fs::TryLockError::WouldBlock) => {
                 Err(Failure::work(format!("{} is in use by another run", self.path.display()))

@@ -222,3 +222,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_lock_that_is_about_to_be_free_is_waited_for() {
+    let simulated = SimulatedRun::new();
+    let (run, _) = simulated.open().unwrap();
+    let held = run.lock().unwrap();
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(held);
+    });
+    run.lock().unwrap();
+    ends.join().unwrap();
+}
