@@ -36,6 +36,7 @@ mod train;
 mod words;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -43,6 +44,8 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::environment::Acting;
+use crate::flags::Given;
+use crate::held::ValueChange;
 use crate::kind::PolicyKind;
 use crate::model::Model;
 use crate::prepare::PreparedRun;
@@ -123,15 +126,34 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
     environment::keep_workflow(plan.settings, run.path())?;
     processes::is_resumable(run.path());
+    let path = run.path().to_path_buf();
+    runs::has_failed(&path, None)?;
+    let trained = to_the_end(plan, run, lock, change.map(|change| (change, lines)));
+    if let Err(failure) = &trained {
+        processes::wait_if_stopping();
+        let _ = runs::has_failed(&path, Some(failure)); // on a full disk, for example
+    }
+    trained
+}
+
+/// Trains to the last step, from the next one on with changed values.
+fn to_the_end(
+    plan: Plan<'_>,
+    mut run: RunFiles,
+    lock: File,
+    change: Option<(ValueChange, Vec<Given>)>,
+) -> Result<()> {
     let stages = run.path().join("stages");
     plan.write(&stages)?;
     let place = Place { programs: plan.programs, run: plan.run, stages, lock: Some(lock) };
     let mut shell = Shell::start(&place)?;
     make::policies(&plan, &run, &mut shell)?;
-    let mut run = run;
     let step = run.go_back()?;
-    if let Some(change) = change {
+    if let Some((change, lines)) = change {
         change.write(run.path(), step + 1, &lines)?;
+    }
+    if step > 0 && step < plan.settings.number("steps") {
+        evaluation::say(&format!("continues after step {step}"))?;
     }
     let path = run.path().display().to_string();
     Training::new(plan, place, run, shell, step).run()?;

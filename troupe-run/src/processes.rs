@@ -36,9 +36,9 @@ pub fn in_step(step: u64) {
     said().step = Some(step);
 }
 
-/// Sets the run that can be resumed.
+/// Sets the run that can be resumed. It is in no step yet.
 pub fn is_resumable(run: &std::path::Path) {
-    said().resumable = Some(run.display().to_string());
+    *said() = StopMessage { step: None, resumable: Some(run.display().to_string()) };
 }
 
 /// The command that the user typed.
@@ -189,6 +189,15 @@ mod tests {
     use std::process::Stdio;
 
     use super::*;
+
+    #[test]
+    fn the_next_run_is_in_none_of_the_steps_of_the_last() {
+        is_resumable("runs/a".as_ref());
+        in_step(3);
+        is_resumable("runs/b".as_ref());
+        let said = said();
+        assert_eq!((said.step, said.resumable.as_deref()), (None, Some("runs/b")));
+    }
 
     #[test]
     fn what_a_process_started_ends_with_it() {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use record::failure::{Failure, Result};
 use record::stage::printable;
 
+use crate::disk;
 use crate::evaluation::{self, Best};
 use crate::file;
 use crate::programs::Programs;
@@ -49,6 +50,18 @@ impl Progress {
 fn is_running(run: &Path) -> bool {
     File::open(run.join("lock"))
         .is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
+}
+
+/// Records why the last command on a run failed, or with `None` that it has not.
+///
+/// # Errors
+/// I/O (exit 74).
+pub fn has_failed(run: &Path, failure: Option<&Failure>) -> Result<()> {
+    let file = run.join("failed");
+    match failure {
+        Some(failure) => disk::write(&file, &format!("{}\n", failure.message)),
+        None => disk::remove(&file),
+    }
 }
 
 /// The recorded settings of a run.
@@ -111,6 +124,7 @@ fn row(programs: &Programs, folder: &Path, run: &Path) -> [String; 5] {
     let state = match (is_running(run), is_done) {
         (true, _) => "running",
         (false, true) => "done",
+        (false, false) if run.join("failed").exists() => "failed",
         (false, false) => "stopped",
     };
     let of = settings.map_or(String::new(), |settings| format!("/{}", settings.number("steps")));

@@ -47,6 +47,7 @@ fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
     let (code, printed, said) = called(folder, &study);
     assert_eq!(code, Some(65), "{said}");
     assert!(printed.contains(&format!("{} is done\n", names[0])) && !printed.contains("seed=2 is done"));
+    assert!(printed.contains("continues after step 1\n"), "{printed}");
     assert!(said.contains("1 of 4 runs failed: lr=2e-3,seed=1 (exit code 65)\nhint: "), "{said}");
     assert!(contents(&runs.join(names[1])) == whole, "the same run");
     assert!(contents(&runs.join(names[3])) == contents(&folder.join("alone")), "the same run");
@@ -55,7 +56,7 @@ fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["run", "state", "steps", "best", "size"]);
     assert_eq!(rows[1][..3], [&format!("study/{}", names[0])[..], "done", "2/2"]);
-    assert_eq!(rows[3][..3], [&format!("study/{}", names[2])[..], "stopped", "2/2"]);
+    assert_eq!(rows[3][..3], [&format!("study/{}", names[2])[..], "failed", "2/2"]);
     assert!(rows.len() == 5 && rows[1][4] == "at" && rows[1].last() == Some(&"MB"), "{listed}");
 }
 
