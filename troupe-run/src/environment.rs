@@ -134,7 +134,7 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
     let unexpected = |asked: &str, cause: &str| {
         refused(&format!("`{command}{asked}` did not answer as expected: {cause}"))
     };
-    let lines = answer(programs, command, asked, "")?;
+    let lines = answer(programs, command, asked, "", Stdio::inherit())?;
     let task = lines.iter().find(|line| line["type"] == "task");
     let task = task.ok_or_else(|| unexpected(asked, "no line is a task"))?;
     let env = task["env"].as_str().ok_or_else(|| unexpected(asked, "its task has no `env`"))?;
@@ -142,14 +142,14 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
     if !workflow.is_empty() {
         request["workflow"] = workflow.into();
     }
-    let lines = answer(programs, command, "", &format!("{request}\n"))?;
+    let lines = answer(programs, command, "", &format!("{request}\n"), Stdio::inherit())?;
     if let Some(error) = lines[0]["error"].as_str() {
         return Err(refused(&format!("`{command}` refused its own task: {error}")));
     }
     if !workflow.is_empty() {
         // A program that reads `workflow` must answer an unknown name differently.
         request["workflow"] = "no such workflow".into();
-        let other = answer(programs, command, "", &format!("{request}\n"))?;
+        let other = answer(programs, command, "", &format!("{request}\n"), Stdio::inherit())?;
         if other[0] == lines[0] {
             return Err(Failure::usage(format!("--workflow {workflow}: `{command}` answers alike whatever it is called"))
                 .hint("leave it out; or have the program read `workflow` of a request with a task, and refuse a name that it does not know"));
@@ -183,11 +183,25 @@ fn refused(cause: &str) -> Failure {
         .hint("RECORD.md shows the lines, examples/ has whole programs")
 }
 
+/// The answers in a program's demonstrations; none if it prints no demonstrations.
+pub fn demonstrated(programs: &Programs, command: &str, count: u64, seed: &str) -> Vec<String> {
+    let asked = format!(" demo --count {count} --seed {seed}");
+    let lines = answer(programs, command, &asked, "", Stdio::null()).unwrap_or_default();
+    let samples = lines.iter().filter(|line| line["type"] == "sample");
+    samples.filter_map(|sample| Some(sample["completion"].as_str()?.to_owned())).collect()
+}
+
 /// Runs `command` with `arguments` and `told` on stdin; returns the lines that it prints.
-fn answer(programs: &Programs, command: &str, arguments: &str, told: &str) -> Result<Vec<Value>> {
+fn answer(
+    programs: &Programs,
+    command: &str,
+    arguments: &str,
+    told: &str,
+    errors: Stdio,
+) -> Result<Vec<Value>> {
     let shown = format!("{command}{arguments}");
     let mut shell = programs.command("sh");
-    shell.args(["-c", &shown]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    shell.args(["-c", &shown]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
     let mut child = shell.spawn().map_err(|error| cannot_start("sh", &error))?;
     if let Some(mut stdin) = child.stdin.take() {
         let told = told.to_owned();

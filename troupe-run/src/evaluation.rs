@@ -90,7 +90,7 @@ pub fn evaluate(
     let rate = rate.trim_end();
     // Cut-off answers are reported separately; if nothing is solved, they are the first thing to fix.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
-    let advice = if is_cut { ": raise --max-tokens first" } else { "" };
+    let advice = if is_cut && !settings.begins_untrained() { ": raise --max-tokens first" } else { "" };
     say(&format!(
         "step {step}: success on {} test tasks {rate}{advice}{beside}",
         settings.text("eval_tasks")
@@ -282,20 +282,39 @@ pub fn nothing_left(step: u64, solved: f64) -> String {
 }
 
 /// All groups of several steps are flat; `answers` come from the last step.
-pub fn all_flat(step: u64, answers: CutAnswers, limit: &str) -> Failure {
+pub fn all_flat(step: u64, answers: CutAnswers, settings: &Settings) -> Failure {
+    let cause = match settings.begins_untrained() {
+        true => "the policies began with random weights and had no warm-up: another --run with --warmup 600; ".to_owned(),
+        false => answers.advice(settings.text("max_tokens")),
+    };
+    let level = if settings.text("env_command").is_empty() { " (--set level=1)" } else { "" };
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2
     ))
     .hint(format!(
-        "{}an easier task (--set level=1), more --max-tokens, --branches or --temperature, or a --warmup",
-        answers.advice(limit)
+        "{cause}an easier task{level}, more --max-tokens, --branches or --temperature, or a --warmup"
     ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flat_groups_of_random_weights_come_from_those() {
+        let hint = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(Into::into).collect();
+            let settings = Settings::new(&crate::flags::parse(&words).unwrap().expect("no help")).unwrap();
+            all_flat(3, CutAnswers { samples: 8, cut: 8 }, &settings).hint.unwrap()
+        };
+        let untrained = hint("--env-command x --max-tokens 8");
+        assert!(untrained.starts_with("the policies began with random weights"), "{untrained}");
+        assert!(!untrained.contains("--set") && !untrained.contains("first"), "{untrained}");
+        let trained = hint("--warmup 5 --max-tokens 8");
+        assert!(trained.starts_with("100 % of the last step's answers were cut at 8 tokens"), "{trained}");
+        assert!(trained.contains("an easier task (--set level=1), more"), "{trained}");
+    }
 
     #[test]
     fn an_evaluation_is_said_beside_the_best_before_it() {

@@ -154,7 +154,7 @@ pub const NUMBERS: &[Flag] = &[
     number("parts", Whole(1), "N", ["1", "1", "1"], "parts of a gradient (docs/scaling.md)"),
     number("eval_every", Whole(0), "N", ["20", "10", "10"], "steps between evaluations; 0: none"),
     number("eval_tasks", Whole(1), "N", ["300", "300", "300"], "test tasks per evaluation"),
-    number("warmup", Whole(0), "N", ["3600", "0", "0"], "warm-up: steps on demonstrations"),
+    number("warmup", Whole(0), "N", ["3600", "0", "0"], "warm-up: steps (with --env-command: 0)"),
     number("warmup_tasks", Whole(0), "N", ["8", "2", "2"], "warm-up: tasks per step"),
     number("warmup_optimizer", OPTIMIZERS, "NAME", ["muon", "adamw", "adamw"], "warm-up: optimizer"),
     number("warmup_lr", Number, "X", ["0.03", "3e-5", "5e-4"], "warm-up: peak learning rate"),

@@ -144,8 +144,8 @@ const WORDS_AT: usize = 24;
 
 const END: &str = "\
 For adapters of a model with 0.3 billion parameters or more the default of --lr is 1e-4.
-The warm-up trains all weights; for adapters it trains one adapter, of which each role gets a copy. With
---env-command the default of --warmup is 0. Pretrained policies get prompts in prose (--set encoding=full).
+The warm-up trains all weights on demonstrations; for adapters it trains one adapter, of which each role gets a
+copy. Pretrained policies get prompts in prose (--set encoding=full).
 Exit codes: 0 done, 2 usage, otherwise the code of the leftmost stage that failed.
 ";
 

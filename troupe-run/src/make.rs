@@ -6,6 +6,7 @@ use record::failure::{Failure, Result};
 
 use crate::directory::RunFiles;
 use crate::disk;
+use crate::environment;
 use crate::evaluation::say;
 use crate::kind::PolicyKind;
 use crate::method;
@@ -97,6 +98,8 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
             command => command,
         };
         shell.run(WARM_UP, 0, "warm-up", command)?;
+    } else if settings.begins_untrained() {
+        record::stage::note("pipeline.sh", untrained(plan));
     }
     let is_tiny_under_adapters =
         settings.policies == PolicyChoice::AdapterPerRole && settings.kind == PolicyKind::Tiny;
@@ -105,6 +108,21 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     }
     let from = if is_tiny_under_adapters { &of_base[..] } else { &["--from", &warm_path] };
     run.policies().iter().try_for_each(|name| init(plan, &run.policy(name), from))
+}
+
+/// The message about random weights without a warm-up.
+fn untrained(plan: &Plan<'_>) -> String {
+    let remedy = match plan.settings.text("env_command") {
+        "" => "leave out --warmup 0".to_owned(),
+        command => {
+            let answers = environment::demonstrated(plan.programs, command, 1, plan.settings.text("seed"));
+            match answers.is_empty() {
+                true => format!("have `{command} demo` print demonstrations for a --warmup, or name a --model"),
+                false => "your program has `demo`: add --warmup 600".to_owned(),
+            }
+        }
+    };
+    format!("random weights and no warm-up: the policies answer at random, and may never earn a reward to learn from; {remedy}")
 }
 
 /// The arguments of `policy init` for `--model`.

@@ -196,6 +196,12 @@ impl Settings {
         })
     }
 
+    /// Returns true if the run begins with random weights, which no warm-up trains.
+    pub fn begins_untrained(&self) -> bool {
+        let is_random = ["tiny", "bench"].contains(&self.text("model"));
+        is_random && !matches!(self.policies, PolicyChoice::Named(_)) && self.number("warmup") == 0
+    }
+
     /// From how many versions opponents are drawn; 0 without self-play.
     pub fn pool(&self) -> u64 {
         let count = self.text("opponents").strip_prefix("past:").and_then(|count| count.parse().ok());

@@ -55,6 +55,20 @@ fn an_agent_may_have_a_value_of_its_own() {
 }
 
 #[test]
+fn new_weights_without_a_warm_up_are_untrained() {
+    for (words, untrained) in [
+        ("", false),
+        ("--warmup 0", true),
+        ("--env-command x", true),
+        ("--env-command x --warmup 600", false),
+        ("--env-command x --model smollm2", false),
+        ("--env-command x --policies a=y", false),
+    ] {
+        assert_eq!(settings(words).unwrap().begins_untrained(), untrained, "{words}");
+    }
+}
+
+#[test]
 fn truncation_is_what_leaves_tokens_out() {
     for (words, truncated) in [
         ("", false),

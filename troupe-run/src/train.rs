@@ -117,7 +117,7 @@ impl<'a> Training<'a> {
             return say(&evaluation::nothing_left(step, solved));
         }
         let answers = CutAnswers::count(&metrics)?;
-        Err(evaluation::all_flat(step, answers, self.plan.settings.text("max_tokens")))
+        Err(evaluation::all_flat(step, answers, self.plan.settings))
     }
 
     /// Returns true if a step ends with an evaluation. The last step does, also if the run stops because all groups are flat.
@@ -188,8 +188,11 @@ impl<'a> Training<'a> {
             resident.pass(end); // completes the next step's tasks
         }
         let rate = rate::of_step(self.plan.programs, &folder);
+        let settings = self.plan.settings;
+        // Random weights answer until they are cut, whatever the limit is.
+        let needs_advice = rate.contains("(0/") && !settings.begins_untrained();
         let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?
-            .said(self.plan.settings.text("max_tokens"), !rate.contains("(0/"));
+            .said(settings.text("max_tokens"), !needs_advice);
         say(&format!(
             "step {step}: success in training {rate}, {} of {} groups flat{cut}",
             flat.flat, flat.groups
@@ -198,7 +201,6 @@ impl<'a> Training<'a> {
         self.compress(step)?;
         // TensorBoard events are appended, one process at a time, at every step. Otherwise the page is drawn
         // during the last step too, so that the final drawing has little left to read.
-        let settings = self.plan.settings;
         if !settings.text("tensorboard").is_empty() {
             self.draw_page()
         } else if self.page.age() >= PAGE_AGE || step + 1 == settings.number("steps") {

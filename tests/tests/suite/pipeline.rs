@@ -232,6 +232,9 @@ fn a_run_that_solves_its_tasks_ends_well() {
         let output = pipeline(&run, &[&arguments[..], more].concat()).output().expect("pipeline.sh runs");
         let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{printed}");
+        // This program answers `demo` with tasks.
+        assert!(printed.contains("pipeline.sh: random weights and no warm-up: "), "{printed}");
+        assert!(printed.contains(&format!("have `{command} demo` print demonstrations")), "{printed}");
         let steps = String::from_utf8_lossy(&output.stdout);
         assert!(
             steps.contains("steps 1 to 3: all groups are flat, and 100 % of episodes succeed"),
