@@ -31,8 +31,10 @@ pub struct Acting {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest answer of an `--env-command` program, in bytes.
 const LARGEST: u64 = 16 << 20;
-/// Token limit for environments that do not declare one.
+/// Token limit for environments that do not declare one, unless their demonstrations are longer.
 const SHORT: u64 = 8;
+/// Number of demonstrations to measure.
+const MEASURED: u64 = 64;
 
 /// Asks an environment for its agents, and adds environment settings that depend on the kind of policy.
 ///
@@ -45,7 +47,7 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         let workflow =
             if settings.is_given("workflow") { settings.text("workflow").to_owned() } else { String::new() };
         settings.set_text("workflow", workflow);
-        ask_program(programs, settings.text("env_command"), settings.text("workflow"))?
+        ask_program(programs, settings)?
     };
     let (env, workflow) = (&acting.env, &acting.workflow);
     if let Some(agent) = settings.train.iter().find(|agent| !acting.agents.contains(agent)) {
@@ -129,7 +131,8 @@ pub fn keep_workflow(settings: &Settings, run: &Path) -> Result<()> {
 }
 
 /// Reads the environment's name from its first task, and the agents from its response to that task.
-fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Acting> {
+fn ask_program(programs: &Programs, settings: &Settings) -> Result<Acting> {
+    let (command, workflow) = (settings.text("env_command"), settings.text("workflow"));
     let asked = " tasks --split train --count 1 --seed 1";
     let unexpected = |asked: &str, cause: &str| {
         refused(&format!("`{command}{asked}` did not answer as expected: {cause}"))
@@ -168,8 +171,17 @@ fn ask_program(programs: &Programs, command: &str, workflow: &str) -> Result<Act
         env: env.to_owned(),
         workflow: workflow.to_owned(),
         agents,
-        max_tokens: max_tokens.unwrap_or(SHORT),
+        max_tokens: max_tokens.unwrap_or_else(|| limit(programs, settings)),
     })
+}
+
+/// The token limit for a program: enough for each of the first demonstrations of its warm-up, and for their stop token. No tokenizer makes
+/// more tokens than an answer has bytes.
+fn limit(programs: &Programs, settings: &Settings) -> u64 {
+    let count = MEASURED.min(settings.number("warmup") * settings.number("warmup_tasks"));
+    let (command, seed) = (settings.text("env_command"), settings.text("seed"));
+    let answers = if count == 0 { Vec::new() } else { demonstrated(programs, command, count, seed) };
+    answers.iter().map(|answer| answer.len() as u64 + 1).max().unwrap_or_default().max(SHORT)
 }
 
 /// Returns true if `name` is safe as a folder name.

@@ -82,7 +82,8 @@ Options:
   --select WHICH        the candidate to execute: random | best (as in the paper)   [default: random]
   --turns T             most turns in an episode                      [default: the environment's]
   --max-tokens N        most tokens in a candidate  [default: the environment's: 8 to 96 for tiny policies, 128 and
-                        more in prose; envs list ENV --format json shows it as max_tokens]
+                        more in prose; envs list ENV --format json shows it as max_tokens; with --env-command 8, or
+                        with a warm-up enough for its demonstrations]
                         This flag, --temperature and the next three also take ROLE=VALUE for one agent (repeatable)
   --top-p P             sample from the most likely tokens that hold this share of the probability   [default: 1]
   --top-k N             sample from this many of the most likely tokens                              [default: all]

@@ -314,6 +314,28 @@ fn demonstrations_are_asked_for_with_a_warm_up_only() {
     assert!(printed.contains("demo failed with exit code 3"), "{printed}");
 }
 
+/// The default limit lets an answer be as long as the warm-up teaches.
+#[test]
+fn the_token_limit_has_room_for_the_demonstrations() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (program, run) = (folder.path().join("program"), folder.path().join("run"));
+    let python = root().join("examples/guess_number.py");
+    let longer = r#"s/"completion": *"[^"]*"/"completion":"offer 123"/"#;
+    let text = format!(
+        "[ \"$1\" = demo ] || exec python3 {0} \"$@\"\npython3 {0} \"$@\" | sed '{longer}'\n",
+        python.display()
+    );
+    std::fs::write(&program, text).expect("written");
+    let command = format!("sh {}", program.display());
+    let small = ["--warmup", "1", "--warmup-tasks", "1", "--steps", "0", "--eval-every", "0"];
+    let arguments = [&["--env-command", &command][..], &small].concat();
+    let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let values = std::fs::read_to_string(run.join("run.json")).expect("run.json");
+    let values: Value = serde_json::from_str(&values).expect("JSON");
+    assert_eq!(values["max_tokens"], "10", "nine characters and the stop token");
+}
+
 /// Tools reach the template; the tokens of a prompt are the last prompt's, the completion's, and the rest.
 #[test]
 fn conversations_with_tools_grow_by_tokens() {
