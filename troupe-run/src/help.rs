@@ -72,8 +72,8 @@ Options:
   --model NAME          the initial model of the policies. tiny | smollm2 | a Hugging Face directory | FILE.gguf |
                         hf:ORG/NAME, a hub model | hf:ORG/NAME/FILE.gguf     [default: tiny]
   --policies WHICH      which policy plays which role. shared | adapter-per-role | per-role | AGENT=DIR, or
-                        AGENT=URL of an OpenAI-compatible server, which is not trained (repeatable)
-                        [default: shared]
+                        AGENT=URL of an OpenAI-compatible server, which is not trained (repeatable). Agents with the
+                        same DIR share one policy                            [default: shared]
   --adapter SETTINGS    size of the adapters of adapter-per-role, as in `policy init --adapter`
                         [default: rank=16,alpha=32]
   --opponents past:K    self-play against earlier versions. One agent of each episode learns (the agents take
@@ -105,7 +105,8 @@ Options:
   --dtype NAME          type in which policies play and train. float32 | bfloat16 | float16, the last only on cuda. The
                         warm-up is always in float32                         [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
-  --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update)
+  --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update). Those of rollout about
+                        environments, servers and the machine, such as --timeout, also hold in evaluations
   --stage NAME=COMMAND  replace a stage by a shell command. It finds $RUN, $STEP and Troupe's programs on its PATH.
                         reward is an additional stage between rollout and group, for a judge
   --keep-best           copy the policies with the best evaluation to DIR/best

@@ -36,6 +36,9 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     if plan.team.source.is_empty() {
         new(plan, run, shell)?;
     } else {
+        if let Some(shared) = plan.team.shared() {
+            record::stage::note("pipeline.sh", shared);
+        }
         copies(plan, run)?;
     }
     method::begin(plan.settings, run.path())?;

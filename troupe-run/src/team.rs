@@ -111,6 +111,21 @@ impl Team {
         names
     }
 
+    /// The message about agents that were given the same folder.
+    pub fn shared(&self) -> Option<String> {
+        let agents = |name: &String| -> Vec<&str> {
+            let agents = self.agents.iter().filter(|agent| self.policy.get(*agent) == Some(name));
+            agents.map(String::as_str).collect()
+        };
+        let shared = |(name, from): &(String, String)| match agents(name) {
+            agents if agents.len() > 1 => Some(format!("{} share one policy, {from}", agents.join(" and "))),
+            _ => None,
+        };
+        let said: Vec<String> = self.source.iter().filter_map(shared).collect();
+        let remedy = "for one each, copy it: policy init NEW --from DIR";
+        (!said.is_empty()).then(|| format!("{}; {remedy}", said.join("; ")))
+    }
+
     /// `AGENT=DIR` or `AGENT=URL` for each agent.
     pub fn players(&self, run: &Path) -> Vec<String> {
         let plays = |agent: &String| match self.served.get(agent) {
@@ -147,5 +162,28 @@ impl Team {
             format!("{agent}={}", run.join(folder).display())
         };
         self.trained.iter().map(reference).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags;
+
+    #[test]
+    fn agents_with_one_folder_share_its_policy_and_that_is_said() {
+        let team = |words: &str| {
+            let words: Vec<String> = words.split(' ').map(Into::into).collect();
+            let settings = Settings::new(&flags::parse(&words).unwrap().expect("no help")).unwrap();
+            let agents = ["tool", "planner"].map(str::to_owned).to_vec();
+            Team::new(&settings, &Acting { agents, ..Acting::default() }).unwrap()
+        };
+        let one = team("--policies tool=a --policies planner=a");
+        assert_eq!(one.policies(), ["tool"]);
+        let said = one.shared().unwrap();
+        assert!(said.starts_with("tool and planner share one policy, a; "), "{said}");
+        assert_eq!(team("--policies tool=a --policies planner=b").shared(), None);
+        assert_eq!(team("--policies tool=a --policies planner=http://x/v1").shared(), None);
+        assert_eq!(team("--policies shared").shared(), None);
     }
 }
