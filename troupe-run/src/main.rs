@@ -24,6 +24,7 @@ mod processes;
 mod programs;
 mod queue;
 mod rate;
+mod replaced;
 mod runs;
 mod settings;
 mod shards;

@@ -12,6 +12,7 @@ use crate::disk;
 use crate::environment::{self, Acting};
 use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
+use crate::replaced;
 use crate::settings::{PolicyChoice, STAGES, Settings};
 use crate::team::Team;
 use crate::words::ShellLine;
@@ -325,7 +326,8 @@ impl Plan<'_> {
     /// A stage refuses its command line; it has printed the cause.
     pub fn check(&self) -> Result<()> {
         let mut lines = self.training(self.program("update"), self.program("rollout"));
-        for name in self.settings.stage.keys() {
+        for (name, command) in &self.settings.stage {
+            replaced::check(self.programs, name, command)?;
             lines.remove(name.as_str());
         }
         lines.extend(self.evaluation());
