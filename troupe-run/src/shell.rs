@@ -53,7 +53,13 @@ impl Pipe {
     pub fn outcome(self, codes: &[u8], context: &str, demo: &str) -> Result<()> {
         let failed: Vec<(&str, u8)> =
             self.parts.iter().copied().zip(codes.iter().copied()).filter(|(_, code)| *code != 0).collect();
-        let first = failed.iter().find(|(_, code)| *code != BROKEN_PIPE).or_else(|| failed.first());
+        // A stage before one that lost its reader lost its own that way. A user's program then ends with any code.
+        let lost_its_reader = |part: &str| {
+            let at = self.parts.iter().position(|other| *other == part);
+            at.and_then(|at| codes.get(at + 1)) == Some(&BROKEN_PIPE)
+        };
+        let is_cause = |(part, code): &&(&str, u8)| *code != BROKEN_PIPE && !lost_its_reader(part);
+        let first = failed.iter().find(is_cause).or_else(|| failed.first());
         let Some((part, code)) = first else { return Ok(()) };
         let program = if self.name == STEP.name || self.name == JUDGED_STEP.name { "" } else { demo };
         let part = match *part {
@@ -193,6 +199,9 @@ mod tests {
         assert_eq!(failed(&[0; 7]), None);
         assert_eq!(failed(&[0, 0, 0, 0, 0, 141, 2]), named("update", 2));
         assert_eq!(failed(&[0, 0, 65, 65, 65, 0, 65]), named("rollout", 65));
+        assert_eq!(failed(&[0, 0, 0, 0, 1, 141, 65]), named("update", 65), "a program without a reader");
+        assert_eq!(failed(&[0, 0, 0, 0, 1, 0, 65]), named("advantage", 1));
+        assert_eq!(failed(&[1, 141, 65, 65, 65, 0, 65]), named("rollout", 65));
         assert_eq!(failed(&[141, 141, 0, 0, 0, 0, 0]), named("tasks", 141));
         let full = Some((74, "step 1: samples.jsonl cannot be written".to_owned()));
         assert_eq!(failed(&[0, 0, 0, 0, 0, 1, 65]), full);
