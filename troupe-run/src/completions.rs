@@ -12,6 +12,8 @@ use record::failure::{Failure, Result};
 use crate::disk;
 use crate::flags::{self, Flag, Kind};
 use crate::help;
+use crate::processes::called;
+use crate::words::quoted;
 
 /// The programs that a package's `troupe` runs.
 pub const PROGRAMS: [(&str, &str); 8] = [
@@ -29,7 +31,7 @@ pub const PROGRAMS: [(&str, &str); 8] = [
 /// like `share`, and exits.
 const MANUALS: &str = "TROUPE_MANUALS";
 
-/// Prints the completion script of `pipeline.sh` for a shell.
+/// Prints the completion script for a shell: of `pipeline.sh` or, called as a package's `troupe pipeline`, of `troupe`.
 ///
 /// # Errors
 /// stdout cannot be written (exit 74).
@@ -39,7 +41,24 @@ pub fn print(shell: &str) -> Result<()> {
         "zsh" => Shell::Zsh,
         _ => Shell::Bash,
     };
-    record::write::stdout(&of_pipeline(shell))
+    let mut text = of_pipeline(shell);
+    if called() != "./pipeline.sh" {
+        let root = std::env::var("TROUPE_ROOT").unwrap_or_default();
+        let share = Path::new(&root).parent().unwrap_or(Path::new(""));
+        text.extend(
+            of_troupe(shell, &share.join("bash-completion/completions").display().to_string()).bytes(),
+        );
+    }
+    record::write::stdout(&text)
+}
+
+/// The completion script of `troupe`, with bash's scripts of the other programs in `folder`.
+fn of_troupe(shell: Shell, folder: &str) -> String {
+    match shell {
+        Shell::Fish => fish(),
+        Shell::Zsh => zsh(),
+        _ => bash().replace(THIS_FOLDER, &quoted(folder)),
+    }
 }
 
 /// Writes the man page and completions if [`MANUALS`] is set, and returns true if it did.
@@ -51,12 +70,7 @@ pub fn write_if_asked() -> Result<bool> {
     for (shell, folder, [pipeline, troupe], text) in [
         (Shell::Bash, "bash-completion/completions", ["pipeline.sh.bash", "troupe.bash"], bash()),
         (Shell::Fish, "fish/vendor_completions.d", ["pipeline.sh.fish", "troupe.fish"], fish()),
-        (
-            Shell::Zsh,
-            "zsh/site-functions",
-            ["_pipeline.sh", "_troupe"],
-            ZSH.replace("PROGRAMS", &zsh_programs()),
-        ),
+        (Shell::Zsh, "zsh/site-functions", ["_pipeline.sh", "_troupe"], zsh()),
     ] {
         let folder = Path::new(&share).join(folder);
         disk::make(&folder)?;
@@ -144,9 +158,13 @@ fn fish() -> String {
     text
 }
 
-fn zsh_programs() -> String {
-    PROGRAMS.iter().map(|(name, about)| format!("'{name}:{}' ", about.replace(':', "\\:"))).collect()
+fn zsh() -> String {
+    let program = |(name, about): &(&str, &str)| format!("'{name}:{}' ", about.replace(':', "\\:"));
+    ZSH.replace("PROGRAMS", &PROGRAMS.iter().map(program).collect::<String>())
 }
+
+/// Where bash reads a script from.
+const THIS_FOLDER: &str = "${BASH_SOURCE[0]%/*}";
 
 /// Completes the program's name, then delegates to that program's completion file in this folder.
 const BASH: &str = r#"_troupe_completions=${BASH_SOURCE[0]%/*}
@@ -158,8 +176,10 @@ _troupe() {
     local program=${COMP_WORDS[1]}
     local file=$program
     [ "$program" != pipeline ] || file=pipeline.sh
-    [ -r "$_troupe_completions/$file.bash" ] || return
-    declare -F "_$file" >/dev/null || . "$_troupe_completions/$file.bash"
+    if ! declare -F "_$file" >/dev/null; then
+        [ -r "$_troupe_completions/$file.bash" ] || return
+        . "$_troupe_completions/$file.bash"
+    fi
     COMP_WORDS=("${COMP_WORDS[@]:1}")
     COMP_CWORD=$((COMP_CWORD - 1))
     "_$file" "$program" "$2" "$3"
@@ -237,6 +257,22 @@ mod tests {
         assert!(offered(folder, &["troupe", "nothing", "--"]).is_empty());
     }
 
+    /// `source <(troupe pipeline --completions bash)` reads one script, which is in no folder.
+    #[test]
+    fn one_script_completes_a_packages_command() {
+        let (read, installed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let text = String::from_utf8(of_pipeline(Shell::Bash)).unwrap();
+        let folder = installed.path().display().to_string();
+        let text = text + &of_troupe(Shell::Bash, &folder);
+        std::fs::write(read.path().join("troupe.bash"), text).unwrap();
+        std::fs::write(installed.path().join("update.bash"), "_update() { COMPREPLY=(\"$1\"); }").unwrap();
+        assert_eq!(offered(read.path(), &["troupe", "pipeline", "--warmup-lr-o"]), ["--warmup-lr-other"]);
+        assert_eq!(offered(read.path(), &["troupe", "update", "--"]), ["update"]);
+        for shell in [Shell::Fish, Shell::Zsh] {
+            assert!(of_troupe(shell, "").contains("troupe"), "{shell}");
+        }
+    }
+
     #[test]
     fn other_shells_have_every_flag_too() {
         for shell in [Shell::Fish, Shell::Zsh] {
@@ -246,7 +282,7 @@ mod tests {
                 assert!(text.contains(&written), "{shell}: {}", flag.name);
             }
         }
-        for text in [fish(), ZSH.replace("PROGRAMS", &zsh_programs())] {
+        for text in [fish(), zsh()] {
             assert!(PROGRAMS.iter().all(|(name, _)| text.contains(name)));
         }
     }

@@ -284,7 +284,10 @@ pub fn nothing_left(step: u64, solved: f64) -> String {
 /// All groups of several steps are flat; `answers` come from the last step.
 pub fn all_flat(step: u64, answers: CutAnswers, settings: &Settings) -> Failure {
     let cause = match settings.begins_untrained() {
-        true => "the policies began with random weights and had no warm-up: another --run with --warmup 600; ".to_owned(),
+        true => {
+            "the policies began with random weights and had no warm-up: another --run with --warmup 600; "
+                .to_owned()
+        }
         false => answers.advice(settings.text("max_tokens")),
     };
     let level = if settings.text("env_command").is_empty() { " (--set level=1)" } else { "" };

@@ -120,12 +120,16 @@ fn untrained(plan: &Plan<'_>) -> String {
         command => {
             let answers = environment::demonstrated(plan.programs, command, 1, plan.settings.text("seed"));
             match answers.is_empty() {
-                true => format!("have `{command} demo` print demonstrations for a --warmup, or name a --model"),
+                true => {
+                    format!("have `{command} demo` print demonstrations for a --warmup, or name a --model")
+                }
                 false => "your program has `demo`: add --warmup 600".to_owned(),
             }
         }
     };
-    format!("random weights and no warm-up: the policies answer at random, and may never earn a reward to learn from; {remedy}")
+    format!(
+        "random weights and no warm-up: the policies answer at random, and may never earn a reward to learn from; {remedy}"
+    )
 }
 
 /// The arguments of `policy init` for `--model`.

@@ -50,7 +50,11 @@ fn words(command: &str) -> (Option<&str>, Option<&str>) {
         !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let mut words = command.split_whitespace().skip_while(is_assignment);
-    if command.split_whitespace().take_while(is_assignment).any(|word| word.contains(['\'', '"', '$', '`', '\\'])) {
+    if command
+        .split_whitespace()
+        .take_while(is_assignment)
+        .any(|word| word.contains(['\'', '"', '$', '`', '\\']))
+    {
         return (None, None); // a value with blanks takes several words
     }
     let Some(program) = words.next().filter(is_plain) else { return (None, None) };

@@ -239,7 +239,8 @@ impl Settings {
         let text = self.flags.get(stage).map_or("", String::as_str);
         let (mut words, mut found) = (text.split_whitespace(), Vec::new());
         while let Some(word) = words.next() {
-            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
             if names.contains(&name) {
                 found.push(name.to_owned());
                 found.extend(value.or_else(|| words.next()).map(str::to_owned));

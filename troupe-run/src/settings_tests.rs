@@ -134,7 +134,9 @@ fn values_are_checked_by_kind() {
     let flags = settings("--flags update=--epochs --flags update=2 --stage reward=x").unwrap();
     assert_eq!((flags.flags["update"].as_str(), flags.stage["reward"].as_str()), ("--epochs 2", "x"));
     assert!(flags.has_flag("update", "--epochs") && !flags.has_flag("update", "--epoch"));
-    let flags = settings("--flags rollout=--timeout --flags rollout=2 --flags rollout=--joint=cross --flags rollout=--isa=avx2");
+    let flags = settings(
+        "--flags rollout=--timeout --flags rollout=2 --flags rollout=--joint=cross --flags rollout=--isa=avx2",
+    );
     let given = flags.unwrap().given_to("rollout", &["--timeout", "--isa"]);
     assert_eq!(given, ["--timeout", "2", "--isa", "avx2"]);
 }

@@ -103,7 +103,10 @@ fn arguments_are_checked() {
         (vec!["--policies", "critic=x"], "plan-path/team has no agent critic"),
         (vec!["--stage", "advantage=python3 nofile.py"], "--stage advantage: there is no file nofile.py"),
         (vec!["--stage", "reward=no-such-judge 3"], "--stage reward: there is no program no-such-judge"),
-        (vec!["--stage", "group=jq 'if"], "--stage group: bash cannot read its command: line 1: unexpected EOF"),
+        (
+            vec!["--stage", "group=jq 'if"],
+            "--stage group: bash cannot read its command: line 1: unexpected EOF",
+        ),
         (vec!["--env-command", "x", "--env", "math"], "--env-command takes the place of --env and --set"),
         (vec!["--env-command", "false"], "seed 1` printed nothing and ended with exit code 1"),
         (
