@@ -178,7 +178,7 @@ fn ask_program(programs: &Programs, settings: &Settings) -> Result<Acting> {
 /// The token limit for a program: enough for each of the first demonstrations of its warm-up, and for their stop token. No tokenizer makes
 /// more tokens than an answer has bytes.
 fn limit(programs: &Programs, settings: &Settings) -> u64 {
-    let count = MEASURED.min(settings.number("warmup") * settings.number("warmup_tasks"));
+    let count = MEASURED.min(settings.number("warmup").saturating_mul(settings.number("warmup_tasks")));
     let (command, seed) = (settings.text("env_command"), settings.text("seed"));
     let answers = if count == 0 { Vec::new() } else { demonstrated(programs, command, count, seed) };
     answers.iter().map(|answer| answer.len() as u64 + 1).max().unwrap_or_default().max(SHORT)

@@ -63,9 +63,8 @@ fn words(command: &str) -> (Option<&str>, Option<&str>) {
     if !INTERPRETERS.contains(&name) {
         return (Some(program), None);
     }
-    // The next word may be the option's value.
-    let takes_none = |word: &&str| ["-u", "-B", "-E", "-I", "-s", "-S", "-e", "-O"].contains(word);
-    let script = words.find(|word| !takes_none(word));
+    // Other options may take the next word.
+    let script = words.find(|word| *word != "-u");
     (Some(program), script.filter(|word| is_plain(word) && !word.starts_with('-')))
 }
 
@@ -80,6 +79,7 @@ mod tests {
             ("W=0.5 python3.11 -u examples/judge.py", Some("python3.11"), Some("examples/judge.py")),
             ("/usr/bin/python3 -c 'import x'", Some("/usr/bin/python3"), None),
             ("python3 -m mine", Some("python3"), None),
+            ("perl -e print", Some("perl"), None),
             ("python3 \"$RUN/mine.py\"", Some("python3"), None),
             ("W='a b' python3 mine.py", None, None),
             ("jq -c 'if .type'", Some("jq"), None),

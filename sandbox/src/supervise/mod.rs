@@ -30,6 +30,8 @@ use errors::{Errors, Told};
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a wait checks for a signal.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How the cause begins where a process gave no line in time.
+const SILENT: &str = "no line within";
 /// Characters of a line that is no answer.
 const SHOWN: usize = 200;
 
@@ -41,8 +43,8 @@ pub struct Processes {
     /// Told when a process comes back or ends.
     returned: Condvar,
     requests: AtomicU64,
-    /// True once a restart was reported; a program that fails often is reported once.
-    has_restarted: AtomicBool,
+    /// True once it was reported that a process was silent, which nothing else shows for minutes.
+    told_silent: AtomicBool,
     told: Told,
 }
 
@@ -65,7 +67,7 @@ impl Processes {
             pool: Mutex::default(),
             returned: Condvar::new(),
             requests: AtomicU64::new(0),
-            has_restarted: AtomicBool::new(false),
+            told_silent: AtomicBool::new(false),
             told: Told::default(),
         }
     }
@@ -120,7 +122,7 @@ impl Processes {
         let answer = first.or_else(|cause| match interrupted() {
             true => Err(cause),
             false => {
-                if !self.has_restarted.swap(true, Ordering::Relaxed) {
+                if cause.starts_with(SILENT) && !self.told_silent.swap(true, Ordering::Relaxed) {
                     let told = format!("{}: {cause}; restarted, and asked once more", self.command);
                     note(record::stage::name(), told);
                 }
@@ -347,7 +349,7 @@ impl Running {
                 return Err(format!("a line is longer than {} MiB", MAX_LINE >> 20));
             }
             if Instant::now() >= deadline || interrupted() {
-                return Err(format!("no line within {} s", timeout.as_secs_f64()));
+                return Err(format!("{SILENT} {} s", timeout.as_secs_f64()));
             }
             if let Some(input) = self.input.as_mut().filter(|_| !unsent.is_empty()) {
                 match input.write(unsent) {
