@@ -256,7 +256,7 @@ fn a_silent_environment_is_told_once_and_within_its_limit() {
     arguments.extend(["--flags", "rollout=--timeout 0.2"]);
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(!output.status.success(), "{printed}"); // with 2 where not even the first answer is in time
     let told = format!("rollout: {command}: no line within 0.2 s; restarted, and asked once more\n");
     assert_eq!(printed.matches(&told).count(), 1, "{printed}");
     assert!(printed.contains("evaluation after step 0: rollout failed"), "{printed}");
