@@ -283,12 +283,12 @@ pub fn nothing_left(step: u64, solved: f64) -> String {
 
 /// All groups of several steps are flat; `answers` come from the last step.
 pub fn all_flat(step: u64, answers: CutAnswers, settings: &Settings) -> Failure {
-    let cause = match settings.begins_untrained() {
+    let (cause, warmup) = match settings.begins_untrained() {
         true => {
-            "the policies began with random weights and had no warm-up: another --run with --warmup 600; "
-                .to_owned()
+            let cause = "the policies began with random weights and had no warm-up: another --run with --warmup 600; ";
+            (cause.to_owned(), "")
         }
-        false => answers.advice(settings.text("max_tokens")),
+        false => (answers.advice(settings.text("max_tokens")), ", or a --warmup"),
     };
     let level = if settings.text("env_command").is_empty() { " (--set level=1)" } else { "" };
     Failure::work(format!(
@@ -296,7 +296,7 @@ pub fn all_flat(step: u64, answers: CutAnswers, settings: &Settings) -> Failure 
         step - 2
     ))
     .hint(format!(
-        "{cause}an easier task{level}, more --max-tokens, --branches or --temperature, or a --warmup"
+        "{cause}an easier task{level}, more --max-tokens, --branches or --temperature{warmup}"
     ))
 }
 

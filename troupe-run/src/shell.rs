@@ -74,6 +74,10 @@ impl Pipe {
         }
         let mut failure = Failure::work(format!("{context}: {part} failed with exit code {code}"));
         failure.code = *code;
+        let refused = failed.iter().rfind(|(part, code)| *code != BROKEN_PIPE && lost_its_reader(part));
+        if let Some((writer, _)) = refused.filter(|(writer, _)| *writer != part) {
+            return Err(failure.hint(format!("it read what {writer} wrote: see its message above")));
+        }
         Err(match code {
             2 => failure.hint("./pipeline.sh --help says what the flags take"),
             74 => {
@@ -203,6 +207,8 @@ mod tests {
         assert_eq!(failed(&[0, 0, 0, 0, 1, 0, 65]), named("advantage", 1));
         assert_eq!(failed(&[1, 141, 65, 65, 65, 0, 65]), named("rollout", 65));
         assert_eq!(failed(&[141, 141, 0, 0, 0, 0, 0]), named("tasks", 141));
+        let refused = STEP.outcome(&[0, 0, 0, 0, 1, 141, 65], "step 1", "envs").unwrap_err();
+        assert_eq!(refused.hint.as_deref(), Some("it read what advantage wrote: see its message above"));
         let full = Some((74, "step 1: samples.jsonl cannot be written".to_owned()));
         assert_eq!(failed(&[0, 0, 0, 0, 0, 1, 65]), full);
         let evaluation = EVALUATION.outcome(&[3, 65], "evaluation after step 0", "envs").unwrap_err();
