@@ -195,7 +195,7 @@ fn refused(cause: &str) -> Failure {
         .hint("RECORD.md shows the lines, examples/ has whole programs")
 }
 
-/// The answers in a program's demonstrations; none if it prints no demonstrations.
+/// The answers in a program's demonstrations; empty if it prints no demonstrations.
 pub fn demonstrated(programs: &Programs, command: &str, count: u64, seed: &str) -> Vec<String> {
     let asked = format!(" demo --count {count} --seed {seed}");
     let lines = answer(programs, command, &asked, "", Stdio::null()).unwrap_or_default();

@@ -105,7 +105,7 @@ Options:
   --dtype NAME          type in which policies play and train. float32 | bfloat16 | float16, the last only on cuda. The
                         warm-up is always in float32                         [default: float32; bfloat16 on cuda]
   --train AGENT         train only this agent's policy (repeatable)          [default: all]
-  --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update). Those of rollout about
+  --flags NAME=FLAGS    additional flags for a stage (tasks rollout group advantage update). Flags of rollout for
                         environments, servers and the machine, such as --timeout, also hold in evaluations
   --stage NAME=COMMAND  replace a stage by a shell command. It finds $RUN, $STEP and Troupe's programs on its PATH.
                         reward is an additional stage between rollout and group, for a judge

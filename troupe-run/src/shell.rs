@@ -53,7 +53,7 @@ impl Pipe {
     pub fn outcome(self, codes: &[u8], context: &str, demo: &str) -> Result<()> {
         let failed: Vec<(&str, u8)> =
             self.parts.iter().copied().zip(codes.iter().copied()).filter(|(_, code)| *code != 0).collect();
-        // A stage before one that lost its reader lost its own that way. A user's program then ends with any code.
+        // A stage before one that lost its reader loses its reader, too. A user's program then ends with any code.
         let lost_its_reader = |part: &str| {
             let at = self.parts.iter().position(|other| *other == part);
             at.and_then(|at| codes.get(at + 1)) == Some(&BROKEN_PIPE)
