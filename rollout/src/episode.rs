@@ -132,6 +132,8 @@ pub struct Episode {
     acted: Vec<bool>,
     /// True once an agent was paid for what another one did.
     pays_others: bool,
+    /// True once such pay was for an agent that learns and whose candidates it cannot be added to.
+    has_unpaid: bool,
     stop: Option<Stop>,
 }
 
@@ -162,6 +164,7 @@ impl Episode {
             returns: BTreeMap::new(),
             acted: Vec::new(),
             pays_others: false,
+            has_unpaid: false,
             stop: None,
         };
         episode.acted = vec![false; episode.agents().len()];
@@ -199,6 +202,12 @@ impl Episode {
     /// What each agent earned on the executed path, where agents are paid for what others do.
     pub fn returns(&self) -> Option<&BTreeMap<String, f64>> {
         self.pays_others.then_some(&self.returns)
+    }
+
+    /// Returns true if an agent that learns was paid for what another one did, and no sample has this pay because the
+    /// agent has several candidates a turn.
+    pub fn has_unpaid(&self) -> bool {
+        self.has_unpaid
     }
 
     /// Returns true for the executed path, which alone has an `episode` line.
@@ -288,6 +297,8 @@ impl Episode {
             };
             *self.returns.entry(agent.clone()).or_default() += earned;
             let is_paid = acted.is_some() || self.id.branches.len() == 1 && self.acted[index];
+            let learns = counts(index) && !self.config.served_agents.has(agent);
+            self.has_unpaid |= learns && acted.is_none() && self.id.branches.len() > 1 && earned != 0.0;
             if acted.is_none() && is_paid {
                 late.push((index, earned));
             }

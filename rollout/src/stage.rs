@@ -346,6 +346,10 @@ fn check_stream_complete(totals: &Totals) -> Result<()> {
     }
 }
 
+/// Says that an environment pays agents that do not act, where no sample gets this pay.
+const UNPAID: &str = "warning: pay in `rewards.local` for agents that do not act counts in parallel sampling only; here no \
+                      sample has it (rollout --sampling parallel | group --by agent | advantage --credit episode-own)";
+
 /// Checks that the result may be trained on.
 ///
 /// # Errors
@@ -364,6 +368,10 @@ pub fn check_outcome(settings: &Settings, totals: &Totals) -> Result<()> {
     }
     if let Some(fill) = &settings.fill {
         fill.judge(totals)?;
+    }
+    // Once in a run: its first step says it.
+    if totals.stats.has_unpaid && settings.metadata.step <= 1 {
+        record::stage::note("rollout", UNPAID);
     }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
     if errors as f64 > settings.flags.max_error_rate * episodes as f64 {

@@ -131,6 +131,8 @@ pub struct Stats {
     pub teaching: u64,
     /// See `teaching`.
     pub tokens_not_teaching: u64,
+    /// True if agents were paid for what others did, and no sample has this pay.
+    pub has_unpaid: bool,
     /// The first error that prevented scoring an episode.
     pub first_error: Option<String>,
     dropped: BTreeMap<&'static str, u64>,
@@ -172,6 +174,7 @@ impl Stats {
         self.joint_actions += other.joint_actions;
         self.teaching += other.teaching;
         self.tokens_not_teaching += other.tokens_not_teaching;
+        self.has_unpaid |= other.has_unpaid;
         if self.first_error.is_none() {
             self.first_error.clone_from(&other.first_error);
         }

@@ -250,6 +250,7 @@ impl TaskRun {
             self.prompts.insert((index, request.agent), (prompt.clone(), policy));
             let open = episode.open_groups();
             let transition = episode.step(request, own);
+            self.stats.has_unpaid |= episode.has_unpaid();
             if let Some(Stop::Error(error)) = episode.stop() {
                 let error = error.clone();
                 self.stats.drop_groups(error.boundary, open);

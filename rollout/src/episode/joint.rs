@@ -420,6 +420,7 @@ impl Episode {
             returns: BTreeMap::new(),
             acted: self.acted.clone(),
             pays_others: false,
+            has_unpaid: false,
             stop: None,
         };
         fork.enter(state, action);

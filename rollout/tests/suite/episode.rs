@@ -366,6 +366,52 @@ fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
     assert_eq!(found, ["none", "success", "env", "env", "env", "sandbox"]);
 }
 
+/// Whoever acts, everyone earns one.
+#[derive(Clone)]
+struct PaysAll(Arc<Workflow>);
+
+impl State for PaysAll {
+    fn workflow(&self) -> &Arc<Workflow> {
+        &self.0
+    }
+    fn turn_limit(&self) -> u32 {
+        2
+    }
+    fn observe(&self, agent: &str) -> Vec<Message> {
+        vec![Message { role: "user".to_owned(), content: agent.to_owned() }]
+    }
+    fn apply(&mut self, _agent: &str, _text: &str) -> record::failure::Result<Outcome> {
+        let locals = self.0.agents().iter().map(|agent| (agent.clone(), 1.0)).collect();
+        Ok(Outcome { locals, ..Outcome::new(0.0, 1.0, &[]) })
+    }
+    fn clone_state(&self) -> Box<dyn State> {
+        Box::new(self.clone())
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+#[test]
+fn pay_for_others_is_missed_where_a_tree_has_several_candidates() {
+    // The second agent is paid; as an opponent it does not learn.
+    for (branches, learner, unpaid) in
+        [(1, None, false), (2, None, true), (2, Some(0), false), (2, Some(1), true)]
+    {
+        let streams = Arc::new(Streams::new(7, 12, "t", 0));
+        let id = EpisodeId { name: "12.7".into(), streams, branches: 0..branches, learner };
+        let (mut episode, requests) = Episode::begin(Arc::new(config()), id, Box::new(PaysAll(sequential())));
+        let request = only(requests);
+        let texts = &["1", "2"][..request.branches.len()];
+        step(&mut episode, request, texts);
+        assert_eq!(
+            (episode.has_unpaid(), episode.returns().is_some()),
+            (unpaid, true),
+            "{branches} {learner:?}"
+        );
+    }
+}
+
 #[test]
 fn only_the_last_stage_of_the_last_turn_is_cut_off() {
     let (mut episode, mut requests) = begin(sequential(), EpisodeConfig { turns: Some(2), ..config() }, 1);
