@@ -50,7 +50,7 @@ class Game(Environment):
             # What the team would get if the doubler did its part: the tool of a team is paid for what it makes possible.
             return Step(*see(dict(state, said=number)), team=right, local=right, components=parts)
         right = number == 2 * state["number"]
-        local = float(state["said"] is not None and number == 2 * state["said"])
+        local = float(right and state["said"] == state["number"])
         after = see(dict(state, said=None, done=right))
         return Step(*after, team=float(right), local=local, components=parts, terminated=right, success=right)
 

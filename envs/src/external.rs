@@ -134,8 +134,12 @@ impl Environment for External {
             Ok(state) => Ok(state.workflow.agents().to_vec()),
             Err(failure) if failure.code == DATA => Ok(Vec::new()),
             Err(failure) if failure.is_interruption() => Err(failure),
-            Err(failure) => Err(Failure::usage(format!("--env-command {}", failure.message))
-                .hint("the program answers one line of JSON for each line, like: envs step plan-path")),
+            Err(failure) => {
+                const ANSWERS: &str =
+                    "the program answers one line of JSON for each line, like: envs step plan-path";
+                let hint = failure.hint.unwrap_or_else(|| ANSWERS.to_owned());
+                Err(Failure::usage(format!("--env-command {}", failure.message)).hint(hint))
+            }
         }
     }
 }
@@ -179,12 +183,18 @@ impl ExternalState {
             Some(Actors::Several(agents)) => agents,
         };
         if let Some(agent) = named.iter().find(|agent| !self.workflow.agents().contains(agent)) {
-            return Err(Failure::data(format!("`turn` names {agent}, who is none of the agents")));
+            return Err(self.no_agent("turn", agent));
         }
         for agent in self.workflow.agents().iter().filter(|agent| !named.contains(agent)) {
             self.observations.insert(agent.clone(), None);
         }
         Ok(())
+    }
+
+    /// The failure of a `field` that names an `agent` whom the workflow does not have.
+    fn no_agent(&self, field: &str, agent: &str) -> Failure {
+        let agents = self.workflow.agents().join(", ");
+        Failure::data(format!("`{field}` names {agent}, who is no agent; the agents are: {agents}"))
     }
 
     fn check_observations(&self) -> Result<()> {
@@ -235,6 +245,9 @@ impl ExternalState {
         let (local, locals) = match response.rewards.local {
             Local::Of(local) => (local, BTreeMap::new()),
             Local::By(locals) => {
+                if let Some(agent) = locals.keys().find(|agent| !self.workflow.agents().contains(agent)) {
+                    return Err(self.no_agent("rewards.local", agent));
+                }
                 if let Some(agent) = agents.iter().find(|agent| !locals.contains_key(**agent)) {
                     return Err(Failure::data(format!("`rewards.local` has nothing for the agent {agent}")));
                 }

@@ -65,9 +65,10 @@ class Step(NamedTuple):
     team: float = 0.0
     """The team's reward, in [0, 1]. A meaningless text earns 0; it is no error."""
     local: Union[float, Mapping[str, float]] = 0.0
-    """The agent's local reward; in `joint`, by agent. By agent otherwise, too, it pays those who do not act, for their last action."""
+    """The agent's local reward; in `joint`, by agent. By agent otherwise, too, it may pay those who do not act, for their last action:
+    `rollout --sampling parallel` adds that to the sample, and in a tree of several candidates no sample gets it."""
     components: Mapping[str, float] = {}
-    """What the rewards are made of."""
+    """What the rewards are made of: any numbers."""
     terminated: bool = False
     success: bool = False
     """The task is solved, which ends the episode."""
@@ -101,6 +102,7 @@ class Environment:
         self.options = argparse.Namespace()
         self._states: Dict[int, Any] = {}
         self._numbers = itertools.count(1)
+        self.drawn = 0
         self._told: set[Tuple[Tuple[str, Optional[int]], ...]] = set()
 
     def tasks(self, split: str, seed: int) -> Iterator[Tuple[str, Any]]:
@@ -149,7 +151,9 @@ class Environment:
         if "task" in request:
             return self._started(self._call("reset", request["task"]["spec"]))
         state = self._states[request["state"]] if self.handles else request["state"]
-        if request.get("probe") and self.has("probe"):
+        if request.get("probe"):
+            if not self.has("probe"):
+                raise NotImplementedError("no `probe`")
             probe = Probe(*self._call("probe", state, request["agent"]))
             return {"probes": list(probe.actions), "oracle": probe.best, "solved": probe.solved}
         if self.handles and request.get("fork"):
@@ -214,7 +218,7 @@ class Environment:
     def demonstrations(self, count: int, seed: int, share: float) -> Iterator[Dict[str, Any]]:
         """Sample lines of episodes on `count` train tasks in which the best action is taken with probability `share`, otherwise any."""
         draws = random.Random(seed)
-        for episode, (instance, spec) in enumerate(itertools.islice(self.tasks("train", seed), count)):
+        for episode, (instance, spec) in enumerate(self._drawn("train", count, seed)):
             for turn, agent, sight, text in self._episode(spec, draws, share):
                 line = {"type": "sample", "v": 1, "env": self.name, "task": f"{self.name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
@@ -242,9 +246,16 @@ class Environment:
                 if step.terminated:
                     return
 
+    def _drawn(self, split: str, count: int, seed: int) -> Iterator[Tuple[str, Any]]:
+        """`count` tasks, fewer if there are no more; `self.drawn` counts them."""
+        self.drawn = 0
+        for task in itertools.islice(self.tasks(split, seed), count):
+            self.drawn += 1
+            yield task
+
     def task_lines(self, split: str, count: int, seed: int) -> Iterator[Dict[str, Any]]:
         """Task lines, as `rollout` reads them."""
-        for instance, spec in itertools.islice(self.tasks(split, seed), count):
+        for instance, spec in self._drawn(split, count, seed):
             named = f"{self.name}/{split}/{instance}"
             yield {"type": "task", "v": 1, "env": self.name, "task": named, "split": split, "spec": spec}
 
@@ -263,15 +274,16 @@ class Environment:
         checking = commands.add_parser("check", help="test the contract, with tracebacks")
         checking.add_argument("--tasks", type=int, default=8, help="tasks of each split")
         checking.add_argument("--seed", type=int, default=0)
+        checking.add_argument("--timeout", type=float, default=30, metavar="SECONDS", help="seconds for an answer")
         self.options = options = parser.parse_args(arguments)
         answers = protect_stdout()
+        if options.command == "check":
+            from .check import report
+
+            sys.exit(report(self, options.tasks, options.seed, options.timeout, answers))
         self.setup()
         if options.command is None:
             self.serve(answers)
-        elif options.command == "check":
-            from .check import report
-
-            sys.exit(report(self, options.tasks, options.seed, answers))
         else:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
             if options.command == "demo" and not (self.has("probe") or self.has("demonstrate")):
@@ -281,9 +293,21 @@ class Environment:
                 self.demonstrations(options.count, options.seed, share))
             for line in lines:
                 print(json.dumps(line), file=answers)
-            end = {"type": "end", "v": 1, "stage": self.name, "ok": True, "counts": {"tasks": options.count}, "after": [], "timing": {}}
+            ended = self.drawn < options.count
+            end = {"type": "end", "v": 1, "stage": self.name, "ok": not ended, "counts": {"tasks": self.drawn}, "after": [], "timing": {}}
+            if ended:
+                cause, _, hint = ended_early(self.drawn, options.count).partition("; ")
+                end["error"] = cause
+                sys.stderr.write(f"{self.name}: {cause}\nhint: {hint}\n")
             print(json.dumps(end), file=answers)
+            answers.flush()
+            sys.exit(int(ended))
         answers.close()
+
+
+def ended_early(drawn: int, count: int) -> str:
+    """What is wrong with tasks that end, and how to mend it."""
+    return f"tasks() ended after {drawn} of {count} tasks; it goes on for ever: begin again with the first ones in a new order"
 
 
 def protect_stdout() -> TextIO:

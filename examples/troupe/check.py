@@ -1,4 +1,4 @@
-"""The contract of an environment, tested in one process: like `envs check`, but sooner and with tracebacks.
+"""The contract of an environment, tested with one process of it: like `envs check`, but sooner and with tracebacks.
 
     python3 -m troupe.check [--tasks 20] my_env.py [its options]
     python3 my_env.py check --tasks 20
@@ -20,12 +20,19 @@ import os
 import random
 import runpy
 import sys
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, TextIO, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, TextIO, Tuple, Union
 
-from . import Environment, Start, acting, stages, tool_calls
+from . import Environment, Start, acting, ended_early, stages, tool_calls
+from .answers import Refused, probed, shown, started, stepped
+from .process import Gone, Inline, Watched
 
 MALFORMED = ["", " ", "\n", "\0", "[[[", '{"action":1}', '\\"', "🦀 日本", "-1e999", "so on " * 10_000]
 ROUNDING = 1e-9
+ANSWERED = "every question has an answer"
+MANY = 300
+"""Tasks of each split that are drawn: an evaluation plays as many."""
+SOME = 16
+"""Tasks of a seed that are compared with those of other seeds."""
 
 
 class Broken(Exception):
@@ -43,8 +50,10 @@ class Finding:
 class Checker:
     """Asks an environment as `rollout` would, and keeps a ledger of its rules."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, host: Union[Inline, Watched, None] = None) -> None:
         self.environment, self.findings = environment, {}  # type: Environment, Dict[str, Finding]
+        self.host = host or Inline(environment)
+        self.handles = environment.handles
         self.earned: Dict[str, Tuple[float, float]] = {}
         self.dropped: List[Any] = []
 
@@ -54,37 +63,55 @@ class Checker:
         if not holds and finding.case is None:
             finding.case = case()
 
-    def ask(self, request: Mapping[str, Any], rule: str = "every question has an answer") -> Dict[str, Any]:
-        """The answer as it travels; a fault in the environment breaks `rule`."""
+    def ask(self, request: Mapping[str, Any], rule: str = ANSWERED, acted: Iterable[str] = ()) -> Dict[str, Any]:
+        """The answer as it travels; a fault in the environment, or an answer that `rollout` refuses, breaks `rule`."""
+        sent = dict(request)
+        if self.handles:
+            sent["drop"], self.dropped = self.dropped, []
+        reply = self.question({"request": sent}, rule)
+        found: Dict[str, Any] = reply["answer"]
+        self.rule("a state survives JSON", "changed" not in reply, lambda: str(reply["changed"]))
         try:
-            dropped, self.dropped = self.dropped, []
-            sent = json.loads(json.dumps({**request, "drop": dropped} if self.environment.handles else request))
-            answer = self.environment.respond(sent)
-            line = json.dumps(answer, allow_nan=False)
-        except Exception as error:
-            cause = f"{type(error).__name__}: {error}, asked {shown(request)}"
+            if "task" in request:
+                started(found)
+            elif "probe" in request:
+                probed(found)
+            else:
+                stepped(found, self.start.agents, acted)
+        except Refused as refused:
+            cause = f"{refused}, asked {shown(request)}"
             self.rule(rule, False, lambda: cause)
-            raise Broken from error
-        self.rule(rule, True, str)
-        found: Dict[str, Any] = json.loads(line)
-        if not self.environment.handles and "state" in found and found["state"] != answer["state"]:
-            self.rule("a state survives JSON", False, lambda: f"{answer['state']!r} becomes {found['state']!r}")
-        elif "state" in found:
-            self.rule("a state survives JSON", True, str)
+            raise Broken from refused
         return found
+
+    def question(self, question: Mapping[str, Any], rule: str = ANSWERED) -> Dict[str, Any]:
+        """The reply to a question, unless the environment fails, which breaks `rule`."""
+        cause = ""
+        try:
+            reply = self.host.ask(question)
+            cause = reply.get("error", "")
+        except Gone as gone:
+            cause = str(gone)
+            raise
+        finally:
+            asked = question.get("request") or question
+            self.rule(rule, not cause, lambda: f"{cause}, asked {shown(asked)}")
+        if "error" in reply:
+            raise Broken
+        return reply
 
     def about(self, state: Any) -> Dict[str, Any]:
         """The part of a request that names a state, which stays as it is."""
-        return {"state": state, "fork": True} if self.environment.handles else {"state": state}
+        return {"state": state, "fork": True} if self.handles else {"state": state}
 
     def apply(self, state: Any, agent: str, text: str, others: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
         """The outcome of a text in a copy of a state; asked twice."""
         request: Dict[str, Any] = {"agent": agent, "action": text}
         request |= {"tool_calls": tool_calls(text)} if agent in self.offered else {}
         request |= {"beside": others} if others is not None else {}
-        first = self.ask({**request, **self.about(state)}, "every text has an outcome")
-        again = self.ask({**request, **self.about(state)}, "every text has an outcome")
-        same = {**first, **again} == first or (self.environment.handles and {**first, "state": again["state"]} == again)
+        first = self.ask({**request, **self.about(state)}, "every text has an outcome", [agent])
+        again = self.ask({**request, **self.about(state)}, "every text has an outcome", [agent])
+        same = {**first, **again} == first or (self.handles and {**first, "state": again["state"]} == again)
         self.rule("the same line has the same answer", same, lambda: f"{shown(request)}: {first} and then {again}")
         self.dropped.append(again["state"])
         self.outcome(first, lambda: f"{agent} says {text[:40]!r} at {shown(state)}")
@@ -95,9 +122,8 @@ class Checker:
         local = rewards["local"]
         values = [rewards["team"], *(local.values() if isinstance(local, dict) else [local])]
         least, most = self.range
-        components = answer["reward_components"].values()
-        holds = all(least <= value <= most for value in values) and all(0 <= value <= 1 for value in components)
-        self.rule("rewards stay in their range", holds, lambda: f"{place()}: {rewards} {answer['reward_components']}, not in [{least}, {most}]")
+        holds = all(least <= value <= most for value in values)
+        self.rule("rewards stay in their range", holds, lambda: f"{place()}: {rewards}, not in [{least}, {most}]")
         self.rule("a success ends the episode", not answer["success"] or answer["terminated"], place)
         self.sights(answer, place)
 
@@ -127,7 +153,7 @@ class Checker:
         self.range = tuple(answer.get("reward_range", (0.0, 1.0)))
         self.sights(answer, lambda: str(task["task"]))
         total, knows, joint = 0.0, False, self.environment.has("joint")
-        for stage in [stage for _ in range(self.start.turns) for stage in stages(self.start)]:
+        for stage in (stage for _ in range(self.start.turns) for stage in stages(self.start)):
             before = answer
             acts = [agent for agent in stage if acting(agent, before["observations"], before.get("turn"))]
             chosen: Dict[str, str] = {}
@@ -150,7 +176,7 @@ class Checker:
         return total, bool(answer.get("success")), knows
 
     def together(self, state: Any, chosen: Mapping[str, str]) -> Dict[str, Any]:
-        answers = [self.ask({**self.about(state), "actions": dict(order)})
+        answers = [self.ask({**self.about(state), "actions": dict(order)}, acted=chosen)
                    for order in (chosen.items(), reversed(list(chosen.items())))]
         place = lambda: f"{dict(chosen)} at {shown(state)}"
         same = all(answers[0][name] == answers[1][name] for name in ("rewards", "terminated", "success", "observations"))
@@ -188,10 +214,23 @@ class Checker:
         self.rule("running out of turns is no success", not success, lambda: str(task["task"]))
         self.rule("saying nothing earns the team nothing", idle <= ROUNDING, lambda: f"{task['task']}: {idle:.2f} for an episode without a word", advice=True)
 
-    def run(self, tasks: int, seed: int) -> List[Finding]:
-        """All rules, on a number of tasks of each split."""
-        draws = random.Random(seed)
-        found = {split: list(self.environment.task_lines(split, tasks, seed)) for split in ("train", "test")}
+    def drawn(self, split: str, count: int, seed: int) -> Iterator[Dict[str, Any]]:
+        """`count` task lines, or as many as come."""
+        try:
+            self.question({"begin": [split, count, seed]})
+            for number in range(count):
+                task = self.question({"next": f"task of {split}, seed {seed}"})["task"]
+                self.rule("tasks() goes on for ever", task is not None, lambda: f"split {split}: {ended_early(number, count)}")
+                if task is None:
+                    return
+                yield task
+        except Broken:  # it is in the ledger
+            pass
+
+    def task_rules(self, tasks: int, seed: int) -> List[Dict[str, Any]]:
+        """Rules about tasks, and the tasks to play."""
+        drawn = {split: list(self.drawn(split, max(tasks, MANY), seed)) for split in ("train", "test")}
+        found = {split: drawn[split][:tasks] for split in drawn}
         specs: Dict[str, Any] = {}
         for task in found["train"] + found["test"]:
             first = specs.setdefault(task["task"], task["spec"])
@@ -200,9 +239,22 @@ class Checker:
         for task in found["train"]:
             known = name_of(task) in test or json.dumps(task["spec"]) in test
             self.rule("train and test are disjoint", not known, lambda: str(task["task"]))
-        again = list(self.environment.task_lines("train", tasks, seed))
+        again = list(self.drawn("train", tasks, seed))
         self.rule("the same seed makes the same tasks", again == found["train"], lambda: f"seed {seed}")
-        for task in found["train"] + found["test"]:
+        first = drawn["train"][:SOME]
+        if len({task["task"] for task in drawn["train"]}) > SOME:  # a small set may come whole in every step
+            same = all(list(self.drawn("train", SOME, seed + more)) == first for more in (1, 2))
+            self.rule("another seed makes other tasks", not same, lambda: (
+                f"the first {SOME} train tasks of seeds {seed}, {seed + 1} and {seed + 2} are the same, so every training step plays the same: "
+                "draw from random.Random(seed)"), advice=True)
+        return found["train"] + found["test"]
+
+    def run(self, tasks: int, seed: int) -> List[Finding]:
+        """All rules, on a number of tasks of each split; `Gone` if the process of the environment is."""
+        draws = random.Random(seed)
+        found = self.task_rules(tasks, seed)
+        for number, task in enumerate(found, 1):
+            self.host.at = f"task {number} of {len(found)}"
             try:
                 self.task(task, draws)
             except Broken:  # it is in the ledger
@@ -222,20 +274,32 @@ def name_of(task: Mapping[str, Any]) -> str:
     return str(task["task"].rpartition("/")[2])
 
 
-def shown(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 300 else f"{text[:300]}…"
-
-
-def report(environment: Environment, tasks: int, seed: int, out: TextIO) -> int:
+def report(environment: Environment, tasks: int, seed: int, limit: float, out: TextIO) -> int:
     """Prints the rules, and returns the exit code: 1 if one is broken."""
-    findings = Checker(environment).run(tasks, seed)
+    host = Watched(environment, limit)
+    checker = Checker(environment, host)
+    try:
+        reply = host.ask({"setup": True})
+    except Gone:
+        return host.status or 1  # it said why
+    if "error" in reply:
+        return 1
+    checker.handles = reply["handles"]
+    host.at = "drawing tasks"
+    try:
+        checker.run(tasks, seed)
+    except Gone:  # it is in the ledger, and nothing after it is tried
+        pass
+    except KeyboardInterrupt:
+        return 130
+    host.close()
+    findings = list(checker.findings.values())
     width = max(len(finding.rule) for finding in findings)
     for finding in findings:
         verdict = "ok" if finding.case is None else "note" if finding.advice else "BROKEN"
         print(f"{verdict:<7}{finding.rule:<{width}} {finding.tried:>9} tried", file=out)
         if finding.case is not None:
-            print(f"       {shown(finding.case)}", file=out)
+            print(f"       {shown(finding.case, 600)}", file=out)
     out.flush()
     return int(any(finding.case is not None and not finding.advice for finding in findings))
 
@@ -250,6 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("troupe.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="8", help="tasks of each split")
     parser.add_argument("--seed", default="0")
+    parser.add_argument("--timeout", default="30", help="seconds for an answer")
     parser.add_argument("program", help="the environment's file")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="its own options")
     words = parser.parse_args()
@@ -257,7 +322,7 @@ def main() -> None:
         sys.stderr.write(f"troupe.check: {words.program}: no such file\nhint: python3 -m troupe.check my_env.py\n")
         sys.exit(2)
     sys.path[0] = os.path.dirname(os.path.abspath(words.program))
-    sys.argv = [words.program, *words.options, "check", "--tasks", words.tasks, "--seed", words.seed]
+    sys.argv = [words.program, *words.options, "check", "--tasks", words.tasks, "--seed", words.seed, "--timeout", words.timeout]
     runpy.run_path(words.program, run_name="__main__")
 
 

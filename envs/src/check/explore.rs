@@ -12,7 +12,7 @@ use record::failure::Result;
 use record::line::Task;
 use record::sample::Rewards;
 
-use super::{Ledger, Target, outcome_rules, place, unless_interrupted};
+use super::{Ledger, Target, component_rule, outcome_rules, place, unless_interrupted};
 use environment::{Outcome, State};
 
 /// Rounding error allowed between sums of rewards.
@@ -201,6 +201,9 @@ fn stage(
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
             judge(state, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
+            if target.own_clones {
+                component_rule(&outcome, ledger, || place(state, agent, text));
+            }
             alone.push((outcome, after));
             if !has_oracle {
                 continue;

@@ -131,7 +131,9 @@ fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<bool> 
     let cause = tried.err();
     let goes_on = !cause.as_ref().is_some_and(is_silent);
     ledger.rule("every question has an answer", cause.is_none(), || {
-        format!("{what}: {}", cause.map_or(String::new(), |failure| failure.message))
+        let hint = cause.as_ref().and_then(|failure| failure.hint.as_ref());
+        let hint = hint.map_or(String::new(), |hint| format!(" ({hint})"));
+        format!("{what}: {}{hint}", cause.as_ref().map_or("", |failure| &failure.message))
     });
     Ok(goes_on)
 }
@@ -201,7 +203,7 @@ impl Checker {
             }
             Err(failure) => notes.push(format!(
                 "nothing that needs an oracle, and only the words of the observations as answers: the program does \
-                 not answer `probe` ({})",
+                 not answer `probe`, which is optional ({})",
                 failure.message
             )),
         }

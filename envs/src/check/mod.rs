@@ -45,7 +45,7 @@ pub(crate) struct Target<'a> {
     workflows: Vec<Option<String>>,
     /// Limit of situations to explore per task.
     max_situations: usize,
-    /// True if the environment implements cloning, and so may get it wrong.
+    /// True for a built-in environment: it implements cloning, and so may get it wrong.
     own_clones: bool,
     fidelity: Box<Fidelity<'a>>,
 }
@@ -107,20 +107,25 @@ pub(crate) fn outcome_rules(
     place: impl Fn() -> String,
 ) {
     let rewards = [outcome.rewards.team, outcome.rewards.local];
-    let holds = rewards.iter().chain(outcome.locals.values()).all(|value| (least..=most).contains(value))
-        && outcome.components.values().all(|value| (0.0..=1.0).contains(value));
+    let holds = rewards.iter().chain(outcome.locals.values()).all(|value| (least..=most).contains(value));
     ledger.rule("rewards stay in their range", holds, || {
         let locals = outcome.locals.iter().map(|(agent, local)| format!(", {agent} {local}"));
-        let components = outcome.components.iter().map(|(name, value)| format!(", {name} {value} of 1"));
         let Rewards { team, local } = outcome.rewards;
         format!(
-            "{}: team {team}, local {local}{}{}, not in [{least}, {most}]",
+            "{}: team {team}, local {local}{}, not in [{least}, {most}]",
             place(),
-            locals.collect::<String>(),
-            components.collect::<String>()
+            locals.collect::<String>()
         )
     });
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
+}
+
+/// The rule about the components of built-in environments; a program's may be any number.
+pub(crate) fn component_rule(outcome: &Outcome, ledger: &mut Ledger, place: impl Fn() -> String) {
+    let beyond = outcome.components.iter().find(|(_, value)| !(0.0..=1.0).contains(*value));
+    ledger.rule("components of the rewards stay in [0, 1]", beyond.is_none(), || {
+        format!("{}: {}", place(), beyond.map_or(String::new(), |(name, value)| format!("{name} {value}")))
+    });
 }
 
 /// Call this regularly during long loops.

@@ -9,9 +9,11 @@ use record::stage::note;
 
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
 /// The module `troupe`, for a Python that has not installed it.
-const MODULE: [(&str, &str); 3] = [
+const MODULE: [(&str, &str); 5] = [
     ("__init__.py", include_str!("../../../examples/troupe/__init__.py")),
+    ("answers.py", include_str!("../../../examples/troupe/answers.py")),
     ("check.py", include_str!("../../../examples/troupe/check.py")),
+    ("process.py", include_str!("../../../examples/troupe/process.py")),
     ("py.typed", include_str!("../../../examples/troupe/py.typed")),
 ];
 

@@ -165,7 +165,12 @@ fn an_answer_that_no_stage_could_use_is_refused_where_it_comes() {
         ("o['success'] = True", "`success` is true and `terminated` false"),
         ("seen['b'] = []", "`observations` has no message for the agent b"),
         ("seen.update(a=None, b=None)", "`observations` is null for every agent"),
-        ("o['turn'] = 'c'", "`turn` names c, who is none of the agents"),
+        ("o['turn'] = 'c'", "`turn` names c, who is no agent; the agents are: a, b"),
+        (
+            "o['rewards']['local'] = dict(a=0.5, B=0.5)",
+            "`rewards.local` names B, who is no agent; the agents are: a, b",
+        ),
+        ("o['rewards']['local'] = dict(A=0.5)", "`rewards.local` names A, who is no agent"),
         ("o['turn'] = 3", "expected `turn` as an agent, or as an array of agents"),
         ("o['turn'] = []", "`observations` is null for every agent"),
         ("del seen['a']; o['turn'] = ['a', 'b']", "`observations` has nothing for the agent a"),
@@ -226,6 +231,87 @@ fn the_module_checks_what_envs_checks() {
     }
 }
 
+/// A program with a mistake, or none; without arguments all mistakes in answers.
+fn program(arguments: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/refused.py");
+    format!("python3 -B '{}' '{}' {arguments}", script.display(), examples().display())
+}
+
+fn refused(arguments: &str) -> (Option<i32>, String, String) {
+    texts(&Command::new("sh").args(["-c", &program(arguments)]).output().unwrap())
+}
+
+/// What `rollout` refuses is a broken rule, in its words, and no traceback of the checks.
+#[test]
+fn the_module_refuses_the_answers_that_rollout_refuses() {
+    let (code, told, said) = refused("");
+    assert_eq!((code, said.as_str()), (Some(0), ""), "{told}");
+    let found: Vec<[String; 2]> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let causes = [
+        "`turns` is 0: an episode has one turn at least",
+        "`turns` is 4.0, and not a whole number",
+        "`turns` is True, and not a whole number",
+        "the agent 'a' is there twice",
+        "`agents` is 'ab', and not a list of names",
+        "every stage of `order` has at least one agent",
+        "`order` is 'both': not sequential, parallel or stages of agents",
+        "the observation of a is 5: it is a text, None, or messages",
+        "the observation of a is [{'role': 'user'}]: ",
+        "`reward_range` is [1.0, 0.0]: not least and greatest",
+        "`turn` names nobody, who is no agent; the agents are: a, b",
+        "`rewards.team` is 'good', and not a number",
+        "`rewards.team` is True, and not a number: float(True) is one",
+        "`rewards.local` names A, who is no agent; the agents are: a, b",
+        "`rewards.local` names seler, who is no agent; the agents are: a, b",
+        "`rewards.local` of a is 'good', and not a number",
+        "the component part is 'good', and not a number",
+        "`info` is 'note', and not an object",
+        "`info` has 4107 bytes as JSON, and at most 4096 are kept",
+        "`terminated` is 1, and not True or False",
+        "the observation of a is 5: it is a text, None, or messages",
+        "`turn` names nobody, who is no agent",
+    ];
+    assert_eq!(found.len(), causes.len(), "{told}");
+    for ([flaw, said], cause) in found.iter().zip(causes) {
+        let rules = ["every question has an answer: ", "every text has an outcome: "];
+        assert!(rules.iter().any(|rule| said.starts_with(&format!("{rule}{cause}"))), "{flaw}: {said}");
+    }
+}
+
+/// The checks outlive the environment, and say what it was asked.
+#[test]
+fn the_module_survives_an_environment_that_ends_or_hangs() {
+    let (code, told, said) = refused("sound check");
+    assert_eq!((code, said.as_str(), told.matches("BROKEN").count()), (Some(0), "", 0), "{told}");
+    let (code, told, _) = refused("exits check");
+    let cause = "the process ended without an answer (exit status: 3), asked {'agent': 'a', 'action': '0'";
+    assert!(
+        code == Some(1) && told.contains("\nBROKEN every text has an outcome") && told.contains(cause),
+        "{told}"
+    );
+    let (code, told, said) = refused("hangs check --timeout 0.5");
+    assert!(code == Some(1) && told.contains("no answer within 0.5 s"), "{told}");
+    assert!(said.contains("refused.py\", line ") && said.contains(" in step\n"), "{said}");
+}
+
+/// Tasks go on for ever, and those of another seed are others.
+#[test]
+fn the_module_tells_tasks_that_end_and_tasks_that_ignore_their_seed() {
+    let (code, told, _) = refused("ends check");
+    let cause = "\n       split train: tasks() ended after 17 of 300 tasks; it goes on for ever";
+    assert!(
+        code == Some(1) && told.contains("BROKEN tasks() goes on for ever") && told.contains(cause),
+        "{told}"
+    );
+    let (code, told, _) = refused("seedless check");
+    assert!(code == Some(0) && told.contains("note   another seed makes other tasks"), "{told}");
+    let (code, told, said) = refused("ends tasks --count 30");
+    assert_eq!((code, told.lines().count()), (Some(1), 18), "{told}");
+    assert!(said.starts_with("say: tasks() ended after 17 of 30 tasks\nhint: it goes on for ever"), "{said}");
+    let end: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_eq!((&end["ok"], &end["counts"]["tasks"]), (&false.into(), &17.into()));
+}
+
 #[test]
 fn test_tasks_that_are_also_train_tasks_are_found() {
     let command = flawed("leak");
@@ -238,12 +324,23 @@ fn without_probe_the_rest_is_tried_and_what_was_not_is_said() {
     let report = report(&command, &tasks(&command, 4));
     assert_eq!(broken(&report), [""; 0]);
     assert!(
-        report.notes.len() == 1 && report.notes[0].contains("does not answer `probe`"),
+        report.notes.len() == 1
+            && report.notes[0]
+                .contains("does not answer `probe`, which is optional (ValueError: what is probe?)"),
         "{:?}",
         report.notes
     );
     assert!(report.findings.iter().any(|finding| finding.rule == "running out of turns is no success"));
     assert!(report.findings.iter().all(|finding| !finding.rule.contains("oracle")));
+    // The components of a program are any numbers: here 100.
+    let command = program("sound");
+    let report = self::report(&command, &tasks(&command, 4));
+    assert_eq!(broken(&report), [""; 0]);
+    assert!(
+        report.notes[0].ends_with("`probe`, which is optional (NotImplementedError: no `probe`)"),
+        "{:?}",
+        report.notes
+    );
 }
 
 #[test]

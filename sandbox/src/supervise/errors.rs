@@ -71,7 +71,7 @@ impl Errors {
     fn end_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         let text = String::from_utf8_lossy(&line);
-        if !text.trim().is_empty() {
+        if !text.trim().is_empty() && !text.starts_with("hint: ") {
             self.last = text.trim().chars().take(TOLD).collect();
         }
         let within = !self.traceback.is_empty();

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -135,7 +136,7 @@ impl Processes {
     fn failure(&self, cause: String) -> Failure {
         match interrupted() {
             true => Failure::interrupted(),
-            false => Failure::work(format!("{}: {cause}", self.command)),
+            false => failure(&self.command, &cause),
         }
     }
 
@@ -240,6 +241,21 @@ fn not_json(text: &str, line: u64, error: &serde_json::Error) -> String {
     }
 }
 
+/// The failure of `command`. If its first word is a file here, which a shell does not find by its name, the hint says how to run it.
+fn failure(command: &str, cause: &str) -> Failure {
+    let failure = Failure::work(format!("{command}: {cause}"));
+    let file = command.split_whitespace().next().unwrap_or_default();
+    match (cause.contains("exit status: 127") || cause.contains("exit status: 126"), file.ends_with(".py")) {
+        (true, true) if Path::new(file).is_file() => {
+            failure.hint(format!("did you mean 'python3 {command}'?"))
+        }
+        (true, false) if !file.contains('/') && Path::new(file).is_file() => {
+            failure.hint(format!("did you mean './{command}'?"))
+        }
+        _ => failure,
+    }
+}
+
 /// Runs `command` without input, and gives each line that it prints to `each`.
 ///
 /// # Errors
@@ -248,7 +264,7 @@ fn not_json(text: &str, line: u64, error: &serde_json::Error) -> String {
 pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> Result<()>) -> Result<()> {
     let failed = |cause: String| match interrupted() {
         true => Failure::interrupted(),
-        false => Failure::work(format!("{command}: {cause}")),
+        false => failure(command, &cause),
     };
     let mut running = Running::start(command, &Told::default(), 0)
         .map_err(|error| failed(format!("could not be started: {error}")))?;
