@@ -27,6 +27,20 @@ pub struct Acting {
     pub max_tokens: u64,
 }
 
+impl Acting {
+    /// The failure of an argument that names an `agent` who does not act; `more` ends the hint.
+    pub fn no_agent(&self, argument: &str, agent: &str, more: &str) -> Failure {
+        let names = [&self.env, &self.workflow].map(String::as_str);
+        let place = names.iter().filter(|name| !name.is_empty()).copied().collect::<Vec<_>>().join("/");
+        let likeness = |known: &&String| strsim::normalized_damerau_levenshtein(agent, known);
+        let near = self.agents.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+        let near = near.filter(|near| likeness(near) >= 0.5);
+        let near = near.map_or(String::new(), |near| format!("did you mean {near}? "));
+        Failure::usage(format!("{argument}: {place} has no agent {agent}"))
+            .hint(format!("{near}agents: {}{more}", self.agents.join(" ")))
+    }
+}
+
 /// How long an `--env-command` program may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest answer of an `--env-command` program, in bytes.
@@ -49,17 +63,14 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         settings.set_text("workflow", workflow);
         ask_program(programs, settings)?
     };
-    let (env, workflow) = (&acting.env, &acting.workflow);
     if let Some(agent) = settings.train.iter().find(|agent| !acting.agents.contains(agent)) {
-        return Err(Failure::usage(format!("--train {agent}: {env}/{workflow} has no agent {agent}"))
-            .hint(format!("agents: {}", acting.agents.join(" "))));
+        return Err(acting.no_agent(&format!("--train {agent}"), agent, ""));
     }
     if let Some((flag, role)) =
         settings.roles().find(|(_, role)| !acting.agents.iter().any(|agent| agent == role))
     {
         let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
-        return Err(Failure::usage(format!("{flag} {role}=…: {env}/{workflow} has no agent {role}"))
-            .hint(format!("agents: {}{equals}", acting.agents.join(" "))));
+        return Err(acting.no_agent(&format!("{flag} {role}=…"), role, equals));
     }
     settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
     Ok(acting)
@@ -250,7 +261,15 @@ fn answer(
         .map_err(|error| refused(&format!("`{shown}` did not answer as expected: not JSON: {error}")))?;
     match lines.is_empty() {
         true => {
-            Err(refused(&format!("`{shown}` printed nothing and ended with exit code {}", code_of(status))))
+            let failure =
+                refused(&format!("`{shown}` printed nothing and ended with exit code {}", code_of(status)));
+            let file = command.split_whitespace().next().unwrap_or_default();
+            let is_bare =
+                file.ends_with(".py") && Path::new(file).is_file() && [126, 127].contains(&code_of(status));
+            Err(match is_bare {
+                true => failure.hint(format!("did you mean --env-command 'python3 {command}'?")),
+                false => failure,
+            })
         }
         false => Ok(lines),
     }

@@ -64,11 +64,7 @@ impl Team {
 
     fn hand_in(&mut self, agent: &str, what: &str, acting: &Acting) -> Result<()> {
         if !self.agents.iter().any(|known| known == agent) {
-            return Err(Failure::usage(format!(
-                "--policies {agent}={what}: {}/{} has no agent {agent}",
-                acting.env, acting.workflow
-            ))
-            .hint(format!("agents: {}", self.agents.join(" "))));
+            return Err(acting.no_agent(&format!("--policies {agent}={what}"), agent, ""));
         }
         if is_server(what) {
             self.served.insert(agent.to_owned(), what.to_owned());

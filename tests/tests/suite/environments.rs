@@ -117,6 +117,49 @@ fn the_documented_environment_keeps_the_contract() {
     assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
+/// Pay by agent: a name that is no agent's is refused, and pay that no sample gets is told once.
+#[test]
+fn pay_by_agent_is_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let program = "import sys\nfrom troupe import Environment, Start, Step\nclass Haggle(Environment):\n    name = 'haggle'\n    \
+                   def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield str(seed + (split == 'test')), seed\n    \
+                   def reset(self, spec):\n        return Start(spec, {'buyer': 'bid', 'seller': 'ask'}, ['buyer', 'seller'], turns=1)\n    \
+                   def step(self, state, agent, text):\n        \
+                   return Step(state, {'buyer': 'bid', 'seller': 'ask'}, local={'buyer': 0.25, PAID: 0.75})\nHaggle().main()\n";
+    for (name, paid) in [("typo", "agent: 0.5, 'seler'"), ("both", "'seller'")] {
+        std::fs::write(folder.path().join(format!("{name}.py")), program.replace("PAID", paid))
+            .expect("written");
+    }
+    let examples = root().join("examples").display().to_string();
+    must(&format!("policy init {at}/p --preset tiny --seed 1"));
+    let play = |name: &str, more: &str| {
+        let command = format!("python3 {at}/{name}.py");
+        run(&format!(
+            "export PYTHONPATH={examples}; {command} tasks --count 2 | \
+             rollout --env-command '{command}' --policy {at}/p --branches 2 --max-tokens 2 {more}"
+        ))
+    };
+    let cause = "`rewards.local` names seler, who is no agent; the agents are: buyer, seller";
+    let (code, _, said) = play("typo", "--quiet");
+    assert!(code == 1 && said.contains(cause), "{code} {said}");
+    let unpaid = "rollout: warning: pay in `rewards.local` for agents that do not act counts in parallel sampling only";
+    for (more, times) in [("", 1), ("--sampling parallel", 0)] {
+        let (code, _, said) = play("both", more);
+        assert_eq!((code, said.matches(unpaid).count()), (0, times), "{more}: {said}");
+    }
+    let (_, told, _) = run(&format!(
+        "export PYTHONPATH={examples}; python3 {at}/typo.py tasks --count 1 | \
+         envs check --quiet --env-command 'python3 {at}/typo.py'"
+    ));
+    assert!(told.contains("BROKEN") && told.contains(cause), "{told}");
+    // A file without a shebang, in the place of a command.
+    let (code, _, said) = run(&format!(
+        "cd {at}; PYTHONPATH={examples} python3 both.py tasks | rollout --quiet --env-command both.py --policy p"
+    ));
+    assert!(code == 2 && said.contains("hint: did you mean 'python3 both.py'?"), "{code} {said}");
+}
+
 #[test]
 fn a_loop_of_function_calls_keeps_the_contract_and_trains() {
     let folder = tempfile::tempdir().expect("a folder");

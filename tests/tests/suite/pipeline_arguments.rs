@@ -107,6 +107,10 @@ fn arguments_are_checked() {
             vec!["--stage", "group=jq 'if"],
             "--stage group: bash cannot read its command: line 1: unexpected EOF",
         ),
+        (
+            vec!["--policies", "planer=x"],
+            "has no agent planer\nhint: did you mean planner? agents: tool planner",
+        ),
         (vec!["--env-command", "x", "--env", "math"], "--env-command takes the place of --env and --set"),
         (vec!["--env-command", "false"], "seed 1` printed nothing and ended with exit code 1"),
         (
