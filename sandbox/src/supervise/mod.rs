@@ -287,7 +287,7 @@ pub fn lines(command: &str, timeout: Duration, mut each: impl FnMut(String) -> R
 
 /// A process with its pipes, which never block.
 struct Running {
-    /// Which process of its command it is.
+    /// Its number among the processes of its command.
     number: u64,
     process: Child,
     /// Mark in the environment that identifies its descendants.
@@ -331,7 +331,7 @@ impl Running {
         Ok(running)
     }
 
-    /// Of its output, its input and its stderr.
+    /// The descriptors of its output, its input and its stderr.
     fn descriptors(&self) -> [RawFd; 3] {
         let input = self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         [self.output.as_raw_fd(), input, self.errors.descriptor()]
@@ -428,7 +428,7 @@ impl Running {
         }
     }
 
-    /// Whether it has exited; it is not reaped.
+    /// Returns true if it has exited; it is not reaped.
     fn has_exited(&self) -> bool {
         // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the call that fills it in.
         unsafe {
