@@ -20,7 +20,7 @@ Examples:
   # one policy per role, at most 4 turns, on to the update
   envs tasks plan-path --count 32 --seed 7 |
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
-    group | advantage | update --policy tool=run/tool --policy planner=run/planner
+    group | advantage | update --policy tool=run/tool --policy planner=run/planner --lr 1e-3
 
   # a large model on a server plays the planner; it is not trained
   envs tasks plan-path --count 32 |

@@ -9,10 +9,10 @@ use record::stage;
 pub const EXAMPLES: &str = "\
 Examples:
   One on-policy step; the new version goes into the policy directory
-    … | group | advantage | update --policy run/policies/shared --lr 1e-6
+    … | group | advantage | update --policy run/policies/shared --lr 1e-3
 
   One policy per role, in one process; each trains on its agent's samples
-    … | advantage | update --policy tool=run/tool --policy planner=run/planner
+    … | advantage | update --policy tool=run/tool --policy planner=run/planner --lr 1e-3
 
   A supervised warm-up on demonstrations
     envs demo plan-path --count 9600 | policy encode --policy run/tool |
