@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::arguments::{Compare, TableFormat};
 use crate::episodes::EpisodeLimits;
-use crate::evaluate::interval::{MeanOfSeeds, mean_of_rates, mean_of_seeds};
+use crate::evaluate::interval::{MeanOfSeeds, mean_of_differences, mean_of_rates, mean_of_seeds};
 use crate::evaluate::print::{aligned, percent};
 use crate::facts::{Facts, Success, best, held_out};
 use crate::methods::{self, MethodRuns};
@@ -170,7 +170,7 @@ fn paired(side: &Side, base: &Side) -> Option<Paired> {
     let pairs = side.by_seed.iter().filter_map(|(seed, value)| Some((seed, value - base.by_seed.get(seed)?)));
     let (seeds, differences): (Vec<String>, Vec<f64>) =
         pairs.map(|(seed, difference)| (seed.clone(), difference)).unzip();
-    Some(Paired { seeds, found: mean_of_seeds(&differences)? })
+    Some(Paired { seeds, found: mean_of_differences(&differences)? })
 }
 
 fn print_table(sides: &[Side], pairs: &[Option<Paired>], step: u64) -> Result<()> {

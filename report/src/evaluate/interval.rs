@@ -88,8 +88,17 @@ pub fn mean_of_seeds(values: &[f64]) -> Option<MeanOfSeeds> {
 
 /// See [`MeanOfSeeds`]; of rates, whose interval ends at 0 and 1.
 pub fn mean_of_rates(rates: &[f64]) -> Option<MeanOfSeeds> {
-    let found = mean_of_seeds(rates)?;
-    let interval = found.interval.map(|(low, high)| (low.max(0.0), high.min(1.0)));
+    mean_within(rates, 0.0)
+}
+
+/// See [`MeanOfSeeds`]; of differences of two rates, whose interval ends at -1 and 1.
+pub fn mean_of_differences(differences: &[f64]) -> Option<MeanOfSeeds> {
+    mean_within(differences, -1.0)
+}
+
+fn mean_within(values: &[f64], least: f64) -> Option<MeanOfSeeds> {
+    let found = mean_of_seeds(values)?;
+    let interval = found.interval.map(|(low, high)| (low.max(least), high.min(1.0)));
     Some(MeanOfSeeds { interval, ..found })
 }
 

@@ -70,7 +70,7 @@ fn methods_are_compared_seed_by_seed() {
     // Over seeds 1 and 2: 0 - 0.85 and 0 - 0.9.
     assert_eq!(
         lines[3],
-        "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -119.3 to -55.7, paired over seeds 1, 2"
+        "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -100.0 to -55.7, paired over seeds 1, 2"
     );
     let json = must(folder.path(), &[&["compare", "--format", "json"], &names[..]].concat());
     let second: Value = serde_json::from_str(json.lines().nth(1).expect("two lines")).expect("JSON");
