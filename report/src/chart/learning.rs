@@ -187,7 +187,8 @@ impl<'a> Drawn<'a> {
             if policies.is_empty() { distinct("train", "groups", Column::Policy) } else { policies };
         let mut dashed = Vec::new();
         for values in [&agents, &policies] {
-            let new = values.iter().filter(|_| values.len() > 1).filter(|value| !dashed.contains(*value));
+            let is_drawn = values.len() > 1 || agents.len() > 1;
+            let new = values.iter().filter(|_| is_drawn).filter(|value| !dashed.contains(*value));
             let new: Vec<&str> = new.copied().collect();
             dashed.extend(new);
         }
@@ -277,19 +278,33 @@ impl<'a> Drawn<'a> {
     /// A curve for each method and value of a column. One run: a color for each value. Several: a color for each method and a dash for
     /// each value, the same in all charts.
     fn curves(&self, metric: &'a str, column: Column) -> Vec<Series> {
-        // What `update` measures by agent is drawn so.
+        // What `update` measures by agent is drawn so, and the policies of several agents as a whole.
         let by_agent = self.runs.iter().any(|run| !run.values("train", metric, |one| &one.agent).is_empty());
-        let column = if by_agent { Column::Agent } else { column };
-        let values = if column == Column::Agent { &self.agents } else { &self.policies };
-        let mut series = Vec::new();
+        let of = |column, values: &[&'a str]| -> Vec<(Column, &'a str)> {
+            values.iter().map(|value| (column, *value)).collect()
+        };
+        let mut values = match by_agent || column == Column::Agent {
+            true => of(Column::Agent, &self.agents),
+            false => of(Column::Policy, &self.policies),
+        };
+        if by_agent && column == Column::Policy {
+            values.extend(of(Column::Policy, &self.policies));
+        }
+        let mut series: Vec<Series> = Vec::new();
         for (index, method) in self.methods.iter().enumerate() {
-            for (place, value) in values.iter().enumerate() {
+            for (place, (column, value)) in values.iter().enumerate() {
                 let curves = method
                     .runs
                     .iter()
                     .map(|&run| self.runs[run].points("train", metric, |metric| column.of(metric) == *value));
                 let points = over_seeds(curves.collect());
+                // A policy of one agent is that agent's curve.
+                if by_agent && *column == Column::Policy && series.iter().any(|drawn| drawn.points == points)
+                {
+                    continue;
+                }
                 let dash = match self.has_several() {
+                    true if values.len() == 1 => 0,
                     true => self.dashed.iter().position(|dashed| dashed == value).unwrap_or(0),
                     false => place,
                 };
