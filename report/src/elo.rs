@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::arguments::{Elo, ResultFormat};
+use crate::run;
 
 /// Elo's scale: 400 points are odds of ten to one.
 const SCALE: f64 = 400.0 / std::f64::consts::LN_10;
@@ -29,7 +30,7 @@ const MOST_STEPS: usize = 200;
 pub fn run(arguments: &Elo) -> Result<()> {
     let mut games = Games::default();
     for path in &arguments.files {
-        let input = record::file::open(path).map_err(|error| Failure::named_file(path, &error))?;
+        let input = run::open(path)?;
         games.read(Reader::new(&path.display().to_string(), input))?;
     }
     if arguments.files.is_empty() {

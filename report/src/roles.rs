@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::{ResultFormat, Roles};
 use crate::credit::StepCredit;
 use crate::metrics;
+use crate::run;
 use crate::stats::StreamStats;
 
 /// Reads the streams and prints what each agent's samples are worth.
@@ -55,7 +56,7 @@ pub fn run(arguments: &Roles) -> Result<()> {
 }
 
 fn open(path: &Path) -> Result<Reader<record::file::InputFile>> {
-    let input = record::file::open(path).map_err(|error| Failure::named_file(path, &error))?;
+    let input = run::open(path)?;
     Ok(Reader::new(&path.display().to_string(), input))
 }
 

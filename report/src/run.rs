@@ -218,6 +218,36 @@ impl RunDirectory {
     }
 }
 
+/// Opens a stream that the command line names.
+///
+/// # Errors
+/// No such file, or a run (2); it cannot be read (74).
+pub fn open(path: &Path) -> Result<file::InputFile> {
+    if !path.join("run.json").is_file() {
+        return file::open(path).map_err(|error| Failure::named_file(path, &error));
+    }
+    let evaluations = numbered(&path.join("eval"), "step-", ".jsonl")?;
+    let step = steps(path)?.0.last().copied();
+    let samples = step.map(|step| stream(&path.join(format!("steps/{step:06}")), "samples.jsonl"));
+    let streams = evaluations.into_values().next_back().into_iter().chain(samples);
+    let streams: Vec<String> = streams.map(|path| path.display().to_string()).collect();
+    Err(Failure::usage(format!("{}: a run, and not a stream", path.display())).hint(
+        match streams.is_empty() {
+            true => "it holds no stream yet".to_owned(),
+            false => format!("name a stream in it, such as {}", streams.join(" or ")),
+        },
+    ))
+}
+
+/// The runs in a folder.
+fn runs_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let runs = entries.filter(|path| path.join("run.json").is_file());
+    let mut runs: Vec<String> = runs.map(|path| path.display().to_string()).collect();
+    runs.sort();
+    runs
+}
+
 fn settings(directory: &Path) -> Result<Map<String, Value>> {
     let path = directory.join("run.json");
     let text = file::read(&path).map_err(|error| {
@@ -229,7 +259,19 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
         match error.kind() {
             _ if !directory.exists() => no_run(Failure::usage, "no such directory"),
             ErrorKind::NotADirectory => no_run(Failure::data, "not a directory"),
-            ErrorKind::NotFound => no_run(Failure::data, "not a run directory: there is no run.json"),
+            ErrorKind::NotFound => {
+                let failure = no_run(Failure::data, "not a run directory: there is no run.json");
+                match &runs_in(directory)[..] {
+                    [] => failure,
+                    [run] => failure.hint(format!("its run is {run}")),
+                    [first, others @ ..] if others.len() > 7 => failure.hint(format!(
+                        "its runs are {first} and {} more: name them all with {}/*",
+                        others.len(),
+                        directory.display()
+                    )),
+                    runs => failure.hint(format!("its runs are {}", runs.join(" "))),
+                }
+            }
             _ => Failure::io(format!("{}: {error}", path.display())),
         }
     })?;

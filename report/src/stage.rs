@@ -52,6 +52,7 @@ pub fn run(arguments: &Runs) -> Result<()> {
 /// # Errors
 /// No run directory, a run that is named twice (2, 65), a broken stream (65), I/O (74).
 pub fn read(directories: &[PathBuf], limits: EpisodeLimits, show: &[String]) -> Result<Vec<RunDirectory>> {
+    let directories = &without_outputs(directories)[..];
     if let Some(twice) = twice(directories) {
         return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
     }
@@ -68,6 +69,18 @@ pub fn read(directories: &[PathBuf], limits: EpisodeLimits, show: &[String]) -> 
         )?);
     }
     Ok(runs)
+}
+
+/// The runs without the pages and tables of other reports, which a pattern as `runs/study/*` also names.
+fn without_outputs(named: &[PathBuf]) -> Vec<PathBuf> {
+    let is_output = |path: &&PathBuf| {
+        let kind = path.extension().and_then(|kind| kind.to_str()).unwrap_or_default();
+        ["html", "csv", "pdf", "svg"].contains(&kind) && path.is_file()
+    };
+    match named.iter().all(|path| is_output(&path)) {
+        true => named.to_vec(),
+        false => named.iter().filter(|path| !is_output(path)).cloned().collect(),
+    }
 }
 
 /// Where the page goes, if one is wanted.

@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
 use crate::facts::MANY_CUT;
+use crate::run;
 use crate::stats::{Environments, ends_of};
 
 /// One stream that was read.
@@ -52,7 +53,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    let input = record::file::open(path).map_err(|error| Failure::named_file(path, &error))?;
+    let input = run::open(path)?;
     read(&name, Reader::new(&name, input), arguments)
 }
 

@@ -393,3 +393,49 @@ fn a_run_is_shown_on_the_terminal() {
     let both = report(folder.path(), &["made-by-hand", "made-by-hand", "--watch"]);
     assert_eq!((both.status.code(), &*both.stderr), (Some(2), &b"report: --watch shows one run\n"[..]));
 }
+
+#[test]
+fn a_pattern_names_runs_and_their_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path());
+    std::fs::rename(folder.path().join("made-by-hand"), folder.path().join("one")).expect("moved");
+    run(folder.path());
+    put(folder.path(), "report.html", "<!doctype html>");
+    let words = ["made-by-hand", "one", "report.html"];
+    must(folder.path(), &[&words[..], &["--html", "all.html", "--quiet"]].concat());
+    must(folder.path(), &[&["compare"], &words[..]].concat());
+    let said = |arguments: &[&str]| {
+        let output = report(folder.path(), arguments);
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, told) = said(&["."]);
+    assert_eq!(code, Some(65), "{told}");
+    assert!(told.contains("hint: its runs are ./made-by-hand ./one"), "{told}");
+    let (code, told) = said(&["evaluate", "one"]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(
+        told.contains("one: a run, and not a stream") && told.contains("one/eval/step-000000.jsonl"),
+        "{told}"
+    );
+}
+
+/// A policy of two agents is drawn at each step, and its agents where `update` measured them.
+#[test]
+fn a_shared_policy_is_drawn_with_its_agents() {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path());
+    must(folder.path(), &["made-by-hand", "--figure", "gradient-norm.svg", "--quiet"]);
+    let table = std::fs::read_to_string(folder.path().join("gradient-norm.csv")).expect("the data");
+    assert_eq!(
+        table.lines().collect::<Vec<_>>(),
+        [
+            "series,step,value,low,high",
+            "planner,1,0,,",
+            "planner,2,0,,",
+            "tool,1,0.75,,",
+            "tool,2,0.75,,",
+            "shared,1,1,,",
+            "shared,2,1,,",
+        ]
+    );
+}
