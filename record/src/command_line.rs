@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::error::ErrorKind;
+use clap::{Arg, Command};
 use clap_complete::Shell;
 
-use crate::failure::{self, Failure, Result};
+use crate::failure::{self, Result};
 use crate::manual;
 use crate::message::report;
 use crate::output::unwritten;
+use crate::usage;
 
 /// The name of a choice on the command line.
 pub fn choice(value: &impl clap::ValueEnum) -> String {
@@ -57,7 +58,9 @@ pub fn try_parse<A: clap::Parser>() -> Result<A> {
             |()| i32::from(failure::DONE),
         ));
     }
-    A::try_parse().map_err(|error| {
+    let command = with_negative_numbers(A::command());
+    let parsed = command.try_get_matches().and_then(|mut matches| A::from_arg_matches_mut(&mut matches));
+    parsed.map_err(|error| {
         if !error.use_stderr() {
             let printed = error.print().and_then(|()| io::stdout().flush());
             match printed {
@@ -65,11 +68,19 @@ pub fn try_parse<A: clap::Parser>() -> Result<A> {
                 _ => std::process::exit(i32::from(failure::DONE)),
             }
         }
-        usage::<A>(&error)
+        usage::failure(A::command().get_name(), &error)
     })
 }
 
-fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
+/// The command with options that take `-3` as their value, so that the option says which numbers it takes.
+pub(crate) fn with_negative_numbers(command: Command) -> Command {
+    let takes_value = |option: &Arg| !option.is_positional() && option.get_action().takes_values();
+    command
+        .mut_args(|option| if takes_value(&option) { option.allow_negative_numbers(true) } else { option })
+        .mut_subcommands(with_negative_numbers)
+}
+
+fn manuals(mut command: Command, share: &Path) -> Result<()> {
     let name = command.get_name().to_owned();
     let page_of = command.clone(); // completions add a subcommand for help
     for (shell, folder) in [
@@ -86,22 +97,4 @@ fn manuals(mut command: clap::Command, share: &Path) -> Result<()> {
         std::fs::write(pages.join(format!("{name}.1")), page)?;
     }
     Ok(())
-}
-
-/// A usage error in one line and a hint, in place of clap's paragraphs.
-fn usage<A: clap::Parser>(error: &clap::Error) -> Failure {
-    let name = A::command().get_name().to_owned();
-    let see = format!("see {name} --help");
-    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::usage("a command is missing").hint(see);
-    }
-    let rendered = error.render().to_string();
-    let mut paragraphs = rendered.split("\n\n");
-    let first = paragraphs.next().unwrap_or_default();
-    let first = first.strip_prefix("error: ").unwrap_or(first);
-    let message = first.lines().map(str::trim).collect::<Vec<_>>().join(" ");
-    // The tip that a value may follow `--` is true but useless: no argument of ours begins with a dash.
-    let tips = rendered.lines().filter_map(|line| line.trim().strip_prefix("tip: "));
-    let hint = tips.map(str::to_owned).find(|tip| !tip.starts_with("to pass ")).unwrap_or(see);
-    Failure::usage(message).hint(hint)
 }

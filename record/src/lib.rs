@@ -28,4 +28,5 @@ pub mod stream;
 pub mod tag;
 pub mod text;
 pub mod tools;
+mod usage;
 pub mod write;
