@@ -244,7 +244,12 @@ impl<S: Decorate> Chassis<'_, S> {
                     self.stage.joint(joint, &line)?;
                     self.gather.line(line.text);
                 }
-                _ => self.gather.line(line.text),
+                kind => {
+                    if kind == Kind::Task {
+                        self.stream.task();
+                    }
+                    self.gather.line(line.text);
+                }
             }
             if !self.stage.needs_whole_stream() {
                 while let Some(entry) = self.gather.release() {

@@ -24,6 +24,7 @@ pub struct Stream {
     every_shard: bool,
     every_sample: bool,
     every_group: bool,
+    tasks: u64,
     samples: u64,
     /// Members of each group that names its size, and that size.
     groups: HashMap<String, (u32, u32)>,
@@ -44,6 +45,7 @@ impl Stream {
             every_shard: false,
             every_sample: false,
             every_group: false,
+            tasks: 0,
             samples: 0,
             groups: HashMap::new(),
             ids: ByFingerprint::default(),
@@ -74,6 +76,11 @@ impl Stream {
     pub fn every_group(mut self) -> Self {
         self.every_group = true;
         self
+    }
+
+    /// Counts a task in, which nobody has played yet.
+    pub fn task(&mut self) {
+        self.tasks += 1;
     }
 
     /// Counts a sample in.
@@ -194,6 +201,10 @@ impl Stream {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))
                 .hint("mend that stage first; --allow-incomplete takes what there is"));
+        }
+        if self.samples == 0 && self.tasks > 0 {
+            return Err(Failure::data("stdin holds tasks and no samples")
+                .hint("rollout plays them: envs tasks plan-path --count 32 | rollout --policy DIR | group"));
         }
         if self.ends.is_empty() {
             return Err(missing("stdin ended without an `end` line"));

@@ -81,6 +81,7 @@ impl SampleReader<'_> {
                         None => self.pass(agent),
                     }
                 }
+                Kind::Task => stream.task(),
                 _ => {}
             }
             if let Some(output) = copy.as_deref_mut().filter(|_| line.kind != Kind::End) {
