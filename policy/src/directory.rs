@@ -353,6 +353,16 @@ fn versions_there(root: &Path) -> String {
     }
 }
 
+/// The policies in a folder, for a hint.
+fn policies_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_policy = |path: &PathBuf| path.join(CURRENT).exists() || path.join("config.json").is_file();
+    let mut names: Vec<String> = entries.filter(is_policy).map(|path| show(&path)).collect();
+    names.sort();
+    names.truncate(8);
+    names
+}
+
 fn no_policy(path: &Path) -> Failure {
     if steps(path).is_ok_and(|steps| !steps.is_empty()) {
         let message = format!("{}: a policy directory without {CURRENT}", show(path));
@@ -364,13 +374,13 @@ fn no_policy(path: &Path) -> Failure {
         false => (Failure::usage, "no such directory"),
     };
     let shown = show(path);
-    if path.join("run.json").is_file() && path.join("policies").is_dir() {
-        let names = fs::read_dir(path.join("policies")).into_iter().flatten().flatten();
-        let mut names: Vec<String> = names
-            .filter(|entry| entry.path().join(CURRENT).exists())
-            .map(|entry| show(&entry.path()))
-            .collect();
-        names.sort();
+    let is_run = path.join("run.json").is_file() && path.join("policies").is_dir();
+    let names = policies_in(&if is_run { path.join("policies") } else { path.to_path_buf() });
+    if !is_run && !names.is_empty() {
+        let failure = failure(format!("{shown}: a folder of policies, and not a policy directory"));
+        return failure.hint(format!("its policies are {}", names.join(", ")));
+    }
+    if is_run {
         let failure = failure(format!("{shown}: a run, and not a policy directory"));
         return failure.hint(match names.is_empty() {
             true => "it has no policies yet".to_owned(),

@@ -145,10 +145,11 @@ pub const fn functions<P: Playable>() -> Functions {
 
 fn workflow<P: Playable>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
     if is_file(name) {
+        let definition = load(name)?;
         if !spec.is_null() {
             checker::<P>(environment, spec)?;
         }
-        return load(name)?.workflow(name);
+        return definition.workflow(name);
     }
     P::workflow(name, spec)?.map_or_else(|| find(environment.workflows, environment.name, name), Ok)
 }
@@ -164,8 +165,9 @@ fn tasks<P: Playable>(environment: &BuiltIn, selection: &Selection) -> Result<Ta
 fn reset<P: Playable>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
     let name = environment.name;
     if is_file(workflow) {
+        let definition = load(workflow)?;
         let (checker, spec) = (checker::<P>(environment, spec)?, Arc::new(spec.clone()));
-        return Ok(Box::new(FileState::begin(name, checker, spec, load(workflow)?, workflow)?));
+        return Ok(Box::new(FileState::begin(name, checker, spec, definition, workflow)?));
     }
     let workflow = environment.workflow(workflow, spec)?;
     let problem = Arc::new(P::parse(name, spec)?);

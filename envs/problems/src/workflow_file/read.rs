@@ -31,7 +31,8 @@ pub fn load(file: &str) -> Result<Arc<Definition>> {
     let text = match std::fs::metadata(file) {
         Ok(facts) if facts.is_file() && facts.len() > LARGEST => Err(failed("more than 1 MiB".to_owned())),
         _ => std::fs::read_to_string(file).map_err(|error| {
-            failed(error.to_string())
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            failed(if is_missing { "no such file".to_owned() } else { error.to_string() })
                 .hint("examples/workflows/ has such files; `envs list` names the built-in workflows")
         }),
     }?;
