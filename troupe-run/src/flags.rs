@@ -199,7 +199,7 @@ pub const CHOICES: &[Flag] = &[
     choice("compress", Switch, "no"),
     choice("tensorboard", Text, ""),
     choice("run", Text, ""),
-    choice("evaluate", Whole(0), ""),
+    Flag { value: "STEP", ..choice("evaluate", Whole(0), "") },
     choice("setup", Switch, "no"),
     choice("config", Text, ""),
     choice("resume", Text, ""),
@@ -275,6 +275,12 @@ pub fn is_number(text: &str) -> bool {
         && text.parse::<f64>().is_ok()
 }
 
+/// Returns true if an argument is a known flag, and so no value of the flag before it.
+fn is_flag(argument: &str) -> bool {
+    let name = argument.strip_prefix("--").map(|name| name.split('=').next().unwrap_or(name));
+    name.is_some_and(|name| find(name).is_some())
+}
+
 /// A flag with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
@@ -318,8 +324,12 @@ pub fn parse(arguments: &[String]) -> Result<Option<Vec<Given>>> {
                 Some(value) => value.clone(),
                 None => left_out.to_owned(),
             },
-            (_, None) => rest.next().cloned().ok_or_else(|| {
-                Failure::usage(format!("{dashed} needs a value"))
+            (_, None) => rest.next_if(|next| !is_flag(next)).cloned().ok_or_else(|| {
+                let as_in = match flag.value {
+                    "" => String::new(),
+                    value => format!(": {dashed} {value}"),
+                };
+                Failure::usage(format!("{dashed} needs a value{as_in}"))
                     .hint("run ./pipeline.sh --help for the list")
             })?,
         };
@@ -359,6 +369,9 @@ mod tests {
             assert_eq!((failure.code, failure.message), (2, format!("unknown argument {word}")));
             assert!(failure.hint.unwrap().contains(&format!("did you mean {near}?")), "{word}");
         }
+        // A flag is no value of the flag before it.
+        let failure = parsed(&["--evaluate", "--policies", "DIR"]).unwrap_err();
+        assert_eq!(failure.message, "--evaluate needs a value: --evaluate STEP");
         for words in [&["--nonsense"][..], &["steps"], &["--"], &["--steps"], &["--resident=maybe"]] {
             assert_eq!(parsed(words).unwrap_err().code, 2, "{words:?}");
         }

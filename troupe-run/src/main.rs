@@ -54,7 +54,7 @@ use crate::programs::{Programs, code_of, silent};
 use crate::settings::{PolicyChoice, Settings};
 use crate::shell::{PRINTED, Place, Shell};
 use crate::stages::Plan;
-use crate::team::Team;
+use crate::team::{Team, unplayed};
 use crate::train::Training;
 
 fn main() -> ExitCode {
@@ -179,6 +179,9 @@ fn evaluate_only(
             acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
         }
     };
+    if let Some(agent) = acting.agents.iter().find(|agent| pairs.iter().all(|(known, _)| known != *agent)) {
+        return Err(unplayed(agent));
+    }
     let folder = tempfile::tempdir().map_err(|error| Failure::io(format!("a temporary folder: {error}")))?;
     // They are played where they are, and not from a run.
     let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();

@@ -1,6 +1,7 @@
 //! The settings of a run: the validated values of all flags.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use record::failure::{Failure, Result};
 
@@ -270,7 +271,13 @@ impl Settings {
             }
             Kind::Choice(known) if !known.contains(&value.as_str()) => {
                 let (last, others) = known.split_last().unwrap_or((&"", &[]));
-                return Err(usage(format!("{dashed} {value}: not {} or {last}", others.join(", "))));
+                let failure = usage(format!("{dashed} {value}: not {} or {last}", others.join(", ")));
+                return Err(match *name == "method" && value.to_lowercase() == "grpo" {
+                    true => failure.hint(
+                        "GRPO of whole episodes is --method trajectory; at-grpo, the default, compares the candidates of each turn",
+                    ),
+                    false => failure,
+                });
             }
             Kind::Policies => return self.take_policies(value),
             Kind::Table if *name == "set" => {
@@ -306,7 +313,15 @@ impl Settings {
                 }
                 let pair = pair.split_once('=').filter(|(agent, what)| !agent.is_empty() && !what.is_empty());
                 let (agent, what) = pair.ok_or_else(|| {
-                    usage(format!("--policies {value}: not shared, adapter-per-role, per-role or AGENT=DIR"))
+                    let failure = usage(format!(
+                        "--policies {value}: not shared, adapter-per-role, per-role or AGENT=DIR"
+                    ));
+                    match Path::new(value).is_dir() || is_server(value) {
+                        true => failure.hint(format!(
+                            "name it for each agent: --policies AGENT={value}, once with each agent's name"
+                        )),
+                        false => failure,
+                    }
                 })?;
                 let mut pairs = match before {
                     PolicyChoice::Named(pairs) => std::mem::take(pairs),

@@ -140,3 +140,13 @@ fn values_are_checked_by_kind() {
     let given = flags.unwrap().given_to("rollout", &["--timeout", "--isa"]);
     assert_eq!(given, ["--timeout", "2", "--isa", "avx2"]);
 }
+
+#[test]
+fn a_slip_is_answered_with_the_value_that_was_meant() {
+    let hint = |words: &str| settings(words).unwrap_err().hint.unwrap();
+    assert!(hint("--method GRPO").contains("--method trajectory"));
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    assert!(hint(&format!("--policies {place}")).contains(&format!("--policies AGENT={place}")));
+    assert_eq!(hint("--policies nowhere"), HELP);
+}

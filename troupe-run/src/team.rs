@@ -25,6 +25,11 @@ pub struct Team {
     pub trained: Vec<String>,
 }
 
+/// The failure for an agent that `--policies` leaves out.
+pub fn unplayed(agent: &str) -> Failure {
+    Failure::usage(format!("--policies: nobody plays {agent}")).hint(format!("add --policies {agent}=DIR"))
+}
+
 impl Team {
     /// # Errors
     /// Usage (exit 2).
@@ -42,11 +47,9 @@ impl Team {
                 pairs.iter().try_for_each(|(agent, what)| team.hand_in(agent, what, acting))?;
             }
         }
-        let unplayed =
-            |agent: &&String| !team.policy.contains_key(*agent) && !team.served.contains_key(*agent);
-        if let Some(agent) = agents.iter().find(unplayed) {
-            return Err(Failure::usage(format!("--policies: nobody plays {agent}"))
-                .hint(format!("add --policies {agent}=DIR")));
+        let is_played = |agent: &String| team.policy.contains_key(agent) || team.served.contains_key(agent);
+        if let Some(agent) = agents.iter().find(|agent| !is_played(agent)) {
+            return Err(unplayed(agent));
         }
         if let Some(agent) = settings.train.iter().find(|agent| team.served.contains_key(*agent)) {
             return Err(Failure::usage(format!("--train {agent}: a server plays it"))

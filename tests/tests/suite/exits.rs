@@ -111,6 +111,19 @@ fn a_slip_of_the_command_line_is_2() {
     ] {
         table.fails(&format!("{program} many"), 2, "many");
     }
+    // A number below 0 is the value of its flag.
+    for (command, cause) in [
+        ("envs tasks plan-path --count -3", "--count -3: not a whole number of 0 or more"),
+        ("rollout --policy p --branches -2", "--branches -2: not K or ROLE=K"),
+        ("rollout --policy p --turns -1", "--turns must be at least 1"),
+        ("update --policy p --lr -1", "--lr must be 0 or above"),
+        ("update --policy p --minibatches 0", "--minibatches must be at least 1"),
+        ("advantage --gamma -1", "--gamma"),
+        ("envs check math --workflow nowhere.toml", "--workflow nowhere.toml: no such file"),
+        ("$root/pipeline.sh --evaluate --policies tool=p", "--evaluate needs a value: --evaluate STEP"),
+    ] {
+        table.fails(command, 2, cause);
+    }
     for program in [
         "envs",
         "policy",
@@ -187,6 +200,21 @@ fn a_stream_that_breaks_the_record_is_65() {
             table.fails(&format!("{reader} < <(printf '{line}\\n')"), 65, cause);
         }
     }
+}
+
+/// Rollout is missing between two stages.
+#[test]
+fn tasks_without_samples_are_65() {
+    let mut table = Table::new();
+    for reader in ["group", "group --resident", "advantage", "update --policy p"] {
+        table.fails(&format!("{reader} < tasks"), 65, "stdin holds tasks and no samples");
+    }
+    table.succeeds("envs tasks plan-path --count 0 | group -q | advantage -q");
+    // Its policies are named where a folder of them is given.
+    let (code, _, said) = table.run("mkdir several && cp -r p several/one");
+    assert_eq!(code, 0, "{said}");
+    let (_, _, said) = table.run("policy check several");
+    assert!(said.contains("hint: its policies are several/one"), "{said}");
 }
 
 #[test]
