@@ -30,7 +30,7 @@ MALFORMED = ["", " ", "\n", "\0", "[[[", '{"action":1}', '\\"', "🦀 日本", "
 ROUNDING = 1e-9
 ANSWERED = "every question has an answer"
 MANY = 300
-"""Tasks of each split that are drawn: an evaluation plays as many."""
+"""Tasks of each split that are drawn: the number of an evaluation."""
 SOME = 16
 """Tasks of a seed that are compared with those of other seeds."""
 
@@ -215,7 +215,7 @@ class Checker:
         self.rule("saying nothing earns the team nothing", idle <= ROUNDING, lambda: f"{task['task']}: {idle:.2f} for an episode without a word", advice=True)
 
     def drawn(self, split: str, count: int, seed: int) -> Iterator[Dict[str, Any]]:
-        """`count` task lines, or as many as come."""
+        """`count` task lines, or all that come."""
         try:
             self.question({"begin": [split, count, seed]})
             for number in range(count):

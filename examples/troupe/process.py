@@ -94,7 +94,7 @@ class Watched:
         os.close(told)
 
     def ask(self, question: Mapping[str, Any]) -> Dict[str, Any]:
-        """As `Inline.ask`; `Gone` if there is no answer."""
+        """The same as `Inline.ask`; `Gone` if there is no answer."""
         unsent = (json.dumps(question) + "\n").encode()
         try:
             while unsent:
