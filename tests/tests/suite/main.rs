@@ -51,6 +51,8 @@ mod served;
 mod shards;
 mod side_by_side;
 mod stand_in;
+mod stand_in_cards;
+mod stand_in_choices;
 mod stand_in_nccl;
 mod team;
 mod toys;

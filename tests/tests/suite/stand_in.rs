@@ -5,13 +5,12 @@
 //! and addresses, their streams and their memory are the same as on a GPU. The results of kernels are not
 //! tested here. Skipped, with a note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
-use troupe_tests::{mpirun, root, shell, update_mpi};
+use troupe_tests::{root, shell};
 
 /// The names under which the stand-in is found.
 const NAMES: [&str; 5] =
@@ -132,7 +131,7 @@ fn missing(provider: &Path, source: &Path) -> String {
 }
 
 /// The number that follows a word of a line.
-fn number(line: &str, word: &str) -> u64 {
+pub fn number(line: &str, word: &str) -> u64 {
     let mut words = line.split_whitespace().skip_while(|own| *own != word);
     words.nth(1).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {word} in {line}"))
 }
@@ -376,232 +375,6 @@ fn an_engine_whose_memory_is_elsewhere_is_opened_anew() {
     };
     let stayed = samples(&[], 1);
     assert!(!stayed.is_empty() && stayed == samples(&[("STAND_IN_MOVES", "1")], 2));
-}
-
-/// The lines of a stream without what depends on time.
-fn without_timing(text: &str) -> Vec<serde_json::Value> {
-    let parse = |line: &str| {
-        let mut line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        line.as_object_mut().expect("an object").remove("timing");
-        line
-    };
-    text.lines().map(parse).collect()
-}
-
-/// An engine on each card: the same lines from 1, 2 and 4 cards, and from step to step with one process.
-#[test]
-fn several_cards_play_as_one() {
-    let Some(fixture) = Fixture::new() else { return };
-    let tasks = "for seed in 7 8; do envs tasks plan-path --count 16 --seed $seed; done";
-    let play = |device: &str, cards: usize| {
-        let rollout = ROLLOUT.replace("--device cuda", device);
-        let command = format!("({tasks}) | {rollout} --resident --threads 4 --max-tokens 12 >rollout");
-        let (code, printed) = fixture.run(&command, &[("STAND_IN_CARDS", "4")]);
-        assert_eq!(code, 0, "{printed}");
-        let log = fixture.log();
-        let beginning = |word: &str| log.iter().filter(|line| line.starts_with(word)).collect::<Vec<_>>();
-        // Each card has two sessions, a context, and work of each kind in a stream of its own.
-        assert_eq!(beginning("cublas handle").len(), 2 * cards);
-        let left = beginning("context left with ");
-        assert!(left.len() >= cards && left.iter().all(|line| line.ends_with(" 0")), "{left:?}");
-        for kind in ["launch sample_rows", "replay "] {
-            let streams: BTreeSet<&str> =
-                beginning(kind).iter().filter_map(|line| line.split_whitespace().last()).collect();
-            // A busy machine may start a thread late, when others have taken its tasks.
-            assert!((cards.min(2)..=cards).contains(&streams.len()), "{kind} {streams:?}");
-        }
-        without_timing(&std::fs::read_to_string(fixture.path("rollout")).expect("samples"))
-    };
-    let one = play("--device cuda", 1);
-    assert!(one.len() > 2 * 16 * 4);
-    assert_eq!(play("--device cuda:2", 1), one, "another card");
-    assert_eq!(play("--device cuda:0,2", 2), one);
-    assert_eq!(play("--device cuda:0-3", 4), one);
-}
-
-/// Each role has its policy on its card.
-#[test]
-fn a_policy_a_card() {
-    let Some(fixture) = Fixture::new() else { return };
-    let (code, printed) = fixture.run("policy init q --preset tiny --seed 2", &[]);
-    assert_eq!(code, 0, "{printed}");
-    let play = |policies: &str, cards: usize| {
-        let rollout = ROLLOUT.replace("--policy p", policies).replace("--device cuda", "");
-        let command = format!("envs tasks plan-path --count 8 --seed 7 | {rollout} --max-tokens 6 >rollout");
-        let (code, printed) = fixture.run(&command, &[("STAND_IN_CARDS", "2")]);
-        assert_eq!(code, 0, "{printed}");
-        let log = fixture.log();
-        let sampled = log.iter().filter(|line| line.starts_with("launch sample_rows"));
-        let streams: BTreeSet<&str> = sampled.filter_map(|line| line.split_whitespace().last()).collect();
-        assert_eq!(streams.len(), 2, "an engine for each policy");
-        let used: BTreeSet<&str> = log
-            .iter()
-            .filter(|line| line.starts_with("stream ") && streams.iter().any(|own| line.contains(own)))
-            .filter_map(|line| line.split_whitespace().last())
-            .collect();
-        assert_eq!(used.len(), cards, "{used:?}");
-        without_timing(&std::fs::read_to_string(fixture.path("rollout")).expect("samples"))
-    };
-    let both = play("--policy tool=p@cuda:0 --policy planner=q@cuda:0", 1);
-    assert_eq!(play("--policy tool=p@cuda:0 --policy planner=q@cuda:1", 2), both);
-}
-
-/// A card that fails ends the run by its name, and one that is not there is refused before anything is read.
-#[test]
-fn a_dead_card_and_an_absent_one_are_named() {
-    let Some(fixture) = Fixture::new() else { return };
-    let rollout = ROLLOUT.replace("--device cuda", "--device cuda:0-3");
-    let command =
-        format!("envs tasks plan-path --count 64 --seed 7 | {rollout} --threads 4 --max-tokens 12 >rollout");
-    let cards = ("STAND_IN_CARDS", "4");
-    for graphs in ["all", "none"] {
-        let variables = [cards, ("STAND_IN_DEAD", "2"), ("STAND_IN_GRAPHS", graphs)];
-        let (code, printed) = fixture.run(&command, &variables);
-        let lines: Vec<&str> = printed.lines().filter(|line| line.starts_with("rollout: cuda:2: ")).collect();
-        assert!(code == 1 && !lines.is_empty() && printed.contains("hint: "), "{code} {printed}");
-        let end = std::fs::read_to_string(fixture.path("rollout")).expect("lines");
-        let end: serde_json::Value = serde_json::from_str(end.lines().last().expect("an end")).expect("JSON");
-        assert_eq!((&end["type"], &end["ok"]), (&"end".into(), &false.into()));
-        assert!(end["error"].as_str().is_some_and(|error| error.starts_with("cuda:2: ")), "{end}");
-        fixture.log();
-    }
-    for program in
-        [command.replace("cuda:0-3", "cuda:2-5"), "update --policy p --device cuda:4 <rollout".to_owned()]
-    {
-        let (code, printed) = fixture.run(&program, &[cards]);
-        let wanted = "cuda:4: this machine has 4 NVIDIA GPUs\nhint: GPUs are counted from 0; there are cuda:0 (a stand-in), \
-                      cuda:1 (a stand-in), cuda:2 (a stand-in), cuda:3 (a stand-in)";
-        assert!(code == 69 && printed.contains(wanted), "{code} {printed}");
-    }
-}
-
-/// Ranks of one machine take its cards, or the cards of a list; two on one card are refused.
-#[test]
-fn ranks_have_a_card_each() {
-    let (Some(fixture), Some(program)) = (Fixture::new(), update_mpi()) else { return };
-    let (code, printed) = fixture
-        .run(&format!("envs tasks plan-path --count 8 --seed 7 | {ROLLOUT} --max-tokens 6 >rollout"), &[]);
-    assert_eq!(code, 0, "{printed}");
-    fixture.log();
-    let learn = |device: &str, ranks: usize| {
-        let update = format!(
-            "{} '{}' --policy q --parts 2 --device {device} --max-logprob-gap 0 --quiet",
-            mpirun(ranks),
-            program.display()
-        );
-        // From the same version each time.
-        let learn = format!("{REWARD} rollout | group --quiet | advantage --quiet | {update} >metrics");
-        fixture.run(&format!("rm -rf q && cp -r p q && {learn}"), &[("STAND_IN_CARDS", "4")])
-    };
-    let (code, printed) = learn("cuda:1", 2);
-    assert!(code == 2 && printed.contains("--device: ranks 0 and 1 are on one card\nhint: "), "{printed}");
-    let (code, printed) = learn("cuda:1-2", 1);
-    assert!(
-        code == 2 && printed.contains("--device cuda:1-2: one process trains on one device"),
-        "{printed}"
-    );
-    for (device, cards) in [("cuda", ["0", "1"]), ("cuda:3,1", ["1", "3"])] {
-        let _ = std::fs::remove_file(fixture.path("log"));
-        let (code, printed) = learn(device, 2);
-        assert_eq!(code, 0, "{printed}");
-        let log = fixture.log();
-        let streams = log.iter().filter(|line| line.starts_with("stream "));
-        let used: BTreeSet<&str> = streams.filter_map(|line| line.split_whitespace().last()).collect();
-        assert_eq!(used, BTreeSet::from(cards), "{device}");
-    }
-}
-
-/// Each shape of a product is measured once on a card; later runs use the algorithm that was fastest.
-#[test]
-fn algorithms_of_products_are_measured_once() {
-    let Some(fixture) = Fixture::new() else { return };
-    let choices = fixture.path("choices/card");
-    let variable = ("TROUPE_PRODUCT_CHOICES", choices.to_str().expect("a name"));
-    let rollout = format!("envs tasks plan-path --count 4 --seed 7 | {ROLLOUT} --max-tokens 6 >rollout");
-    // From the same version each time, so that the shapes are the same.
-    let update = "rm -rf q && cp -r p q && update --policy q --device cuda --max-logprob-gap 0 --quiet <samples >metrics";
-    let learn = format!("{REWARD} rollout | group --quiet | advantage --quiet >samples && {update}");
-    let run = |command: &str| {
-        let (code, printed) = fixture.run(command, &[variable]);
-        assert_eq!(code, 0, "{printed}");
-        let log = fixture.log();
-        let products = log.iter().filter(|line| line.contains("product ") && line.contains(" algorithm "));
-        products.map(|line| number(line, "algorithm")).collect::<Vec<u64>>()
-    };
-    for command in [&rollout, &learn] {
-        let measured = run(command);
-        assert!((1..=3).all(|algorithm| measured.contains(&algorithm)), "{command}: {measured:?}");
-        let text = std::fs::read_to_string(&choices).expect("choices");
-        assert!(text.lines().all(|line| line.contains(" 0000000000000002 ")), "{text}");
-        // One line per shape: each is measured once.
-        let mut shapes: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
-        let lines = shapes.len();
-        shapes.sort_unstable();
-        shapes.dedup();
-        assert_eq!(shapes.len(), lines, "{text}");
-    }
-    let known = std::fs::read_to_string(&choices).expect("choices");
-    let again = run(&learn);
-    assert!(!again.is_empty() && again.iter().all(|&algorithm| algorithm == 2), "{again:?}");
-    assert_eq!(std::fs::read_to_string(&choices).expect("choices"), known);
-    // One that cannot run is passed over, once.
-    std::fs::write(&choices, known.replace(" 0000000000000002 ", " 0000000000000009 ")).expect("written");
-    assert!(run(&learn).contains(&1));
-    assert!(run(&learn).iter().all(|&algorithm| algorithm == 2));
-}
-
-/// Each batch shape is run with both attentions once on a card; later runs use the faster one without measuring.
-#[test]
-fn attentions_are_measured_once() {
-    let Some(fixture) = Fixture::new() else { return };
-    let choices = fixture.path("choices/card");
-    let file = ("TROUPE_PRODUCT_CHOICES", choices.to_str().expect("a name"));
-    let rollout = format!("envs tasks plan-path --count 4 --seed 7 | {ROLLOUT} --max-tokens 6 >rollout");
-    let run = |attention: &str| {
-        let (code, printed) = fixture.run(&rollout, &[file, ("TROUPE_ATTENTION", attention)]);
-        assert_eq!(code, 0, "{printed}");
-        let log = fixture.log();
-        let count = |beginning: &str| log.iter().filter(|line| line.starts_with(beginning)).count();
-        let ours = ["capture decode_attention", "launch prefill_attention"].map(count);
-        (ours, count("captured "), printed)
-    };
-    // For decoding and for prompts.
-    let kept = || -> [usize; 2] {
-        let text = std::fs::read_to_string(&choices).unwrap_or_default();
-        ["decode-attention:", "prefill-attention:"]
-            .map(|kind| text.lines().filter(|line| line.starts_with(kind)).count())
-    };
-    let (own, all, printed) = run("onnxruntime");
-    assert!(
-        own == [0; 2] && all > 0 && kept() == [0; 2] && !printed.contains("attention"),
-        "{own:?} {printed}"
-    );
-    let (own, all, printed) = run("fastest");
-    let measured = kept();
-    let [decoding, prompts] = measured;
-    assert!(decoding > 0 && own[0] >= 3 * decoding && all >= 2 * decoding, "{own:?} {measured:?}");
-    // In each of three layers, three times.
-    assert!(prompts > 0 && own[1] >= 3 * 3 * prompts, "{own:?} {measured:?}");
-    assert_eq!(printed.matches(" ms with our attention, ").count(), 2, "{printed}");
-    // Later runs take the kept choices.
-    let text = std::fs::read_to_string(&choices).expect("choices");
-    for (word, ours) in [("0000000000000001", false), ("0000000000000002", true)] {
-        let lines = text.lines().map(|line| {
-            let (name, rest) = line.split_once(' ').expect("words");
-            match name.contains("-attention:") {
-                true => format!("{name} {word}{}\n", &rest[16..]),
-                false => format!("{line}\n"),
-            }
-        });
-        std::fs::write(&choices, lines.collect::<String>()).expect("written");
-        let (own, all, printed) = run("fastest");
-        // On a busy machine batches may have other shapes, which are measured.
-        if kept() == measured {
-            assert!(all > 0 && own[0] == if ours { 3 * all } else { 0 }, "{word}: {own:?} of {all}");
-            assert_eq!(own[1] > 0, ours, "{word}: {own:?}");
-            assert!(!printed.contains("attention"), "{printed}");
-        }
-    }
 }
 
 #[test]
