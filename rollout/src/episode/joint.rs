@@ -136,27 +136,46 @@ impl JointConfig {
         if self.expand == Expand::One {
             return Ok(());
         }
+        let turns = turns.unwrap_or_else(|| state.turn_limit());
+        if self.nodes(turns, &actions, &plays) > MAX_NODES {
+            let (mut fits, mut fails) = (0, turns);
+            while fits + 1 < fails {
+                let middle = fits + (fails - fits) / 2;
+                match self.nodes(middle, &actions, &plays) <= MAX_NODES {
+                    true => fits = middle,
+                    false => fails = middle,
+                }
+            }
+            let fits = if fits > 0 { format!("--turns {fits} fits; or ") } else { String::new() };
+            let aligned = if self.mode == Mode::Cross { "--joint aligned, " } else { "" };
+            return Err(Failure::usage(format!(
+                "--expand {}: the tree of an episode has more than {MAX_NODES} nodes",
+                self.expand
+            ))
+            .hint(format!("{fits}fewer --branches, {aligned}--expand ends=1, or --expand one")));
+        }
+        Ok(())
+    }
+
+    /// Nodes of an episode's tree, with the joint actions and the plays to the end of each stage.
+    fn nodes(&self, turns: u32, actions: &[u64], plays: &[u64]) -> u64 {
         let count = actions.len() as u64;
-        let steps = u64::from(turns.unwrap_or_else(|| state.turn_limit())) * count;
+        let steps = u64::from(turns) * count;
         let (mut nodes, mut level) = (0_u64, 1_u64);
         for step in 0..steps {
             let at = |of: &[u64], step: u64| of[(step % count) as usize];
             nodes = nodes.saturating_add(level);
             if self.expand == Expand::All {
-                level = level.saturating_mul(at(&actions, step));
+                level = level.saturating_mul(at(actions, step));
             } else if step + 1 < steps {
-                let of_play = at(&plays, step + 1).saturating_mul(steps - step - 2).saturating_add(1);
-                nodes = nodes.saturating_add((at(&actions, step) - 1).saturating_mul(of_play));
+                let of_play = at(plays, step + 1).saturating_mul(steps - step - 2).saturating_add(1);
+                nodes = nodes.saturating_add((at(actions, step) - 1).saturating_mul(of_play));
             }
             if nodes > MAX_NODES {
-                return Err(Failure::usage(format!(
-                    "--expand {}: the tree of an episode has more than {MAX_NODES} nodes",
-                    self.expand
-                ))
-                .hint("fewer --turns or --branches, --joint aligned, --expand ends=1, or --expand one"));
+                break;
             }
         }
-        Ok(())
+        nodes
     }
 }
 

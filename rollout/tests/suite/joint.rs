@@ -405,16 +405,19 @@ fn what_makes_no_sense_is_a_usage_error() {
         let (_, _, outcome) = play(settings(flags), parallel(), 4, &tasks(&[spec]));
         let failure = outcome.expect_err("refused");
         assert_eq!(failure.code, 2, "{failure}");
-        assert!(failure.hint.is_some(), "{failure}");
-        failure.message
+        (failure.message, failure.hint.expect("a hint"))
     };
-    let many = run(&["--joint", "cross", "--branches", "65"], json!({}));
+    let (many, _) = run(&["--joint", "cross", "--branches", "65"], json!({}));
     assert!(many.starts_with("--joint cross: 4225 joint actions at a node, more than 4096"), "{many}");
-    let deep = run(&["--joint", "cross", "--branches", "64", "--expand", "all"], json!({}));
+    let (deep, hint) = run(&["--joint", "cross", "--branches", "64", "--expand", "all"], json!({}));
+    assert_eq!(
+        hint,
+        "--turns 2 fits; or fewer --branches, --joint aligned, --expand ends=1, or --expand one"
+    );
     assert_eq!(deep, "--expand all: the tree of an episode has more than 65536 nodes");
-    let deep = run(&["--joint", "aligned", "--branches", "64", "--expand", "ends=4096"], json!({}));
+    let (deep, _) = run(&["--joint", "aligned", "--branches", "64", "--expand", "ends=4096"], json!({}));
     assert_eq!(deep, "--expand ends=4096: the tree of an episode has more than 65536 nodes");
-    let alone = run(&["--joint", "aligned"], json!({"joint": "never"}));
+    let (alone, _) = run(&["--joint", "aligned"], json!({"joint": "never"}));
     assert!(alone.contains("one by one"), "{alone}");
     for flags in [
         &["--joint", "cross", "--sampling", "parallel"][..],
