@@ -94,7 +94,7 @@ class Watched:
         os.close(told)
 
     def ask(self, question: Mapping[str, Any]) -> Dict[str, Any]:
-        """The same as `Inline.ask`; `Gone` if there is no answer."""
+        """Like `Inline.ask`, but raises `Gone` if there is no answer."""
         unsent = (json.dumps(question) + "\n").encode()
         try:
             while unsent:

@@ -148,7 +148,7 @@ fn long_stages_of_a_run_show_their_progress_on_a_terminal_only() {
         assert_eq!(code, 0, "{shown}{said}");
         let played = if name == "--shards" { "/3" } else { "/6" };
         for (program, total) in
-            [("update [", "/20 "), ("rollout [", "/10 "), ("rollout [", played), ("update [", "/2 ")]
+            [("update [", "/20 "), ("evaluating [", "/10 "), ("rollout [", played), ("update [", "/2 ")]
         {
             let is_shown = shown
                 .split(program)

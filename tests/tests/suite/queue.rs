@@ -151,7 +151,7 @@ fn a_run_that_collapses_says_so() {
     };
     let said = run("0.3");
     let at = said.find("the run may be collapsing: ").expect("a warning");
-    assert!(said[..at].starts_with("pipeline.sh: step "), "{said}");
+    assert!(said[..at].lines().next_back().expect("a line").starts_with("pipeline.sh: step "), "{said}");
     assert!(
         said[at..].contains("\nhint: begin again in another --run with a smaller --lr than 0.3"),
         "{said}"
