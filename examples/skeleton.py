@@ -28,7 +28,7 @@ class Game(Environment):
     name = "NAME"
 
     def tasks(self, split, seed):
-        """(name, spec) for ever. The name says what the spec is; a digest of it keeps train and test apart, whatever the seed."""
+        """(name, spec) forever. The name says what the spec is; a digest of it keeps train and test apart, whatever the seed."""
         draws = random.Random(seed if split == "train" else 0)
         while True:
             number = draws.randrange(1, 500)

@@ -2,7 +2,8 @@
 //!
 //! [`Device`] is the interface. [`Cuda`] is a GPU. [`Sim`] runs the same CUDA kernel sources on the CPU, so
 //! that everything but the driver calls is tested without a GPU. A process may open several; [`cuda::nccl`] moves values
-//! between GPUs of several processes. Left out: copies between devices of one process, several streams (work runs in call order), and operations of a model.
+//! between GPUs of several processes. Left out: copies between devices of one process, several streams (work runs in call
+//! order), and operations of a model.
 //!
 //! # How a crate declares its kernels
 //!
@@ -24,8 +25,9 @@
 //!
 //! # Memory
 //!
-//! [`Device::reserve`] allocates one arena on the device, once; a handle from [`Device::beside`] may have another one. [`Buffer`]s are ranges of it, freed when dropped. New
-//! buffers are uninitialized: the simulator fills them with NaN, and finds kernels that write past a buffer's end.
+//! [`Device::reserve`] allocates one arena on the device, once; a handle from [`Device::beside`] may have another one.
+//! [`Buffer`]s are ranges of it, freed when dropped. New buffers are uninitialized: the simulator fills them with NaN, and
+//! finds kernels that write past a buffer's end.
 //!
 //! # Tests
 //!

@@ -2,7 +2,7 @@
 
     class Guess(troupe.Environment):
         name = "guess"
-        def tasks(self, split, seed): ...       # (name, spec) for ever
+        def tasks(self, split, seed): ...       # (name, spec) forever
         def reset(self, spec): ...              # -> Start
         def step(self, state, agent, text): ... # -> Step
 
@@ -106,7 +106,7 @@ class Environment:
         self._told: set[Tuple[Tuple[str, Optional[int]], ...]] = set()
 
     def tasks(self, split: str, seed: int) -> Iterator[Tuple[str, Any]]:
-        """(name, spec) for ever, of the split "train" or "test"; the name says what the spec is, and no seed mixes the splits."""
+        """(name, spec) forever, of the split "train" or "test"; the name says what the spec is, and no seed mixes the splits."""
         raise NotImplementedError
 
     def reset(self, spec: Any) -> Start:
@@ -307,7 +307,7 @@ class Environment:
 
 def ended_early(drawn: int, count: int) -> str:
     """What is wrong with tasks that end, and how to mend it."""
-    return f"tasks() ended after {drawn} of {count} tasks; it goes on for ever: begin again with the first ones in a new order"
+    return f"tasks() ended after {drawn} of {count} tasks; it must never end: begin again with the first ones in a new order"
 
 
 def protect_stdout() -> TextIO:

@@ -32,7 +32,7 @@ ANSWERED = "every question has an answer"
 MANY = 300
 """Tasks of each split that are drawn: the number of an evaluation."""
 SOME = 16
-"""Tasks of a seed that are compared with those of other seeds."""
+"""Tasks of each seed that are compared between seeds."""
 
 
 class Broken(Exception):
@@ -220,7 +220,7 @@ class Checker:
             self.question({"begin": [split, count, seed]})
             for number in range(count):
                 task = self.question({"next": f"task of {split}, seed {seed}"})["task"]
-                self.rule("tasks() goes on for ever", task is not None, lambda: f"split {split}: {ended_early(number, count)}")
+                self.rule("tasks() never ends", task is not None, lambda: f"split {split}: {ended_early(number, count)}")
                 if task is None:
                     return
                 yield task

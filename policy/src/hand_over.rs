@@ -22,13 +22,13 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// Weights in shared memory of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfferedWeights {
-    /// What the memory is opened by.
+    /// Opens the memory.
     pub handle: String,
     /// The type of all values: `bfloat16` or `float16`.
     pub dtype: String,
-    /// By name.
+    /// The tensors by name.
     pub tensors: BTreeMap<String, OfferedTensor>,
-    /// Of the published files' values in this type.
+    /// The checksum of the published values in this type.
     pub checksum: WeightChecksum,
 }
 

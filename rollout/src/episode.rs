@@ -132,7 +132,7 @@ pub struct Episode {
     acted: Vec<bool>,
     /// True once an agent was paid for what another one did.
     pays_others: bool,
-    /// True once such pay was for an agent that learns and whose candidates it cannot be added to.
+    /// True once such pay was for an agent that learns, but could not be added to its candidates.
     has_unpaid: bool,
     stop: Option<Stop>,
 }

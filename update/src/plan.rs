@@ -205,7 +205,7 @@ impl Planner<'_> {
         (pieces + trained) as u64 + sums
     }
 
-    /// Bytes of the sums of parts that wait for others, of which a rank has its `share`, and of what they pass through.
+    /// Host bytes of a rank's `share` of the sums that wait for other parts, and of the buffers for their exchange.
     fn sums(&self, request: &MemoryRequest, share: impl FnOnce() -> usize) -> u64 {
         let parts = self.training.batching.parts;
         if parts == 1 {

@@ -15,8 +15,8 @@
 //   open<KEYS>(b, last)         true if no node of the tile is hidden from its later ones up to `last`
 //   place<KEYS>(b)              where its keys are: `offset` values from the beginning, then rows `first` up to `rows`
 // and, if it MASKS,
-//   fetch<D, KEYS>(tile, b)     stores beside a tile's keys what it knows of them
-//   hidden<D>(tile, local, node)   by that, whether a key is hidden from a later node
+//   fetch<D, KEYS>(tile, b)     stores its facts about a tile's keys next to them
+//   hidden<D>(tile, local, node)   true if these facts hide a key from a later node
 
 #pragma once
 

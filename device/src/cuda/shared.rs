@@ -12,7 +12,7 @@ use super::{Cuda, words};
 use crate::Device;
 use crate::shared::{OpenedMemory, SharedMemory, unsupported};
 
-/// Shares the arena's memory. The handle is that of CUDA in hexadecimal, and the number of bytes.
+/// Shares the arena's memory. The handle is CUDA's in hexadecimal, then the number of bytes.
 pub(super) fn share(mut cuda: Cuda) -> Result<SharedMemory> {
     cuda.synchronize()?;
     let bytes = cuda.arena()?.total();

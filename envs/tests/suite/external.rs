@@ -278,7 +278,7 @@ fn the_module_refuses_the_answers_that_rollout_refuses() {
     }
 }
 
-/// The checks outlive the environment, and say what it was asked.
+/// The checks go on when the environment dies, and name the last request.
 #[test]
 fn the_module_survives_an_environment_that_ends_or_hangs() {
     let (code, told, said) = refused("sound check");
@@ -294,20 +294,17 @@ fn the_module_survives_an_environment_that_ends_or_hangs() {
     assert!(said.contains("refused.py\", line ") && said.contains(" in step\n"), "{said}");
 }
 
-/// Tasks go on for ever, and those of another seed are others.
+/// Tasks that run out, and tasks that do not depend on the seed, are told.
 #[test]
 fn the_module_tells_tasks_that_end_and_tasks_that_ignore_their_seed() {
     let (code, told, _) = refused("ends check");
-    let cause = "\n       split train: tasks() ended after 17 of 300 tasks; it goes on for ever";
-    assert!(
-        code == Some(1) && told.contains("BROKEN tasks() goes on for ever") && told.contains(cause),
-        "{told}"
-    );
+    let cause = "\n       split train: tasks() ended after 17 of 300 tasks; it must never end";
+    assert!(code == Some(1) && told.contains("BROKEN tasks() never ends") && told.contains(cause), "{told}");
     let (code, told, _) = refused("seedless check");
     assert!(code == Some(0) && told.contains("note   another seed makes other tasks"), "{told}");
     let (code, told, said) = refused("ends tasks --count 30");
     assert_eq!((code, told.lines().count()), (Some(1), 18), "{told}");
-    assert!(said.starts_with("say: tasks() ended after 17 of 30 tasks\nhint: it goes on for ever"), "{said}");
+    assert!(said.starts_with("say: tasks() ended after 17 of 30 tasks\nhint: it must never end"), "{said}");
     let end: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
     assert_eq!((&end["ok"], &end["counts"]["tasks"]), (&false.into(), &17.into()));
 }
@@ -406,7 +403,7 @@ fn output_without_a_line_feed_is_bounded() {
     let (_, answer) = asked("cat /dev/zero", Duration::from_secs(60));
     assert!(answer.as_ref().is_err_and(|cause| cause.contains("longer than 16 MiB")), "{answer:?}");
     let (_, answer) = asked("read line; echo '{\"request\":0}'; cat /dev/zero", Duration::from_secs(60));
-    assert_eq!(answer, Ok(()), "what follows an answer is not read ahead for ever");
+    assert_eq!(answer, Ok(()), "what follows an answer is not read ahead forever");
 }
 
 #[test]

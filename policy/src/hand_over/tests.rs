@@ -66,7 +66,7 @@ fn an_offer_ends_when_it_is_declined_withdrawn_or_its_reader_is_gone() {
     drop(new());
     assert_eq!(freed.load(Ordering::SeqCst), 2);
     let made = new();
-    // As if the reader were killed: the kernel closes its end.
+    // When a reader is killed, the kernel closes its end too.
     drop(ask(&policy, "card").expect("a delivery"));
     drop(made);
     assert_eq!(freed.load(Ordering::SeqCst), 3);

@@ -1,5 +1,5 @@
 //! Ranks on several cards, with libraries that stand in for CUDA and NCCL (`stand_in/driver.c`, `stand_in/nccl.c`): the calls
-//! that processes make, and what they do when one fails, dies or has no NCCL.
+//! that processes make, and how they end when one fails, dies or has no NCCL.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

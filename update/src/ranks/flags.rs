@@ -1,4 +1,4 @@
-//! The flags of all ranks, compared before anything else: ranks that take different steps would wait for each other for ever.
+//! The flags of all ranks, compared before anything else: ranks that take different steps would wait for each other forever.
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,7 @@ pub struct AttentionChoice {
     fixed: Option<bool>,
     known: HashMap<Like, bool>,
     model: String,
-    /// Of prompts and of decoding: true if a choice was reported.
+    /// True if a choice was reported: for prompts, for decoding.
     reported: [bool; 2],
 }
 
@@ -95,8 +95,8 @@ impl AttentionChoice {
         }
     }
 
-    /// True if ours may be chosen. Then a run of prompts is never taken for one of decoding, whose attention has other bits, although
-    /// each of its sequences has one row.
+    /// True if ours may be chosen. Then prompts of one new token each are not run as decoding, because decoding's attention has
+    /// other bits.
     pub fn has_own(&self) -> bool {
         self.fixed != Some(false)
     }

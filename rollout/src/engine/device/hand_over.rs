@@ -1,5 +1,5 @@
 //! Takes a version's weights from the process that published it, where both are on one device: a copy on the device, and a
-//! checksum of the copy, which must be that of the published file.
+//! checksum of the copy, which must equal the checksum of the published file.
 
 use super::config::Activation;
 use super::weights::DeviceWeights;
@@ -46,7 +46,7 @@ pub fn take<D: Device, T: Activation>(
     }
     match checksum == offered.checksum {
         true => Ok(()),
-        false => Err(Failure::work("their checksum is not that of the file")),
+        false => Err(Failure::work("their checksum differs from the file's")),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The model runner for devices.
 //!
 //! ONNX Runtime runs over bound memory ([`session`]), then tokens are sampled where the logits are ([`sampler`]); together
-//! that is one [`forward`] pass. Prompts and decoding may have our
-//! attention ([`prefill_attention`], [`decode_attention`], [`attention_choice`]). Decoding is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
+//! that is one [`forward`] pass. Our attention may replace ONNX Runtime's ([`prefill_attention`], [`decode_attention`],
+//! [`attention_choice`]). Decoding is padded to few batch shapes ([`shape`]), captured once as a CUDA graph and
 //! replayed ([`graphs`]). [`adapters`] of one base share all of this. [`budget`] decides how much memory it takes.
 
 pub mod adapters;

@@ -16,7 +16,7 @@ pub enum Attention {
 }
 
 impl Attention {
-    /// Of a run that `decodes`, ours or ONNX Runtime's.
+    /// The attention of a run: ours or ONNX Runtime's, for decoding or for prompts.
     pub fn of(own: bool, decodes: bool) -> Attention {
         match (own, decodes) {
             (false, _) => Attention::OnnxRuntime,

@@ -64,9 +64,9 @@ impl fmt::Display for Expand {
 /// How joint actions are scored and followed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JointConfig {
-    /// Which combinations are joint actions.
+    /// The combinations that are joint actions.
     pub mode: Mode,
-    /// Which joint actions are followed.
+    /// The joint actions that are followed.
     pub expand: Expand,
     /// A node with a larger mean reward gets no children.
     pub stop_above: Option<f64>,

@@ -184,7 +184,7 @@ fn the_graphs_for_cuda_pass_the_checks_of_onnx_runtime() {
                 _ => "Could not find an implementation for",
             };
             assert!(message.contains(wanted), "{arithmetic:?}: {message}");
-            // Those with our attention have nothing but our operators and the embeddings.
+            // Graphs with our attention use only our operators and the embeddings.
             open(Kind::Prefill(arithmetic)).expect("a session");
             open(Kind::Decode(arithmetic)).expect("a session");
         }
