@@ -8,7 +8,7 @@
 # The run directory holds every stream of every step, and in stages/ each stage's command line. A step is committed by
 # steps/NNNNNN/done, written last and by rename: kill anything at any time, and the same command repeats at most the step
 # in flight and ends with the same bytes (the `timing` objects aside). With --resident one pipe takes all steps, and
-# leaves the same files. `troupe-run` reads the flags, keeps the run directory, and says which pipe is next.
+# leaves the same files. `troupe-pipeline` reads the flags, keeps the run directory, and says which pipe is next.
 { # Up to its end before any of it runs: an error while this file is read must not pass for its end.
 set -uo pipefail
 die() { # CODE MESSAGE HINT
@@ -49,7 +49,7 @@ pipe() { # NAME STEP
 }
 
 case ${1:-} in
-    loop) # until the last step: `troupe-run` names a pipe, and by its exit codes commits the step or ends the run
+    loop) # until the last step: `troupe-pipeline` names a pipe, and by its exit codes commits the step or ends the run
         while read -r name step; do
             pipe "$name" "$step" </dev/null
             echo "$codes"
@@ -66,12 +66,12 @@ export TROUPE_ROOT TROUPE_CALLED=${TROUPE_CALLED:-./pipeline.sh}
 if [ -z "${TROUPE_BIN:-}" ]; then # else it names a folder with built programs: a package's, a test's, or another machine's
     command -v cargo >/dev/null || die 69 'cargo is not installed' 'install Rust (rustup), or point TROUPE_BIN at built programs'
     export TROUPE_BIN=$TROUPE_ROOT/target/release TROUPE_CHECKOUT=$TROUPE_ROOT
-    [ -x "$TROUPE_BIN/troupe-run" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
+    [ -x "$TROUPE_BIN/troupe-pipeline" ] || printf 'pipeline.sh: building the programs, once: minutes, with Rust %s or newer\n' \
         "$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$TROUPE_ROOT/Cargo.toml")" >&2
     # Cargo prints the programs that it rebuilds after a change, and nothing otherwise.
     (cd "$TROUPE_ROOT" && cargo build --release --workspace --bins --locked 2>&1 | sed -u '/^ *Finished /d' >&2) ||
         die 1 'the build failed' 'see the message above'
 fi
-[ -x "$TROUPE_BIN/troupe-run" ] || die 69 "$TROUPE_BIN has no program troupe-run" 'cargo build --release --workspace --bins builds all'
-exec "$TROUPE_BIN/troupe-run" "$@"
+[ -x "$TROUPE_BIN/troupe-pipeline" ] || die 69 "$TROUPE_BIN has no program troupe-pipeline" 'cargo build --release --workspace --bins builds all'
+exec "$TROUPE_BIN/troupe-pipeline" "$@"
 }

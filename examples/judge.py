@@ -55,7 +55,7 @@ for number, line in enumerate(sys.stdin, 1):
     try:
         sample = json.loads(line)
     except ValueError as error:
-        fail(65, f"stdin:{number}: {error}", "it reads the lines of `rollout`: RECORD.md")
+        fail(65, f"stdin:{number}: {error}", "it reads the lines of `rollout`: docs/stream-format.md")
     if sample["type"] == "sample" and sample["reward"] is not None:
         score = ask(sample) if URL else brevity(sample)
         sample.setdefault("reward_components", {})["judge"] = score if score is not None else 0.0

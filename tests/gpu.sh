@@ -12,7 +12,7 @@ Runs every check and measurement that needs a GPU and writes a dated table.
   DIR/gpu.sh --device sim                                      the same steps without a GPU, in the simulator and with tiny sizes
 DIR is made by tests/gpu_pack.sh DIR where Rust is; tests/gpu_visit.sh packs it with a plan.
 
-  --table FILE   write the table here, row by row; FILE.log gets all output, FILE.tsv the figures as rows of benches/gpu.tsv
+  --table FILE   write the table here, row by row; FILE.log gets all output, FILE.tsv the figures as rows of bench/speed/gpu.tsv
   --limit N      time limit of one check in seconds [default: 540]
   --within N     start no check after N seconds, and end the last one then [default: no limit]
   --keep DIR     keep the random policies in DIR for the next run

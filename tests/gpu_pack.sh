@@ -10,7 +10,7 @@ Builds programs and tests and packs all that is needed on a machine with a GPU.
   tests/gpu_pack.sh DIR [--profile dev]   into DIR; DIR/gpu.sh --help says what it does there
   tests/gpu_pack.sh --archive DIR         DIR with a small ONNX Runtime as DIR.tar.xz, less than 60 MB: for machines without a network
 
-If the machine with the GPU is offline and has no CUDA libraries either, run XDG_CACHE_HOME=DIR/cache ./fetch-cuda.sh before DIR is copied.
+If the machine with the GPU is offline and has no CUDA libraries either, run XDG_CACHE_HOME=DIR/cache ./scripts/fetch-cuda.sh before DIR is copied.
 TEXT
 }
 stop() { # MESSAGE HINT [CODE]
@@ -21,14 +21,14 @@ stop() { # MESSAGE HINT [CODE]
 pack() { # DIR
     local root target messages name executable
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-    mkdir -p "$1/bin" "$1/tests" "$1/tokenizer" || exit 74
+    mkdir -p "$1/bin" "$1/scripts" "$1/tests" "$1/tokenizer" || exit 74
     cd "$root" || exit 74
     # Always build the whole workspace: single crates would be rebuilt with fewer
     # features of their dependencies.
     cargo build --profile "$profile" --workspace --bins --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $profile in dev) target=$target/debug ;; *) target=$target/$profile ;; esac
-    for name in envs policy rollout group advantage update report troupe-run; do cp "$target/$name" "$1/bin/" || exit 74; done
+    for name in envs policy rollout group advantage update report troupe-pipeline; do cp "$target/$name" "$1/bin/" || exit 74; done
     messages=$1/messages.json
     {
         cargo build --profile "$profile" --workspace --example roofline --bench generate --locked --quiet --message-format=json &&
@@ -50,8 +50,9 @@ LIST
     if command -v strip >/dev/null; then strip "$1"/bin/* "$1"/tests/*; fi
     cp -r tests/golden "$1/" || exit 74
     python3 tests/full_tokenizer.py "$1/tokenizer" 151936 && python3 tests/full_tokenizer.py "$1/tokenizer/small" 2048 || exit 1
-    cp -r pipeline.sh fetch-cuda.sh fetch-runtime.sh benches/torch_continuous.py benches/torch_decode.py benches/torch_train.py \
-        benches/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh tests/gpu_policies.sh tests/gpu_parts.sh "$1/" || exit 74
+    cp scripts/fetch-cuda.sh scripts/fetch-runtime.sh "$1/scripts/" || exit 74
+    cp pipeline.sh bench/speed/torch_continuous.py bench/speed/torch_decode.py bench/speed/torch_train.py \
+        bench/speed/update_shapes.py tests/slim_provider.py tests/kernel_times.py tests/gpu.sh tests/gpu_policies.sh tests/gpu_parts.sh "$1/" || exit 74
     printf 'gpu_pack.sh: %s is ready, %s; run %s/gpu.sh on the machine with the GPU\n' "$1" "$(du -sh "$1" | cut -f1)" "$1"
 }
 
@@ -61,7 +62,7 @@ never='moe|int4|fpA_in|device_kernel|traitsILi(32|256)E.*half_t|ELi96ELi|ELi192E
 archive() { # DIR
     local libraries name size
     [ -x "$1/gpu.sh" ] || stop "$1 was not made by this script" 'tests/gpu_pack.sh DIR'
-    libraries=$("$1/fetch-cuda.sh" onnxruntime) || exit 69
+    libraries=$("$1/scripts/fetch-cuda.sh" onnxruntime) || exit 69
     # The CUDA provider is by far the largest file, so it is stripped.
     for name in "$libraries"/onnxruntime-gpu-*; do
         name=${name##*/}

@@ -10,7 +10,7 @@ Prepares a visit to a machine with a GPU, and keeps what it measured.
 
   tests/gpu_visit.sh pack [DIR]    packs HEAD and a plan into DIR and DIR.tar.xz, less than 60 MB [default: target/visit]
   tests/gpu_visit.sh plan          prints the rows to measure, in order, and the seconds that each may need
-  tests/gpu_visit.sh merge FILE    appends the figures of a visit (the table's .tsv) to benches/gpu.tsv
+  tests/gpu_visit.sh merge FILE    appends the figures of a visit (the table's .tsv) to bench/speed/gpu.tsv
 
 Rows that were never measured, or could not run on that machine, come first, then rows with changed code,
 then the oldest. On the other machine:
@@ -25,46 +25,46 @@ stop() { # MESSAGE HINT [CODE]
 }
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 74
-figures=benches/gpu.tsv
+figures=bench/speed/gpu.tsv
 
 # A part, the seconds that it may need, and the code that it measures. This is the default order.
 rows() {
     cat <<'ROWS'
 tests 100 device update rollout/kernels rollout/src/engine/device
-agree:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
-agree-f16:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
-agree-own:0.6B 45 rollout/src/engine rollout/kernels policy/src/graph update device
-decode-few:1.7B 40 rollout/src/engine rollout/kernels policy/src/graph device
-rollout:1.7B 45 rollout policy/src/graph device
+agree:0.6B 45 rollout/src/engine rollout/kernels crates/policy/src/graph update device
+agree-f16:0.6B 45 rollout/src/engine rollout/kernels crates/policy/src/graph update device
+agree-own:0.6B 45 rollout/src/engine rollout/kernels crates/policy/src/graph update device
+decode-few:1.7B 40 rollout/src/engine rollout/kernels crates/policy/src/graph device
+rollout:1.7B 45 rollout crates/policy/src/graph device
 handover:0.6B 60 device policy update rollout/src/engine/device
 handover:1.7B 90 device policy update rollout/src/engine/device
-decode-own:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
-decode-onnxruntime:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph device
-prefill-own:1.7B 30 rollout/src/engine rollout/kernels policy/src/graph device
-prefill-onnxruntime:1.7B 30 rollout/src/engine rollout/kernels policy/src/graph device
-decode:1.7B 80 rollout/src/engine rollout/kernels policy/src/graph device
+decode-own:1.7B 60 rollout/src/engine rollout/kernels crates/policy/src/graph device
+decode-onnxruntime:1.7B 60 rollout/src/engine rollout/kernels crates/policy/src/graph device
+prefill-own:1.7B 30 rollout/src/engine rollout/kernels crates/policy/src/graph device
+prefill-onnxruntime:1.7B 30 rollout/src/engine rollout/kernels crates/policy/src/graph device
+decode:1.7B 80 rollout/src/engine rollout/kernels crates/policy/src/graph device
 products:1.7B 30 device
 train:1.7B 130 update device
 train-f16:1.7B 130 update device
-decode-own:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
-decode-onnxruntime:1B 45 rollout/src/engine rollout/kernels policy/src/graph device
-prefill-own:1B 25 rollout/src/engine rollout/kernels policy/src/graph device
-prefill-onnxruntime:1B 25 rollout/src/engine rollout/kernels policy/src/graph device
-decode:1B 60 rollout/src/engine rollout/kernels policy/src/graph device
+decode-own:1B 45 rollout/src/engine rollout/kernels crates/policy/src/graph device
+decode-onnxruntime:1B 45 rollout/src/engine rollout/kernels crates/policy/src/graph device
+prefill-own:1B 25 rollout/src/engine rollout/kernels crates/policy/src/graph device
+prefill-onnxruntime:1B 25 rollout/src/engine rollout/kernels crates/policy/src/graph device
+decode:1B 60 rollout/src/engine rollout/kernels crates/policy/src/graph device
 train:1B 100 update device
 loop 35 rollout update policy device pipeline
-decode-long:1.7B 45 rollout/src/engine rollout/kernels policy/src/graph device
-agree:1.7B 60 rollout/src/engine rollout/kernels policy/src/graph update device
+decode-long:1.7B 45 rollout/src/engine rollout/kernels crates/policy/src/graph device
+agree:1.7B 60 rollout/src/engine rollout/kernels crates/policy/src/graph update device
 adapters:0.6B 110 rollout policy update device
 step:0.6B 60 rollout policy update device
 sanitizer 240 device update/kernels rollout/kernels
-kernels:1.7B 110 rollout/src/engine rollout/kernels policy/src/graph
-profile:1.7B 60 update/kernels device/compile/cuda update/src/backend/gpu
-tiers:1.7B 100 rollout/src/engine policy/src/graph
+kernels:1.7B 110 rollout/src/engine rollout/kernels crates/policy/src/graph
+profile:1.7B 60 update/kernels crates/compile-kernels/cuda update/src/backend/gpu
+tiers:1.7B 100 rollout/src/engine crates/policy/src/graph
 team:0.6B 120 rollout policy update device
-torch-continuous:1.7B 150 benches/torch_continuous.py
-torch-decode:1.7B 200 benches/torch_decode.py
-torch-train:1.7B 200 benches/torch_train.py
+torch-continuous:1.7B 150 bench/speed/torch_continuous.py
+torch-decode:1.7B 200 bench/speed/torch_decode.py
+torch-train:1.7B 200 bench/speed/torch_train.py
 ROWS
 }
 plan() {

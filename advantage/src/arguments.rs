@@ -36,7 +36,7 @@ Examples:
 {all-args}
 
 Reads the output of group on stdin and adds advantage, group_mean and group_std; other lines pass
-through. RECORD.md has every field. A group is flat if all members have the same credit. Flat groups
+through. docs/stream-format.md has every field. A group is flat if all members have the same credit. Flat groups
 are counted, and their advantages are 0, except with remax, rae and raw, which do not compare members.
 Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143
 interrupted.";

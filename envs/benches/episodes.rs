@@ -7,7 +7,7 @@
 //!
 //! `write` draws tasks and answers and records each outcome, so that an engine in another language can be
 //! shown to play the same game. `time` plays a file over and over and prints steps per CPU-second, three
-//! ways. Left out: the comparison itself, which is `benches/environments.py`.
+//! ways. Left out: the comparison itself, which is `bench/speed/environments.py`.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints its figures and may fail")]
 

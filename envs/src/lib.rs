@@ -1,6 +1,6 @@
 //! Tasks, environments, rewards and oracles.
 //!
-//! A new environment is one module in `envs/games` or `envs/problems` and one line in [`ENVIRONMENTS`]. The command line (`envs tasks`,
+//! A new environment is one module in `crates/games` or `crates/problems` and one line in [`ENVIRONMENTS`]. The command line (`envs tasks`,
 //! `demo`, `step`, `check`, `play`) and `rollout` find it there by name and use it through
 //! [`Environment`] and [`State`] alone.
 

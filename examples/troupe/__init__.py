@@ -14,7 +14,7 @@
     python3 guess.py check           tests the contract here, with tracebacks; `python3 -m troupe.check guess.py` is the same
 
 A state is JSON and comes with every request, so `rollout` can try K candidates from one state and play many episodes with one
-process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. RECORD.md specifies the lines.
+process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. docs/stream-format.md specifies the lines.
 """
 
 from __future__ import annotations

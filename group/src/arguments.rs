@@ -19,7 +19,7 @@ Examples:
 
 {all-args}
 
-Reads sample lines on stdin and adds group and group_size; other lines pass through. RECORD.md has every
+Reads sample lines on stdin and adds group and group_size; other lines pass through. docs/stream-format.md has every
 field.
 Exit codes: 0 done, 2 usage, 65 bad record, broken group or incomplete stream, 74 I/O, 130 and 143
 interrupted.";

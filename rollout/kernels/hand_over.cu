@@ -1,4 +1,4 @@
-// The checksum of weights that another process handed over (`policy/src/hand_over.rs`).
+// The checksum of weights that another process handed over (`crates/policy/src/hand_over.rs`).
 
 #include "hand_over.cuh"
 

@@ -17,7 +17,7 @@
 #define MOST_CHUNKS 384
 #define NO_TOKEN 0xffffffffu
 
-// e^x as functional/src/vector.rs has it: 0 below -87, for arguments up to 88.
+// e^x as crates/functional/src/vector.rs has it: 0 below -87, for arguments up to 88.
 __device__ __forceinline__ float exponential(float argument) {
   float x = argument < -87.0f ? -87.0f : argument;
   // Rounds to the nearest whole number and leaves it in the low bits.

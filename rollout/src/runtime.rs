@@ -1,8 +1,8 @@
 //! Finds the ONNX Runtime library and holds the process's only environment.
 //!
-//! The library is loaded, not linked. `fetch-runtime.sh` downloads it once into the user's cache; programs
+//! The library is loaded, not linked. `scripts/fetch-runtime.sh` downloads it once into the user's cache; programs
 //! look in `ORT_DYLIB_PATH`, then there, then in the Python packages of their installation. Only that script
-//! names the version. For GPUs, `fetch-cuda.sh` downloads the same version with its CUDA provider, a separate
+//! names the version. For GPUs, `scripts/fetch-cuda.sh` downloads the same version with its CUDA provider, a separate
 //! library, and the provider's dependencies.
 
 use device::cuda::{Library, open_library};
@@ -16,10 +16,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-const SCRIPT: &str = include_str!("../../fetch-runtime.sh");
+const SCRIPT: &str = include_str!("../../scripts/fetch-runtime.sh");
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 
-/// The version that `fetch-runtime.sh` fetches.
+/// The version that `scripts/fetch-runtime.sh` fetches.
 pub fn fetched_version() -> &'static str {
     SCRIPT.lines().find_map(|line| line.strip_prefix("version=")).unwrap_or_default()
 }

@@ -99,9 +99,9 @@ pub fn runtime() -> &'static str {
         if let Ok(path) = std::env::var("ORT_DYLIB_PATH") {
             return path;
         }
-        let output = Command::new(root().join("fetch-runtime.sh")).stderr(Stdio::inherit()).output();
-        let output = output.expect("fetch-runtime.sh runs");
-        assert!(output.status.success(), "fetch-runtime.sh failed");
+        let output = Command::new(root().join("scripts/fetch-runtime.sh")).stderr(Stdio::inherit()).output();
+        let output = output.expect("scripts/fetch-runtime.sh runs");
+        assert!(output.status.success(), "scripts/fetch-runtime.sh failed");
         String::from_utf8(output.stdout).expect("a path").trim().to_string()
     })
 }

@@ -69,10 +69,10 @@ fn a_state_may_be_a_handle_of_the_process() {
     assert_eq!(kept(&*first), "1 sticks");
 }
 
-/// The lines that RECORD.md shows are the lines that are spoken.
+/// The lines that docs/stream-format.md shows are the lines that are spoken.
 #[test]
 fn turns_and_handles_are_spoken_as_documented() {
-    let record = std::fs::read_to_string(examples().parent().unwrap().join("RECORD.md")).unwrap();
+    let record = std::fs::read_to_string(examples().parent().unwrap().join("docs/stream-format.md")).unwrap();
     for (mark, command) in [("turn", format!("{} --named", own("sticks.py"))), ("handles", own("heap.py"))] {
         let block = record.split(&format!("```{mark}\n")).nth(1).unwrap().split("```").next().unwrap();
         let printed =

@@ -27,7 +27,7 @@ mod protocol;
 mod sokoban;
 mod strbuild;
 mod sudoku;
-#[path = "../../../sandbox/tests/suite/support/mod.rs"]
+#[path = "../../../crates/sandbox/tests/suite/support/mod.rs"]
 mod support;
 mod tasks;
 mod tic_tac_toe;

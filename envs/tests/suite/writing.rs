@@ -138,7 +138,7 @@ fn arxiv_counts_both_texts_and_takes_the_older_range() {
     near(team("arxiv", &source, &text('q', 127, 1000), &text('k', 140, 1000)), 0.0, "127 words");
 }
 
-/// What is paid without the work by the published rules, and by default. The numbers are those of docs/collaboration.md.
+/// What is paid without the work by the published rules, and by default. The numbers are those of docs/joint-reward.md.
 #[test]
 fn points_of_a_summary_take_a_source() {
     let post = "TITLE: Neighbor's wind chimes at three in the morning\n\nPOST: My new neighbor hung seven wind chimes right under our \

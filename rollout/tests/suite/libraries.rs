@@ -79,8 +79,8 @@ impl Machine {
 
 /// The CPU build of ONNX Runtime, fetched if it is missing.
 fn runtime() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
-    let output = Command::new(script).output().expect("fetch-runtime.sh runs");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/fetch-runtime.sh");
+    let output = Command::new(script).output().expect("scripts/fetch-runtime.sh runs");
     assert!(output.status.success(), "{output:?}");
     PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim_end())
 }
@@ -146,7 +146,9 @@ fn every_missing_piece_is_named() {
     if !is_installed(&machine, "libcudart.so.13") {
         let text = machine.refusal(&[with_driver, named]);
         assert!(
-            text.contains("needs libcudart.so.13, which is not found\nhint: ./fetch-cuda.sh runtime fetches"),
+            text.contains(
+                "needs libcudart.so.13, which is not found\nhint: ./scripts/fetch-cuda.sh runtime fetches"
+            ),
             "{text}"
         );
     }

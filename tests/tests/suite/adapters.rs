@@ -1,4 +1,4 @@
-//! Low-rank adapters: the commands of docs/adapters.md, and the loop with an adapter per role on one frozen base.
+//! Low-rank adapters: the commands of docs/lora.md, and the loop with an adapter per role on one frozen base.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn the_commands_of_the_page_work() {
     let folder = tempfile::tempdir().expect("a folder");
-    let page = std::fs::read_to_string(root().join("docs/adapters.md")).expect("the page");
+    let page = std::fs::read_to_string(root().join("docs/lora.md")).expect("the page");
     let block = page.split("```sh\n").find(|block| block.starts_with("policy init run/base"));
     let block = block.and_then(|block| block.split("```").next()).expect("the block");
     let output = shell(&format!("set -e; {block}")).current_dir(folder.path()).output().expect("bash runs");

@@ -10,7 +10,7 @@ const FLOORS: [&[&str]; 6] = [
     &["sandbox", "functional", "environment"],
     &["device", "policy", "games", "problems"],
     &["envs"],
-    &["rollout", "group", "advantage", "update", "report", "troupe-run"],
+    &["rollout", "group", "advantage", "update", "report", "pipeline"],
     &[SUPPORT],
 ];
 
@@ -96,7 +96,7 @@ const SETS: [&str; 6] = ["math", "code", "writing", "coop_code", "class_eval", "
 #[test]
 fn problem_sets_do_not_know_each_other() {
     for (module, others) in MODULES {
-        let mut paths = vec![troupe_tests::root().join("envs/problems/src").join(module)];
+        let mut paths = vec![troupe_tests::root().join("crates/problems/src").join(module)];
         while let Some(path) = paths.pop() {
             if path.is_dir() {
                 let entries = std::fs::read_dir(&path).expect("a module");

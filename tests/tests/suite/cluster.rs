@@ -175,6 +175,6 @@ fn two_policies_train_side_by_side_with_the_bytes_of_one_process() {
 #[test]
 fn the_page_has_the_table_of_the_model() {
     let page = fs::read_to_string(root().join("docs/cluster.md")).expect("the page");
-    let table = must(&format!("python3 '{}'", root().join("benches/cluster_model.py").display()));
+    let table = must(&format!("python3 '{}'", root().join("bench/speed/cluster_model.py").display()));
     assert!(table.lines().count() > 6 && page.contains(&table), "{table}");
 }

@@ -1,4 +1,4 @@
-//! `deny.toml` holds without a network and without cargo-deny: linked crates come from crates.io alone, under
+//! `.cargo/deny.toml` holds without a network and without cargo-deny: linked crates come from crates.io alone, under
 //! a license that the file allows.
 //!
 //! Left out: known vulnerabilities, for which `.ci/run` calls cargo-deny and cargo-audit if they are
@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 use troupe_tests::root;
 
-/// The licenses that `deny.toml` allows.
+/// The licenses that `.cargo/deny.toml` allows.
 fn allowed(text: &str) -> Vec<&str> {
     let list = text.split("allow = [").nth(1).and_then(|rest| rest.split(']').next()).expect("a list");
     list.split('"').skip(1).step_by(2).collect()
@@ -56,7 +56,7 @@ fn one<'a, I: Iterator<Item = &'a str>>(words: &mut Words<'a, I>, allowed: &[&st
 
 #[test]
 fn licenses_and_sources_are_those_that_are_allowed() {
-    let text = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    let text = std::fs::read_to_string(root().join(".cargo/deny.toml")).expect("deny.toml");
     let host = Command::new("rustc").arg("-vV").output().expect("rustc runs").stdout;
     let host = String::from_utf8(host).expect("text");
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");

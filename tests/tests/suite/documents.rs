@@ -180,7 +180,7 @@ fn checkout() -> tempfile::TempDir {
 
 #[test]
 fn the_commands_about_adapters_and_scaling_run() {
-    run_blocks("docs/adapters.md", checkout().path(), &[]);
+    run_blocks("docs/lora.md", checkout().path(), &[]);
     run_blocks("docs/scaling.md", checkout().path(), &[]);
 }
 
@@ -192,7 +192,7 @@ fn the_commands_about_environments_run() {
 
 #[test]
 fn the_commands_about_collaboration_run() {
-    run_blocks("docs/collaboration.md", checkout().path(), &[]);
+    run_blocks("docs/joint-reward.md", checkout().path(), &[]);
 }
 
 /// README from its first command on, and pages that go on with its run.
@@ -200,7 +200,7 @@ fn the_commands_about_collaboration_run() {
 fn what_a_newcomer_types_runs_and_learns() {
     let folder = checkout();
     run_blocks("README.md", folder.path(), &["smollm2"]);
-    run_blocks("docs/README.md", folder.path(), &["package/package.py"]);
+    run_blocks("docs/README.md", folder.path(), &["scripts/package/package.py"]);
     // A study of 24 runs.
     run_blocks("docs/configuration.md", folder.path(), &["study.toml"]);
     run_blocks("docs/evaluation.md", folder.path(), &["steps/*/", "--watch"]);

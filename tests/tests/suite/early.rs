@@ -360,7 +360,7 @@ fn a_build_says_what_it_builds() {
     fs::create_dir_all(checkout.join("target/release")).expect("a folder");
     fs::create_dir(&bin).expect("a folder");
     fs::copy(root().join("pipeline.sh"), checkout.join("pipeline.sh")).expect("a copy");
-    executable(&checkout.join("target/release/troupe-run"), "#!/bin/sh\necho \"it runs $*\"\n");
+    executable(&checkout.join("target/release/troupe-pipeline"), "#!/bin/sh\necho \"it runs $*\"\n");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a PATH"));
     for (cargo, code, told) in [
         (

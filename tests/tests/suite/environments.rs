@@ -1,4 +1,4 @@
-//! Environments in other languages: the contract, the lines in RECORD.md, and a training step. The PettingZoo test needs that
+//! Environments in other languages: the contract, the lines in docs/stream-format.md, and a training step. The PettingZoo test needs that
 //! package: `TROUPE_TEST_PYTHON` names an interpreter that has it.
 
 use std::io::Write;
@@ -10,7 +10,8 @@ use troupe_tests::{must, pipeline, root, run, skip};
 
 #[test]
 fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
-    let record = std::fs::read_to_string(root().join("RECORD.md")).expect("RECORD.md");
+    let record =
+        std::fs::read_to_string(root().join("docs/stream-format.md")).expect("docs/stream-format.md");
     let blocks = record.split("```step\n").skip(1).map(|rest| rest.split("```").next().expect("a block"));
     let lines: Vec<&str> = blocks.flat_map(str::lines).collect();
     let printed =

@@ -1,4 +1,4 @@
-//! RECORD.md's table of exit codes, row by row and program by program: the same situation has the same code everywhere, one line that
+//! docs/stream-format.md's table of exit codes, row by row and program by program: the same situation has the same code everywhere, one line that
 //! names the program, and a hint. Signals are in each stage's `process.rs`.
 
 use troupe_tests::{run, runtime};

@@ -21,13 +21,13 @@ fn must(folder: &Path, command: &str) -> String {
 
 /// A repository with the script, one file of code and one commit, whose name it returns.
 fn repository(folder: &Path) -> String {
-    for name in ["tests/gpu_visit.sh", "benches/gpu.tsv"] {
+    for name in ["tests/gpu_visit.sh", "bench/speed/gpu.tsv"] {
         let to = folder.join(name);
         std::fs::create_dir_all(to.parent().expect("a folder")).expect("made");
         std::fs::copy(root().join(name), to).expect("copied");
     }
     // Remove the real measurements from the test's copy.
-    must(folder, "sed -i 1q benches/gpu.tsv");
+    must(folder, "sed -i 1q bench/speed/gpu.tsv");
     let all = "mkdir update && echo first >update/code && git init -q && git add -A && \
                git -c user.name=a -c user.email=a@b commit -qm one";
     must(folder, all);
@@ -70,35 +70,35 @@ fn what_was_never_measured_comes_first_then_what_has_changed_then_the_oldest() {
     assert!(place("train:1.7B") < place("kernels:1.7B"), "{changed:?}");
 
     std::fs::write(folder.join("figures"), "2026-11-28\tok\n").expect("written");
-    let before = std::fs::read_to_string(folder.join("benches/gpu.tsv")).expect("figures");
+    let before = std::fs::read_to_string(folder.join("bench/speed/gpu.tsv")).expect("figures");
     assert_eq!(bash(folder, "tests/gpu_visit.sh merge figures").0, 65);
-    let after = std::fs::read_to_string(folder.join("benches/gpu.tsv")).expect("figures");
+    let after = std::fs::read_to_string(folder.join("bench/speed/gpu.tsv")).expect("figures");
     assert_eq!(before, after, "nothing is appended by half");
 }
 
-/// BENCHMARKS.md has the newest figures of `benches/gpu.tsv`.
+/// docs/benchmarks.md has the newest figures of `bench/speed/gpu.tsv`.
 #[test]
 fn the_table_of_figures_is_up_to_date() {
     let root = troupe_tests::root();
-    let (code, printed) = bash(&root, "python3 benches/gpu_table.py --check");
+    let (code, printed) = bash(&root, "python3 bench/speed/gpu_table.py --check");
     assert_eq!(code, 0, "{printed}");
     // A newer figure changes it.
     let folder = tempfile::tempdir().expect("a folder");
     let read = |name: &str| std::fs::read_to_string(root.join(name)).expect("a file");
-    let figures = read("benches/gpu.tsv");
+    let figures = read("bench/speed/gpu.tsv");
     let row = "decode:1.7B/1.7B: prefill, context 1536";
     let newer = |commit: &str| {
         format!("{figures}2026-11-30\t{commit}\tcard\t580\t{row}\t123456\ttokens/s\t61 %\t0\t9\n")
     };
-    std::fs::write(folder.path().join("document"), read("BENCHMARKS.md")).expect("written");
+    std::fs::write(folder.path().join("document"), read("docs/benchmarks.md")).expect("written");
     let table = |commit: &str, flags: &str| {
         std::fs::write(folder.path().join("figures"), newer(commit)).expect("written");
         let place = folder.path().display();
-        bash(&root, &format!("python3 benches/gpu_table.py {flags} {place}/document {place}/figures"))
+        bash(&root, &format!("python3 bench/speed/gpu_table.py {flags} {place}/document {place}/figures"))
     };
     assert_eq!(table("0123456", "--check").0, 0, "a build that was measured beside another");
     let (code, printed) = table("0123456789ab", "--check");
-    assert!(code == 1 && printed.contains("hint: benches/gpu_table.py"), "{printed}");
+    assert!(code == 1 && printed.contains("hint: bench/speed/gpu_table.py"), "{printed}");
     assert_eq!(table("0123456789ab", "").0, 0);
     let written = std::fs::read_to_string(folder.path().join("document")).expect("a document");
     assert!(written.contains("| prefill, tokens/s | 123,456 | 61 % | 0123456789ab |"), "{written}");

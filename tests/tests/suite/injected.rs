@@ -36,9 +36,9 @@ const TINY: [&str; 12] = [
 /// Faults that a run may meet.
 const AT_ONCE: usize = 2;
 
-/// The programs of a run; `bash` runs the pipes, and `troupe-run` the whole.
+/// The programs of a run; `bash` runs the pipes, and `troupe-pipeline` the whole.
 const PROGRAMS: [&str; 10] =
-    ["troupe-run", "bash", "envs", "rollout", "group", "advantage", "update", "policy", "report", "tee"];
+    ["troupe-pipeline", "bash", "envs", "rollout", "group", "advantage", "update", "policy", "report", "tee"];
 
 /// System calls that fail with their file or pipe. An injected `close` would leave a pipe open, as no real one does.
 const FILES: &[&str] = &[
@@ -103,7 +103,7 @@ impl Stage {
             // whose calls of mkdir fail. Signals without --seccomp-bpf, which is faster, but with it strace 6.1 injects
             // errors only.
             // What these start is traced by itself.
-            let below = if ["bash", "troupe-run"].contains(program) { "" } else { "-f" };
+            let below = if ["bash", "troupe-pipeline"].contains(program) { "" } else { "-f" };
             let strace = format!("exec strace {below} -qq -o \"$SEEN/{program}.$n/log\"");
             let inject = format!("-e trace=\"${{fault%%:*}}\" -e inject=\"$fault\" {real} \"$@\"");
             let wrapper = format!(

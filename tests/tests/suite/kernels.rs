@@ -29,9 +29,11 @@ type Table = BTreeMap<String, [Usage; ARCHITECTURES.len()]>;
 
 #[test]
 fn every_kernel_compiles_within_its_budget() {
-    let fetched =
-        Command::new(troupe_tests::root().join("fetch-cuda.sh")).arg("nvrtc").stdout(Stdio::null()).status();
-    if !fetched.expect("fetch-cuda.sh runs").success()
+    let fetched = Command::new(troupe_tests::root().join("scripts/fetch-cuda.sh"))
+        .arg("nvrtc")
+        .stdout(Stdio::null())
+        .status();
+    if !fetched.expect("scripts/fetch-cuda.sh runs").success()
         && let Err(failure) = cuda::compiler_version()
     {
         skip!("no kernel was compiled for a GPU: pip could not fetch NVRTC, and {}", failure.message);
@@ -176,8 +178,10 @@ fn sources() -> Vec<PathBuf> {
             .map(|all| all.filter_map(|entry| Some(entry.ok()?.path())).collect())
             .unwrap_or_default()
     };
-    let mut found: Vec<PathBuf> = list(&troupe_tests::root())
+    let root = troupe_tests::root();
+    let mut found: Vec<PathBuf> = [list(&root), list(&root.join("crates"))]
         .iter()
+        .flatten()
         .flat_map(|crate_folder| list(&crate_folder.join("kernels")))
         .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
         .collect();

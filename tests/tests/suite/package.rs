@@ -35,12 +35,12 @@ fn installed() -> Option<&'static Path> {
         // A concurrent build replaces programs, so both packages are made of one copy.
         let built = folder.join("built");
         std::fs::create_dir(&built).expect("a folder");
-        for program in PROGRAMS.iter().chain(&["troupe-run"]) {
+        for program in PROGRAMS.iter().chain(&["troupe-pipeline"]) {
             std::fs::copy(programs().join(program), built.join(program)).expect("a copy");
         }
         for out in ["dist", "again"] {
             let mut package = Command::new("python3");
-            package.arg(root().join("package/package.py")).arg("--programs").arg(&built);
+            package.arg(root().join("scripts/package/package.py")).arg("--programs").arg(&built);
             assert!(package.arg("--out").arg(folder.join(out)).status().expect("python3 runs").success());
         }
         must(&folder, "diff -r dist again");
@@ -232,7 +232,7 @@ fn the_wheel_has_the_module_for_environments() {
 #[test]
 fn the_image_is_made_with_the_rust_that_the_workspace_needs() {
     let text = |file| std::fs::read_to_string(root().join(file)).expect("a file");
-    let image = text("package/Dockerfile");
+    let image = text("scripts/package/Dockerfile");
     let rust = text("Cargo.toml")
         .split("rust-version = \"")
         .nth(1)
@@ -250,7 +250,7 @@ fn what_is_shipped_in_python_is_read_by_the_oldest_that_is_promised() {
                  for file in sys.argv[1:]: ast.parse(pathlib.Path(file).read_text(), file, feature_version=(3, 9))";
     let mut python = Command::new("python3");
     python.args(["-c", parse]).current_dir(root());
-    for folder in ["examples", "examples/troupe", "sandbox/src", "package"] {
+    for folder in ["examples", "examples/troupe", "crates/sandbox/src", "scripts/package"] {
         for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
             let path = entry.expect("an entry").path();
             if path.extension().is_some_and(|extension| extension == "py") {

@@ -293,8 +293,8 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
     let arguments = [arguments, more].concat();
     // Moments differ from kill to kill, and not from run to run with one seed.
     let mut random = Random::new();
-    // With resident stages `troupe-run` writes the files, too.
-    let tee = if more.is_empty() { "tee" } else { "troupe-run" };
+    // With resident stages `troupe-pipeline` writes the files, too.
+    let tee = if more.is_empty() { "tee" } else { "troupe-pipeline" };
     let targets = ["envs", "rollout", "group", "advantage", "update", "policy", tee, "pipeline.sh"];
     let mut kills = 0;
     for attempt in 0..10 * storms {
@@ -314,7 +314,7 @@ fn storm(arguments: &[&str], more: &[&str], storms: usize) -> BTreeMap<String, V
             } else {
                 // The stage may not be there at this moment: wait for it, as long as the run goes on.
                 while child.try_wait().expect("its state").is_none() {
-                    // The first `troupe-run` is the one that holds the run.
+                    // The first `troupe-pipeline` is the one that holds the run.
                     if let Some(pid) = members(group, target).last() {
                         kill(&pid.to_string());
                         kills += 1;

@@ -3,7 +3,7 @@
 //!
 //! ONNX Runtime and its CUDA provider are the real ones: the nodes they take, their checks of shapes, types
 //! and addresses, their streams and their memory are the same as on a GPU. The results of kernels are not
-//! tested here. Skipped, with a note, unless `fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
+//! tested here. Skipped, with a note, unless `scripts/fetch-cuda.sh onnxruntime nvrtc` has fetched the libraries.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl Fixture {
     pub fn new() -> Option<Fixture> {
         let Some(runtime) = fetched() else {
             troupe_tests::skip::not_run(
-                "the CUDA path: ./fetch-cuda.sh onnxruntime nvrtc fetches what it needs",
+                "the CUDA path: ./scripts/fetch-cuda.sh onnxruntime nvrtc fetches what it needs",
             );
             return None;
         };

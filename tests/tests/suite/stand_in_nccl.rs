@@ -152,6 +152,6 @@ fn without_nccl_gradients_pass_through_the_host_and_that_is_said_once() {
     let [said, hint] = lines[..] else { panic!("{printed}") };
     let cause = "update: gradients pass through host memory, because rank 0 on ";
     assert!(said.starts_with(cause) && said.ends_with(" has no NCCL (libnccl.so.2)"), "{said}");
-    assert!(hint.starts_with("hint: ./fetch-cuda.sh nccl "), "{hint}");
+    assert!(hint.starts_with("hint: ./scripts/fetch-cuda.sh nccl "), "{hint}");
     assert!(code == 0 && metrics[0]["timing"]["transport"] == "mpi", "{code} {metrics:?}");
 }

@@ -81,8 +81,10 @@ const BRITISH: &[&str] = &[
 ];
 
 /// Words that belong to the bytes of a run: a problem's statement and the name of a random stream.
-const KEPT: [(&str, &str); 2] =
-    [("envs/problems/src/code/list.rs", "neighbours"), ("envs/problems/src/code/generate.rs", "behaviour")];
+const KEPT: [(&str, &str); 2] = [
+    ("crates/problems/src/code/list.rs", "neighbours"),
+    ("crates/problems/src/code/generate.rs", "behaviour"),
+];
 
 /// Public types that several crates define under one name, and why.
 const SHARED: &[(&str, &str)] = &[

@@ -46,7 +46,7 @@ pub fn connect<D: Device>(ranks: &dyn Ranks, device: &mut D) -> Result<Box<dyn T
                     );
                     stage::note(
                         "hint",
-                        "./fetch-cuda.sh nccl fetches NCCL, the same version for all machines",
+                        "./scripts/fetch-cuda.sh nccl fetches NCCL, the same version for all machines",
                     );
                 });
             }

@@ -1,4 +1,4 @@
-//! Attention of any run by the kernels of training's forward pass (`device/compile/cuda/attention_forward.cuh`), over the blocks of
+//! Attention of any run by the kernels of training's forward pass (`crates/compile-kernels/cuda/attention_forward.cuh`), over the blocks of
 //! the KV cache (`kernels/prefill_attention.cuh`). A row has the same bits in any run.
 
 use std::cmp::Reverse;

@@ -20,7 +20,9 @@ pub fn runtime() {
         // SAFETY: tests set no other variable, and nothing reads this one earlier.
         unsafe { std::env::set_var("ORT_DISABLE_TELEMETRY", "1") };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let fetched = Command::new(root.join("fetch-runtime.sh")).output().expect("fetch-runtime.sh runs");
+        let fetched = Command::new(root.join("scripts/fetch-runtime.sh"))
+            .output()
+            .expect("scripts/fetch-runtime.sh runs");
         assert!(fetched.status.success(), "{}", String::from_utf8_lossy(&fetched.stderr));
     });
 }

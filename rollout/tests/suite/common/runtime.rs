@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 /// Fetches the library with the project's script if it is missing.
 pub fn fetch_runtime() {
     if rollout::runtime::find(rollout::runtime::Build::Cpu).is_err() {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fetch-runtime.sh");
-        let status = Command::new(script).stdout(Stdio::null()).status().expect("fetch-runtime.sh runs");
-        assert!(status.success(), "fetch-runtime.sh failed");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/fetch-runtime.sh");
+        let status =
+            Command::new(script).stdout(Stdio::null()).status().expect("scripts/fetch-runtime.sh runs");
+        assert!(status.success(), "scripts/fetch-runtime.sh failed");
     }
 }

@@ -1,0 +1,210 @@
+//! `troupe-pipeline`: the bookkeeping behind `pipeline.sh`. It parses the flags, takes the run's lock, tells the
+//! shell which pipe to run next, and commits a step once its pipe has succeeded.
+
+mod checks;
+mod checksum;
+mod collapse;
+mod completions;
+mod cut;
+mod directory;
+mod disk;
+mod environment;
+mod evaluation;
+mod file;
+mod flags;
+mod held;
+mod help;
+mod keep;
+mod kind;
+mod make;
+mod method;
+mod model;
+mod prepare;
+mod processes;
+mod programs;
+mod queue;
+mod rate;
+mod replaced;
+mod runs;
+mod settings;
+mod shards;
+mod shell;
+mod stages;
+mod staying;
+mod sweep;
+mod team;
+mod train;
+mod words;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+
+use record::failure::{Failure, Result};
+
+use crate::directory::RunFiles;
+use crate::environment::Acting;
+use crate::flags::Given;
+use crate::held::ValueChange;
+use crate::kind::PolicyKind;
+use crate::model::Model;
+use crate::prepare::PreparedRun;
+use crate::programs::{Programs, code_of, silent};
+use crate::settings::{PolicyChoice, Settings};
+use crate::shell::{PRINTED, Place, Shell};
+use crate::stages::Plan;
+use crate::team::{Team, unplayed};
+use crate::train::Training;
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args_os().skip(1).map(std::ffi::OsString::into_string).collect();
+    let arguments: std::result::Result<Vec<String>, _> = arguments.into_iter().collect();
+    let outcome =
+        match &arguments {
+            Ok(words) => match words.split_first() {
+                Some((part, words)) if part == "keep" => {
+                    return record::stage::run("pipeline.sh", || keep::run(words));
+                }
+                Some((part, words)) if part == "shards" => shards::run(words),
+                _ => pipeline(words),
+            },
+            Err(word) => Err(Failure::usage(format!("{}: not UTF-8", Path::new(word).display()))
+                .hint("name files in UTF-8")),
+        };
+    let Err(failure) = outcome else { return ExitCode::SUCCESS };
+    if !failure.message.is_empty() {
+        record::stage::report("pipeline.sh", &failure);
+    }
+    ExitCode::from(failure.code)
+}
+
+fn pipeline(arguments: &[String]) -> Result<()> {
+    if completions::write_if_asked()? {
+        return Ok(());
+    }
+    let Some(given) = flags::parse(arguments)? else { return help::print() };
+    let asked_for = |name| given.iter().rfind(|given| given.name == name).map(|given| given.value.clone());
+    if let Some(shell) = asked_for("completions") {
+        Settings::new(&given)?;
+        return completions::print(&shell);
+    }
+    if let Some(folder) = asked_for("runs") {
+        return runs::print(&Programs::find()?, Path::new(&folder));
+    }
+    let asked = file::merge(given)?;
+    if !asked.axes.is_empty() {
+        return queue::run(&asked);
+    }
+    let mut settings = Settings::new(&asked.flags)?;
+    let launcher = checks::check(&settings)?;
+    if settings.is_on("explain") {
+        return record::write::stdout(method::explain(&settings).as_bytes());
+    }
+    processes::heed_signals()?;
+    let mut programs = Programs::find()?;
+    programs.set_up(&settings, launcher)?;
+    if settings.is_on("setup") {
+        return Ok(());
+    }
+    if settings.is_given("evaluate") {
+        let acting = environment::ask(&programs, &mut settings)?;
+        return evaluate_only(&programs, &settings, &acting, launcher);
+    }
+    let prepared = PreparedRun::new(programs, settings, launcher)?;
+    train(&prepared, asked.resumed_with.as_ref())
+}
+
+/// Starts or resumes a run. `named` holds the flags given with `--resume`.
+fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
+    let plan = prepared.plan();
+    let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
+    let lock = run.lock()?;
+    disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
+    run.has_at_most(plan.settings.number("steps"))?;
+    let (values, lines) = (prepared.values()?, held::lines(plan.settings));
+    let change = held::hold(run.path(), &values, &lines, named)?;
+    held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
+    environment::keep_workflow(plan.settings, run.path())?;
+    processes::is_resumable(run.path());
+    let path = run.path().to_path_buf();
+    runs::has_failed(&path, None)?;
+    let trained = to_the_end(plan, run, lock, change.map(|change| (change, lines)));
+    if let Err(failure) = &trained {
+        processes::wait_if_stopping();
+        let _ = runs::has_failed(&path, Some(failure)); // on a full disk, for example
+    }
+    trained
+}
+
+/// Trains to the last step, from the next one on with changed values.
+fn to_the_end(
+    plan: Plan<'_>,
+    mut run: RunFiles,
+    lock: File,
+    change: Option<(ValueChange, Vec<Given>)>,
+) -> Result<()> {
+    let stages = run.path().join("stages");
+    plan.write(&stages)?;
+    let place = Place { programs: plan.programs, run: plan.run, stages, lock: Some(lock) };
+    let mut shell = Shell::start(&place)?;
+    make::policies(&plan, &run, &mut shell)?;
+    let step = run.go_back()?;
+    if let Some((change, lines)) = change {
+        change.write(run.path(), step + 1, &lines)?;
+    }
+    if step > 0 && step < plan.settings.number("steps") {
+        evaluation::say(&format!("continues after step {step}"))?;
+    }
+    let path = run.path().display().to_string();
+    Training::new(plan, place, run, shell, step).run()?;
+    evaluation::say(&format!("the run is in {path}, its report in {path}/report.html"))
+}
+
+/// `--evaluate`: writes an evaluation to stdout, without a run directory.
+fn evaluate_only(
+    programs: &Programs,
+    settings: &Settings,
+    acting: &Acting,
+    launcher: checks::Launcher,
+) -> Result<()> {
+    let pairs = match &settings.policies {
+        PolicyChoice::Named(pairs) => pairs.clone(),
+        _ if settings.kind == PolicyKind::Tiny => {
+            return Err(Failure::usage("--evaluate needs --model NAME, or --policies AGENT=DIR")
+                .hint("a model is played as it is by all agents; policies are named by agent"));
+        }
+        _ => {
+            let model = Model::fetch(programs, settings.text("model"))?;
+            acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
+        }
+    };
+    if let Some(agent) = acting.agents.iter().find(|agent| pairs.iter().all(|(known, _)| known != *agent)) {
+        return Err(unplayed(agent));
+    }
+    let folder = tempfile::tempdir().map_err(|error| Failure::io(format!("a temporary folder: {error}")))?;
+    // They are played where they are, and not from a run.
+    let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();
+    let served = pairs.into_iter().collect();
+    let team = Team { agents, served, ..Team::default() };
+    let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
+    plan.write(folder.path())?;
+    environment::keep_workflow(settings, folder.path())?;
+    let place = Place { programs, run: folder.path(), stages: folder.path().to_path_buf(), lock: None };
+    let step = settings.number("evaluate");
+    let status = place.start(&mut place.one_pipe(PRINTED, step))?.wait();
+    let command = match settings.text("env_command") {
+        "" => "envs",
+        command => command,
+    };
+    let codes = place.codes();
+    if codes.is_empty() {
+        processes::wait_if_stopping();
+        return Err(silent(status.map_or(1, code_of).max(1)));
+    }
+    let outcome = PRINTED.outcome(&codes, &format!("evaluation after step {step}"), command);
+    if outcome.is_err() {
+        processes::wait_if_stopping();
+    }
+    outcome
+}
