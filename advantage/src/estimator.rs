@@ -6,7 +6,6 @@ use clap::ValueEnum;
 
 use crate::statistics::{Statistics, Std};
 
-/// The estimators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Estimator {
     /// (r - mean) / (std + epsilon), arXiv 2402.03300

@@ -50,9 +50,6 @@ impl Gate {
     }
 
     /// Adds a joint action.
-    ///
-    /// # Errors
-    /// 65: it lacks the component.
     pub fn joint(&mut self, joint: &Joint, line: &Line) -> Result<()> {
         let agents = joint.rewards.iter().flat_map(|rewards| rewards.local.keys());
         let of = |name: &str| joint.reward_components.get(name).copied();

@@ -290,9 +290,6 @@ impl ExternalState {
     }
 
     /// The program's test actions and oracle for `agent`.
-    ///
-    /// # Errors
-    /// It does not respond: work. It does not support `probe`: data.
     pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
         read(self.state.ask(&self.processes, json!({"agent": agent, "probe": true}))?)
     }

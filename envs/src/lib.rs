@@ -36,9 +36,6 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
 ];
 
 /// The built-in environment called `name`.
-///
-/// # Errors
-/// No such environment: usage, with the nearest name as hint.
 pub fn find(name: &str) -> Result<&'static dyn Environment> {
     if let Some(environment) = ENVIRONMENTS.iter().find(|environment| environment.name() == name) {
         return Ok(*environment);
@@ -49,9 +46,6 @@ pub fn find(name: &str) -> Result<&'static dyn Environment> {
 }
 
 /// The environment of `task`: `external` if given, otherwise the built-in one that the task names.
-///
-/// # Errors
-/// No such environment: usage.
 pub fn environment_of<'a>(external: Option<&'a dyn Environment>, task: &Task) -> Result<&'a dyn Environment> {
     external.map_or_else(|| find(&task.env), Ok)
 }

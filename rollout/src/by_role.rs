@@ -22,7 +22,6 @@ pub type Widths = ByRole<u32>;
 /// How a flag is written, for its errors.
 #[derive(Clone, Copy, Debug)]
 pub struct RoleFlag {
-    /// Its name.
     pub name: &'static str,
     /// The letter for its value.
     pub value: &'static str,
@@ -83,7 +82,6 @@ impl<T> ByRole<T> {
         self.own.get(agent).unwrap_or(&self.common)
     }
 
-    /// Every value.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.own.values().chain([&self.common])
     }

@@ -99,9 +99,6 @@ pub struct PlacedModel<'a> {
 }
 
 /// Loads the models, on each device within the limit of memory. Reuses the entries of `kept` and replaces them with the new ones.
-///
-/// # Errors
-/// See [`Engine::load_all`] and [`device_engine::start`].
 pub fn load(
     models: &[PlacedModel<'_>],
     limit: Option<MemoryLimit>,

@@ -50,7 +50,6 @@ pub struct TaskRef<'a> {
     pub metadata: &'a RunMetadata,
     /// The environment.
     pub env: &'a str,
-    /// The task.
     pub task: &'a str,
     /// `STEP.INDEX`, shared by the parallel episodes of the task.
     pub episode: &'a str,
@@ -153,9 +152,6 @@ struct ServedLine<'a> {
 
 impl TaskRef<'_> {
     /// Appends the `served` lines of `group`, which a server or an opponent generated, in branch order.
-    ///
-    /// # Errors
-    /// None if rewards are finite.
     pub fn write_served(
         &self,
         bytes: &mut Vec<u8>,
@@ -264,9 +260,6 @@ impl TaskRef<'_> {
 
     /// Appends the `joint` lines of `group`'s node, in the order of `actions`; `branch`
     /// is the parallel episode's.
-    ///
-    /// # Errors
-    /// None if rewards are finite.
     pub fn write_joint(
         &self,
         bytes: &mut Vec<u8>,
@@ -304,9 +297,6 @@ impl TaskRef<'_> {
     }
 
     /// Appends the `error` line, if the episode failed, and the `episode` line.
-    ///
-    /// # Errors
-    /// None if the reward is finite.
     pub fn write_end(&self, bytes: &mut Vec<u8>, end: &EpisodeEnd<'_>) -> Result<()> {
         let mut extra = Map::new();
         if self.metadata.parallel {

@@ -224,9 +224,6 @@ impl Policies {
     }
 
     /// Checks that stop strings can be found among the tokens of every policy.
-    ///
-    /// # Errors
-    /// See [`Tokenizer::token_bytes`].
     pub fn check_stop_strings(&self) -> Result<()> {
         self.policies.iter().try_for_each(|backend| match backend {
             PolicyBackend::Model(loaded) => loaded.tokenizer.token_bytes().map(drop),
@@ -235,9 +232,6 @@ impl Policies {
     }
 
     /// What plays on one thread, in the order of the policies. Threads use the devices of a policy in turn.
-    ///
-    /// # Errors
-    /// 69 where no thread can be started.
     pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
         let models: Vec<(Arc<Service>, usize)> = match &self.inference {
             Inference::Cpu(engines) => {
@@ -313,9 +307,6 @@ fn group_by_base_model(policies: &[Policy], devices: &[&Devices]) -> Vec<Vec<usi
 }
 
 /// Index of the policy that plays `agent`.
-///
-/// # Errors
-/// Usage: no policy plays it.
 pub fn policy_of(team: &Ownership, agent: &str) -> Result<usize> {
     team.of(agent).ok_or_else(|| {
         Failure::usage(format!("no --policy for agent {agent}"))

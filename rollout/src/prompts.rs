@@ -31,9 +31,6 @@ pub struct Prompt {
 
 impl Prompt {
     /// A prompt whose tokens are known.
-    ///
-    /// # Errors
-    /// A value that JSON cannot hold.
     pub fn new(messages: &[Message], tools: Option<&Value>, ids: Vec<u32>) -> Result<Prompt> {
         let (messages_json, tools_json) = (raw_json(&messages)?, tools.map(raw_json).transpose()?);
         Ok(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json })
@@ -48,9 +45,6 @@ pub struct PromptCache {
 
 impl PromptCache {
     /// The prompt for a conversation with tools; `encode` makes its tokens when they are not cached.
-    ///
-    /// # Errors
-    /// Those of `encode`.
     pub fn get(
         &mut self,
         messages: &[Message],
@@ -78,9 +72,6 @@ impl PromptCache {
 }
 
 /// `value` as JSON.
-///
-/// # Errors
-/// A value that JSON cannot hold.
 pub fn raw_json(value: &impl Serialize) -> Result<Box<RawValue>> {
     serde_json::value::to_raw_value(value).map_err(Failure::work)
 }

@@ -75,9 +75,6 @@ pub fn select(build: Build) -> Build {
 }
 
 /// The library's path: `ORT_DYLIB_PATH`, else the downloaded one, else the one in the Python package.
-///
-/// # Errors
-/// Exit 69 if none of them exists.
 pub fn find(build: Build) -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE).filter(|named| !named.is_empty()) {
         let path = PathBuf::from(named);
@@ -109,9 +106,6 @@ pub fn find(build: Build) -> Result<PathBuf> {
 pub const LINKED: [Library; 3] = [Library::Runtime, Library::Cublas, Library::Random];
 
 /// Loads the dependencies of the CUDA provider, and checks that the provider is in the library's folder.
-///
-/// # Errors
-/// 69: names the missing piece.
 pub fn open_cuda() -> Result<()> {
     open_library(Library::Driver)?;
     let path = find(select(Build::Cuda))?;
@@ -163,9 +157,6 @@ fn load() -> Result<Environment> {
 
 /// Opens a session over a graph, one session at a time: ONNX Runtime checks and registers a new operator
 /// domain in two steps, and fails if two sessions race to do so.
-///
-/// # Errors
-/// ONNX Runtime's.
 pub fn open_session(mut builder: SessionBuilder, graph: &[u8]) -> ort::Result<Session> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,9 +184,6 @@ pub struct Description {
 }
 
 /// Loads the library of a build and asks for its description, without using it otherwise.
-///
-/// # Errors
-/// See [`find`]; 69: the file is not ONNX Runtime.
 pub fn describe(build: Build) -> Result<Description> {
     let path = find(build)?;
     let (version, mut providers) = read_description(&path)

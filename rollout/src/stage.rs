@@ -322,9 +322,6 @@ impl Drop for StopOnPanic<'_> {
 }
 
 /// Checks that all tasks written by the earlier stages have come.
-///
-/// # Errors
-/// 65, naming the missing part.
 fn check_stream_complete(totals: &Totals) -> Result<()> {
     if let Some(end) = totals.ends.iter().find_map(End::failed) {
         return Err(Failure::data(format!("stage {} before this one did not succeed", end.stage))

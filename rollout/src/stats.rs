@@ -58,7 +58,6 @@ pub struct AgentStats {
 }
 
 impl AgentStats {
-    /// The statistics of one group.
     pub fn of(group: &Group, served: bool) -> AgentStats {
         let mut agent = AgentStats { groups: 1, served, ..AgentStats::default() };
         for member in &group.members {
@@ -125,7 +124,6 @@ pub struct Stats {
     pub prompt_tokens: u64,
     /// Nodes with scored joint actions.
     pub nodes: u64,
-    /// Joint actions.
     pub joint_actions: u64,
     /// With `--fill`: tasks that teach, and completion tokens of those that do not.
     pub teaching: u64,

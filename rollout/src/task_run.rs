@@ -47,7 +47,6 @@ pub struct QueuedTask {
     pub index: u64,
     /// How often the same task occurred before.
     pub occurrence: u64,
-    /// The task.
     pub task: Task,
 }
 
@@ -193,9 +192,6 @@ impl TaskRun {
     }
 
     /// The player of an agent, by its index: a policy of the command line, or an earlier version.
-    ///
-    /// # Errors
-    /// Usage: no policy plays it.
     pub fn player_of(&self, agent: usize) -> Result<usize> {
         match self.seats.players.get(agent) {
             Some(&Some(player)) => Ok(player),
@@ -397,9 +393,6 @@ impl TaskRun {
     }
 
     /// The output of a finished task.
-    ///
-    /// # Errors
-    /// None if rewards are finite.
     pub fn finish(mut self) -> Result<Output> {
         for HeldGroup { episode, group, prompt, policy } in std::mem::take(&mut self.held) {
             self.write(episode, &group, &prompt, policy)?;

@@ -30,7 +30,6 @@ impl TestFolder {
         crate::must(&self.at(command))
     }
 
-    /// The lines of a file in it.
     pub fn lines(&self, file: &str) -> Vec<Value> {
         program::lines(&std::fs::read_to_string(self.path().join(file)).expect("a stream"))
     }

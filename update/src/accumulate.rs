@@ -66,9 +66,6 @@ pub struct TreeSlice<'a> {
 
 /// Adds the gradient of some trees to the learner's, weighted but not yet scaled ([`crate::aggregate`]). `sum` is given if they are
 /// a whole part.
-///
-/// # Errors
-/// The device's, or an interruption.
 pub fn accumulate(
     inputs: LossInputs,
     slice: TreeSlice,

@@ -37,9 +37,6 @@ impl ByAgent {
 impl Trainer<'_> {
     /// Measures the agents one after another, and leaves the last gradient in the learner. `minibatch` is all of its samples, `active` the
     /// ones that teach; `scale` makes sums of gradients means.
-    ///
-    /// # Errors
-    /// The learner's, or an interruption.
     pub fn measure_by_agent(
         &self,
         minibatch: &[usize],

@@ -85,9 +85,6 @@ pub struct OptimizerState<'a> {
 
 impl OptimizerState<'_> {
     /// Copies a tensor's values from number `from` on; leaves `values` alone where the optimizer keeps no tensors.
-    ///
-    /// # Errors
-    /// There is no such tensor.
     pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
         self.tensors.map_or(Ok(()), |tensors| tensors.read(name, from, values))
     }
@@ -142,18 +139,12 @@ impl Checkpoint {
     }
 
     /// The f32 master weights that the optimizer moves.
-    ///
-    /// # Errors
-    /// Some of their tensors are missing.
     pub fn masters(&self) -> Result<MasterWeights<'_>> {
         let tensors = self.saved.as_ref().and_then(|(tensors, _)| tensors.as_ref());
         MasterWeights::new(&self.trained, tensors)
     }
 
     /// The optimizer's state, if the saved one is of this method and objective.
-    ///
-    /// # Errors
-    /// A state that is damaged.
     pub fn state(&self, method: Method, objective: &str) -> Result<Option<OptimizerState<'_>>> {
         let alike =
             |(_, state): &&SavedState| state.optimizer == choice(&method) && state.objective == objective;
@@ -177,9 +168,6 @@ impl Checkpoint {
     }
 
     /// Copies state of the layout's tensor number `tensor` to `values`, from its value `from` on.
-    ///
-    /// # Errors
-    /// It has no such state.
     pub fn read(
         &self,
         method: Method,
@@ -202,9 +190,6 @@ impl Checkpoint {
     }
 
     /// The whole checkpoint in memory, for training or scoring on the CPU.
-    ///
-    /// # Errors
-    /// The files'.
     pub fn on_host(&self) -> Result<(Model, Weights)> {
         let mut model = Model::new(self.config.clone());
         if let Some(base) = &self.base {
@@ -214,9 +199,6 @@ impl Checkpoint {
     }
 
     /// The trained weights in memory.
-    ///
-    /// # Errors
-    /// The files'.
     pub fn weights(&self) -> Result<Weights> {
         Weights::load(&self.trained, &self.masters()?)
     }

@@ -28,9 +28,6 @@ impl Offers {
     }
 
     /// Frees the learner's memory, except for weights that can be handed over, which it offers.
-    ///
-    /// # Errors
-    /// The device's, or the system's. The version is published all the same.
     pub fn offer(
         &self,
         learner: Box<dyn Learner>,

@@ -55,9 +55,6 @@ impl Hardware {
 
     /// Fails for hardware that cannot compute in its type, that is not there, or without the libraries that it needs; a plan
     /// needs none.
-    ///
-    /// # Errors
-    /// Usage (exit 2), or 69.
     pub fn check_device(&self, plans: bool) -> Result<()> {
         match (self.is_device(), self.dtype) {
             (true, ComputeDtype::Float32) => {
@@ -82,9 +79,6 @@ impl Hardware {
     }
 
     /// Fails where the system does not start the threads.
-    ///
-    /// # Errors
-    /// 69.
     pub fn check_threads(&self) -> Result<()> {
         let gate = Mutex::new(());
         let closed = gate.lock();

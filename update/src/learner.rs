@@ -233,9 +233,6 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
 
 impl CpuLearner {
     /// Trains these weights, from the optimizer's state if given.
-    ///
-    /// # Errors
-    /// The files'.
     pub fn new(
         model: Model,
         weights: Weights,

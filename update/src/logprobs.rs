@@ -66,9 +66,6 @@ pub fn compare(samples: &Samples, recomputed: &[Vec<f32>]) -> TokenStats {
 }
 
 /// Writes each token with both its log-probabilities, a JSON object a line. A number that is not finite is null.
-///
-/// # Errors
-/// What cannot be written.
 pub fn write_tokens(
     to: &mut impl Write,
     policy: &str,

@@ -50,9 +50,6 @@ impl LossScale {
     }
 
     /// A step was skipped, because its gradient is not finite.
-    ///
-    /// # Errors
-    /// The scale is the least.
     pub fn back_off(&mut self) -> Result<()> {
         if self.scale <= LEAST {
             return Err(Failure::work(format!(

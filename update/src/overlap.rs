@@ -43,9 +43,6 @@ impl Overlap {
     }
 
     /// Computes the next chunk of trees, if the samples so far complete one.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
     pub fn advance(
         &mut self,
         training: &TrainingConfig,

@@ -40,9 +40,6 @@ pub fn split_by_tokens(batches: &[TreeBatch], parts: usize) -> Vec<Vec<TreeSpan>
 }
 
 /// Fails unless `ranks` processes can share the parts equally.
-///
-/// # Errors
-/// Usage (exit 2).
 pub fn check_ranks(parts: usize, ranks: usize) -> Result<()> {
     if parts.is_multiple_of(ranks) {
         return Ok(());

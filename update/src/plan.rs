@@ -126,9 +126,6 @@ impl Planner<'_> {
     }
 
     /// The memory that [`Planner::open_device`] would plan, for an H200 if there is no GPU.
-    ///
-    /// # Errors
-    /// It does not fit (69); unsupported on devices (2).
     pub fn estimate(&self, request: &MemoryRequest) -> Result<MemoryEstimate> {
         let kind = self.hardware.kind;
         if !self.hardware.is_device() {

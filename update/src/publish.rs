@@ -158,9 +158,6 @@ pub struct NextVersion<'a> {
 }
 
 /// Publishes the version after `from`. Unchanged files are not written again.
-///
-/// # Errors
-/// The device's, or the disk's.
 pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) -> Result<Version> {
     let NextVersion { formats, state, input, change, trainer, checksum } = *next;
     let (TensorFormats { layout, types }, read) = (formats, state.read);
@@ -207,9 +204,6 @@ pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) ->
 }
 
 /// Saves a learner's optimizer state with its weights, which were published without it.
-///
-/// # Errors
-/// The disk's.
 pub fn save(
     policy: &Policy,
     formats: &TensorFormats,
@@ -221,9 +215,6 @@ pub fn save(
 }
 
 /// A learner's optimizer state in memory, in place of [`save`]; `None` without a state.
-///
-/// # Errors
-/// The device's.
 pub fn in_memory(formats: &TensorFormats, state: &LearnerState) -> Result<Option<OptimizerTensors>> {
     let (mut values, mut halves) = (BTreeMap::new(), BTreeMap::new());
     for Tensor { name, entry, content } in optimizer_tensors(formats, state) {
@@ -277,9 +268,6 @@ fn optimizer_tensors<'a>(formats: &'a TensorFormats, state: &LearnerState<'a>) -
 }
 
 /// Digest of a learner's weights, and of what else ranks must agree on. Other state is on one rank only.
-///
-/// # Errors
-/// The device's.
 pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result<blake3::Hash> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(input.as_bytes());
@@ -288,9 +276,6 @@ pub fn digest(layout: &Layout, learner: &mut dyn Learner, input: &str) -> Result
 }
 
 /// A checksum of a learner's weights, by which ranks on the same kind of hardware compare them.
-///
-/// # Errors
-/// The device's.
 pub fn weight_checksum(layout: &Layout, learner: &mut dyn Learner) -> Result<u64> {
     if let Some(sum) = learner.device_checksum()? {
         return Ok(sum);

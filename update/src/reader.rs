@@ -134,9 +134,6 @@ pub struct Arrival {
 
 impl Unbounded {
     /// Begins to read.
-    ///
-    /// # Errors
-    /// The system starts no thread.
     pub fn new(mut input: impl Read + Send + 'static, arrival: Rc<Arrival>) -> io::Result<Unbounded> {
         let (sender, pieces) = mpsc::channel();
         let read_all = move || {

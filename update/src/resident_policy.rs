@@ -79,9 +79,6 @@ pub struct SupersededVersions {
 
 impl SupersededVersions {
     /// Removes the versions that do not stay, now that `newest` is on disk.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn retire(self, newest: &Version) -> Result<()> {
         retire(&self.root, self.from, newest, &Retention { keep: self.keep, pinned: &self.pinned })
     }
@@ -127,9 +124,6 @@ impl ResidentPolicy {
     }
 
     /// Begins the next update with the samples so far, if this version made them.
-    ///
-    /// # Errors
-    /// The device's, or an interruption.
     pub fn begin(&mut self, training: &TrainingConfig, samples: &Samples) -> Result<()> {
         let Some(LoadedPolicy { version, state: LoadedState::Learner(learner), vocabulary, overlap, .. }) =
             self.loaded_mut()
@@ -151,9 +145,6 @@ impl ResidentPolicy {
     }
 
     /// Waits until a published version is on disk, then removes the versions that it supersedes.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn synchronize(&mut self) -> Result<()> {
         *self = match std::mem::take(self) {
             Self::Published { loaded, superseded, pending } => {
@@ -169,9 +160,6 @@ impl ResidentPolicy {
     }
 
     /// Saves the training state of a version that is on disk without it.
-    ///
-    /// # Errors
-    /// The disk's.
     pub fn save(&mut self, ranks: &dyn Ranks) -> Result<()> {
         self.synchronize()?;
         *self = match std::mem::take(self) {

@@ -104,9 +104,6 @@ impl Messages {
 
 impl Settings {
     /// Fails if `count` processes cannot share the work on the policies.
-    ///
-    /// # Errors
-    /// Usage (exit 2).
     pub fn check_ranks(&self, count: usize, policies: usize) -> Result<()> {
         let single = match self.work {
             Work::Train => None,

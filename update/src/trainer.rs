@@ -40,7 +40,6 @@ pub struct Trainer<'a> {
     pub overlap: &'a Overlap,
 }
 
-/// Statistics of a training.
 #[derive(Clone, Debug, Default)]
 pub struct TrainingStats {
     /// Optimizer steps taken.
@@ -221,9 +220,6 @@ impl Trainer<'_> {
     /// Leaves the gradient of all batches in the learner, summed over the parts of all ranks: this rank's share of it. The work
     /// of `overlap`, the beginning of the only part, is in it already. Returns the statistics of all spans in their order, and
     /// the checksums of what ranks sent to each other.
-    ///
-    /// # Errors
-    /// The learner's, or an interruption.
     pub fn differentiate(
         &self,
         batches: &[TreeBatch],

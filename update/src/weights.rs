@@ -42,9 +42,6 @@ enum MasterParts {
 
 impl Weights {
     /// The published values of a checkpoint, and its masters.
-    ///
-    /// # Errors
-    /// The files'.
     pub fn load(published: &CheckpointTensors, masters: &MasterWeights<'_>) -> Result<Weights> {
         let (types, forward) = (published.formats.types.clone(), Parameters::of(published)?);
         let master = if types.contains(&ElementType::F16) {
@@ -186,9 +183,6 @@ pub struct CheckpointTensors {
 
 impl CheckpointTensors {
     /// Selects the tensors of a layout from a checkpoint's.
-    ///
-    /// # Errors
-    /// One is missing.
     pub fn new(layout: Arc<Layout>, tensors: Arc<Tensors>) -> Result<CheckpointTensors> {
         let types: Result<Vec<ElementType>> =
             layout.entries.iter().map(|entry| Ok(tensors.tensor(&entry.name)?.dtype)).collect();
@@ -233,9 +227,6 @@ pub struct MasterWeights<'a> {
 
 impl<'a> MasterWeights<'a> {
     /// The master weights of `published`, with the optimizer's tensors of the same version if there are any.
-    ///
-    /// # Errors
-    /// Some tensors are missing.
     pub fn new(
         published: &'a CheckpointTensors,
         saved: Option<&'a OptimizerTensors>,
@@ -310,9 +301,6 @@ impl OptimizerTensors {
     }
 
     /// A tensor's values, from number `from` on.
-    ///
-    /// # Errors
-    /// There is none of that name.
     pub fn read(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
         match self {
             OptimizerTensors::Saved { tensors, .. } => tensors.tensor(name)?.read(from, values)?,
@@ -325,9 +313,6 @@ impl OptimizerTensors {
     }
 
     /// Makes master weights of published bf16 values, from number `from` on, and their lower halves.
-    ///
-    /// # Errors
-    /// There is no tensor of that name.
     fn complete(&self, name: &str, from: usize, values: &mut [f32]) -> Result<()> {
         match self {
             OptimizerTensors::Saved { tensors, .. } => {

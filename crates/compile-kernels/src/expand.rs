@@ -18,17 +18,11 @@ pub struct Expanded {
 }
 
 /// Expands the file at `path`.
-///
-/// # Errors
-/// A message that names the file that cannot be read.
 pub fn expand(path: &Path) -> Result<Expanded, String> {
     expand_with(path, &|_, text| text)
 }
 
 /// [`expand`] with each file's text passed through `edit` first; tests use it to plant bugs.
-///
-/// # Errors
-/// A message that names the file that cannot be read.
 pub fn expand_with(path: &Path, edit: &dyn Fn(&Path, String) -> String) -> Result<Expanded, String> {
     let mut expanded = Expanded { text: String::new(), files: Vec::new() };
     add(path, edit, &mut expanded)?;

@@ -63,9 +63,6 @@ impl Arena {
     }
 
     /// A buffer of `length` values.
-    ///
-    /// # Errors
-    /// 69: no free range is large enough.
     pub fn allocate<T: Element>(&self, length: usize) -> Result<Buffer<T>> {
         let bytes = (length as u64) * size_of::<T>() as u64;
         let counted = footprint(bytes);

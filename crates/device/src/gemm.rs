@@ -21,7 +21,6 @@ impl<'a> Operand<'a> {
         Operand { values: values.into(), stride, transposed: false }
     }
 
-    /// Its transpose.
     #[must_use]
     pub fn transposed(self) -> Self {
         Operand { transposed: !self.transposed, ..self }

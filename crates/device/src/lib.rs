@@ -114,9 +114,6 @@ pub trait Device {
     fn resume(&mut self) -> Result<bool>;
 
     /// Gives up the arena's memory: other processes of the machine may open it ([`Device::open`]) until it is dropped.
-    ///
-    /// # Errors
-    /// The device cannot share memory.
     fn share(self) -> Result<SharedMemory>
     where
         Self: Sized,
@@ -125,9 +122,6 @@ pub trait Device {
     }
 
     /// Opens memory that another process shares, by its handle.
-    ///
-    /// # Errors
-    /// It is not there any more, or of another device; the device cannot open it.
     fn open(&self, _handle: &str) -> Result<OpenedMemory> {
         Err(shared::unsupported())
     }
@@ -135,7 +129,6 @@ pub trait Device {
     /// Bytes of the arena that GEMMs use as workspace.
     fn workspace(&self) -> u64;
 
-    /// The arena.
     fn arena(&self) -> Result<&Arena>;
 
     /// Allocates an uninitialized buffer of `length` values.

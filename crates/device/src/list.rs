@@ -63,7 +63,6 @@ impl Devices {
         self.0.iter().filter_map(number).collect()
     }
 
-    /// The first device.
     pub fn first(&self) -> DeviceKind {
         self.0.first().copied().unwrap_or_default()
     }

@@ -17,7 +17,6 @@ use crate::shared::{OpenedMemory, SharedMemory};
 use crate::sim::Sim;
 use crate::{Device, Memory, times};
 
-/// The kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DeviceKind {
     /// The CPU, which has its own implementation.
@@ -44,9 +43,6 @@ impl DeviceKind {
 
 impl DeviceKind {
     /// What tells it apart from other devices, in every process of the machine: a GPU's UUID in hexadecimal.
-    ///
-    /// # Errors
-    /// 69: it is not there.
     pub fn identity(self) -> Result<String> {
         let DeviceKind::Cuda(number) = self else { return Ok(self.to_string()) };
         let all = cuda::identities()?;
@@ -119,9 +115,6 @@ impl Any {
     }
 
     /// The device for tests: the one that [`TEST_DEVICE`] names, or the simulator with schedule `seed`.
-    ///
-    /// # Errors
-    /// See [`Any::open`].
     pub fn for_tests(seed: u64) -> Result<Self> {
         let kind = std::env::var(TEST_DEVICE)
             .map_or(Ok(DeviceKind::Sim(0)), |name| DeviceKind::parse(TEST_DEVICE, &name))?;

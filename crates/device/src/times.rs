@@ -35,9 +35,6 @@ impl Times {
     }
 
     /// Writes the file: one JSON object a line, the longest time first.
-    ///
-    /// # Errors
-    /// The file cannot be written (74).
     pub fn write(&self) -> Result<()> {
         let text = lines(&self.sums.lock().unwrap_or_else(PoisonError::into_inner));
         std::fs::write(&self.path, text)

@@ -53,18 +53,12 @@ pub trait Environment: Send + Sync {
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>>;
 
     /// The first state of `task`; `workflow`: `None` for the default.
-    ///
-    /// # Errors
-    /// No such workflow: usage, which ends a run. A task that is refused: data.
     fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
         self.reset(&task.spec, workflow.unwrap_or(self.default_workflow()))
     }
 
     /// The agents that will act in `task`, known before a policy is loaded; empty if the task is refused,
     /// which is reported when it is played.
-    ///
-    /// # Errors
-    /// No such workflow, or an environment that does not respond: usage.
     fn agents(&self, task: &Task, workflow: Option<&str>) -> Result<Vec<String>> {
         match self.workflow(workflow.unwrap_or(self.default_workflow()), &task.spec) {
             Ok(workflow) => Ok(workflow.agents().to_vec()),
@@ -96,9 +90,6 @@ pub trait Environment: Send + Sync {
     }
 
     /// The workflow called `name` with the agents that `spec` asks for.
-    ///
-    /// # Errors
-    /// No such workflow: usage. A `spec` that makes no sense: data.
     fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
         let _ = spec;
         workflow::find(self.workflows(), self.name(), name)

@@ -21,7 +21,6 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// A setting.
     pub const fn new(name: &'static str, default: &'static str, meaning: &'static str) -> Setting {
         Setting { name, default, meaning }
     }
@@ -124,9 +123,6 @@ pub enum Encoding {
 
 impl Encoding {
     /// The value of `--set encoding`, compact unless given.
-    ///
-    /// # Errors
-    /// Neither `compact` nor `full`: usage.
     pub fn from_settings(settings: &Settings) -> Result<Encoding> {
         match settings.text("encoding") {
             None | Some("compact") => Ok(Encoding::Compact),
@@ -136,9 +132,6 @@ impl Encoding {
     }
 
     /// [`Encoding::from_settings`] for an environment with `--set data`: problems from a file are in prose.
-    ///
-    /// # Errors
-    /// Neither `compact` nor `full`, or `compact` with a file: usage.
     pub fn of_problems(settings: &Settings) -> Result<Encoding> {
         match (Encoding::from_settings(settings)?, settings.text("data"), settings.text("encoding")) {
             (Encoding::Compact, Some(_), Some(_)) => {
@@ -172,9 +165,6 @@ pub enum RewardMode {
 
 impl RewardMode {
     /// The value of `--set reward`, shaped unless given.
-    ///
-    /// # Errors
-    /// Neither `shaped` nor `success`: usage.
     pub fn from_settings(settings: &Settings) -> Result<RewardMode> {
         match settings.text("reward") {
             None | Some("shaped") => Ok(RewardMode::Shaped),
@@ -190,9 +180,6 @@ impl RewardMode {
 }
 
 /// `value`, if it lies within its bounds.
-///
-/// # Errors
-/// It does not: usage.
 pub fn ranged<T: PartialOrd + Display>(name: &str, value: T, least: T, most: T) -> Result<T> {
     // Not the reverse, which NaN would pass.
     match value >= least && value <= most {

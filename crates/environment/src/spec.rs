@@ -13,17 +13,11 @@ pub fn fail(cause: impl Display) -> Failure {
 }
 
 /// A raw spec.
-///
-/// # Errors
-/// Other fields than `T` has: data.
 pub fn read<T: DeserializeOwned>(spec: &Value) -> Result<T> {
     T::deserialize(spec).map_err(fail)
 }
 
 /// A raw state, or a part of one.
-///
-/// # Errors
-/// Other fields than `T` has: data.
 pub fn read_state<T: DeserializeOwned>(state: &Value) -> Result<T> {
     T::deserialize(state).map_err(|error| Failure::data(format!("state: {error}")))
 }
@@ -43,9 +37,6 @@ pub fn write_both(problem: &impl Serialize, rules: &impl Serialize) -> Value {
 }
 
 /// Checks the range of the number called `name` in a `spec`.
-///
-/// # Errors
-/// It is out of range: data.
 pub fn checked<T: PartialOrd + Display>(name: &str, value: T, least: T, most: T) -> Result<()> {
     match value >= least && value <= most {
         true => Ok(()),

@@ -40,9 +40,6 @@ pub fn task(environment: &str, split: Split, name: &str, spec: Value) -> Task {
 }
 
 /// The first task that `draw` finds in `attempts` draws.
-///
-/// # Errors
-/// None: usage, with the rules and the hint that `describe` gives.
 pub fn first_task(
     attempts: u32,
     split: Split,

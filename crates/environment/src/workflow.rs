@@ -117,9 +117,6 @@ impl Workflow {
     }
 
     /// Checks that `agent` is one of its agents.
-    ///
-    /// # Errors
-    /// It is not: data.
     pub fn check(&self, agent: &str) -> Result<()> {
         match self.position(agent) {
             Some(_) => Ok(()),
@@ -149,9 +146,6 @@ impl Workflow {
 }
 
 /// The workflow called `name` of those that `environment` has.
-///
-/// # Errors
-/// There is none: usage, with the nearest name as hint.
 pub fn find(workflows: &[Arc<Workflow>], environment: &str, name: &str) -> Result<Arc<Workflow>> {
     if let Some(workflow) = workflows.iter().find(|workflow| workflow.name() == name) {
         return Ok(Arc::clone(workflow));

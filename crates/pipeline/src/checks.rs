@@ -19,9 +19,6 @@ pub enum Launcher {
 }
 
 /// Checks all flags against each other and chooses the launcher.
-///
-/// # Errors
-/// Usage (exit 2).
 pub fn check(settings: &Settings) -> Result<Launcher> {
     let text = |name: &'static str| settings.text(name);
     let ask = |message: String, hint: &str| Err(Failure::usage(message).hint(hint));
@@ -213,9 +210,6 @@ fn check_learning(settings: &Settings) -> Result<()> {
 }
 
 /// Refuses a number of ranks that cannot share the parts of policies trained side by side.
-///
-/// # Errors
-/// Usage (exit 2).
 pub fn share_parts(settings: &Settings, policies: u64) -> Result<()> {
     let (ranks, parts) = (settings.number("ranks"), settings.number("parts"));
     let each = ranks / policies;

@@ -32,9 +32,6 @@ pub const PROGRAMS: [(&str, &str); 8] = [
 const MANUALS: &str = "TROUPE_MANUALS";
 
 /// Prints the completion script for a shell: of `pipeline.sh` or, called as a package's `troupe pipeline`, of `troupe`.
-///
-/// # Errors
-/// stdout cannot be written (exit 74).
 pub fn print(shell: &str) -> Result<()> {
     let shell = match shell {
         "fish" => Shell::Fish,
@@ -62,9 +59,6 @@ fn of_troupe(shell: Shell, folder: &str) -> String {
 }
 
 /// Writes the man page and completions if [`MANUALS`] is set, and returns true if it did.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn write_if_asked() -> Result<bool> {
     let Some(share) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) else { return Ok(false) };
     for (shell, folder, [pipeline, troupe], text) in [

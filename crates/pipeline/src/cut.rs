@@ -12,9 +12,6 @@ use crate::disk;
 const MANY: f64 = 0.2;
 
 /// The `end` lines of `rollout` that a step's metrics repeat.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn rollouts(metrics: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
     let ends = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -42,9 +39,6 @@ pub struct CutAnswers {
 
 impl CutAnswers {
     /// Counts the answers in a step's metrics; 0 if a user's program does not report them.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn count(metrics: &Path) -> Result<CutAnswers> {
         let mut all = CutAnswers::default();
         for end in rollouts(metrics)? {

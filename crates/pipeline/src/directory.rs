@@ -29,9 +29,6 @@ pub struct RunFiles {
 
 impl RunFiles {
     /// Creates or opens a run directory.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn make(path: &Path) -> Result<RunFiles> {
         for folder in ["steps", "eval", "policies"] {
             disk::make(&path.join(folder))?;
@@ -107,17 +104,11 @@ impl RunFiles {
     }
 
     /// The committed steps.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn committed(&self) -> Result<BTreeSet<u64>> {
         Ok(self.steps()?.into_iter().filter(|step| self.done(*step).is_file()).collect())
     }
 
     /// Refuses a number of steps below the committed ones, which would pass for the run's length.
-    ///
-    /// # Errors
-    /// Usage (exit 2); I/O (exit 74).
     pub fn has_at_most(&self, steps: u64) -> Result<()> {
         match self.committed()?.last() {
             Some(&last) if last > steps => {
@@ -130,9 +121,6 @@ impl RunFiles {
     }
 
     /// The current version of each policy.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn versions(&self) -> Result<Versions> {
         let version = |name: &String| {
             let file = self.policy(name).join("current/version.json");
@@ -146,9 +134,6 @@ impl RunFiles {
     }
 
     /// Commits a step, now if `settles`, else with the next [`settle`](Self::settle).
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn commit(&mut self, step: u64, versions: &Versions, settles: bool) -> Result<()> {
         let folder = self.step(step);
         // The file stays empty until the streams are on disk. Otherwise, after a power cut, `go_back` could
@@ -170,9 +155,6 @@ impl RunFiles {
 
     /// Commits all pending steps, the last first: it is the only one whose optimizer
     /// states are still on disk.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn settle(&mut self) -> Result<()> {
         for step in &self.committing {
             disk::sync(&self.not_yet_done(*step))?;

@@ -21,7 +21,6 @@ pub fn make(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| failed("make", folder, &error))
 }
 
-/// Writes a file.
 pub fn write(file: &Path, text: &str) -> Result<()> {
     kill::check()?;
     fs::write(file, text).map_err(|error| failed("write", file, &error))

@@ -17,9 +17,6 @@ use crate::settings::Settings;
 use crate::shell::{EVALUATION, Shell};
 
 /// Prints a line on stdout. Clears the progress line that a resident stage may have left on the terminal.
-///
-/// # Errors
-/// stdout cannot be written (exit 74).
 pub fn say(line: &str) -> Result<()> {
     let mut output = std::io::stdout().lock();
     let clear = output.is_terminal() && std::io::stderr().is_terminal();
@@ -57,9 +54,6 @@ impl Best {
 
 /// Plays the test tasks after a step, if that has not been done, and says how many succeed. Returns the best evaluation of the run up to
 /// this one; `before` is the best of the earlier ones.
-///
-/// # Errors
-/// The pipe's failure.
 pub fn evaluate(
     run: &RunFiles,
     (programs, settings): (&Programs, &Settings),
@@ -186,9 +180,6 @@ impl Page {
     }
 
     /// Draws the page and waits for it.
-    ///
-    /// # Errors
-    /// stdout cannot be written (exit 74).
     pub fn draw(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
         self.finish(run)?;
         self.begin(run, programs, settings)?;
@@ -196,9 +187,6 @@ impl Page {
     }
 
     /// Starts drawing in the background, unless a drawing is in progress.
-    ///
-    /// # Errors
-    /// stdout cannot be written (exit 74).
     pub fn draw_beside(&mut self, run: &RunFiles, programs: &Programs, settings: &Settings) -> Result<()> {
         if self.drawing.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             return Ok(());
@@ -215,9 +203,6 @@ impl Page {
     }
 
     /// Waits for the drawing in the background.
-    ///
-    /// # Errors
-    /// stdout cannot be written (exit 74).
     pub fn finish(&mut self, run: &RunFiles) -> Result<()> {
         let Some(mut child) = self.drawing.take() else { return Ok(()) };
         if child.wait().map_or(1, code_of) == 0 {
@@ -233,7 +218,6 @@ impl Page {
 pub struct Flat {
     /// Groups without anything to compare.
     pub flat: u64,
-    /// All groups.
     pub groups: u64,
     /// True if a policy keeps its version because no samples were left to train on.
     pub is_skipped: bool,
@@ -241,9 +225,6 @@ pub struct Flat {
 
 impl Flat {
     /// Reads a step's metrics.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn count(metrics: &Path) -> Result<Flat> {
         let text = fs::read_to_string(metrics).map_err(|error| disk::failed("read", metrics, &error))?;
         let mut counts = Flat { flat: 0, groups: 0, is_skipped: false };
@@ -263,9 +244,6 @@ impl Flat {
 }
 
 /// Tokens that `rollout` generated in a step, from the `end` lines in its metrics.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn tokens(metrics: &Path) -> Result<u64> {
     let tokens = |end: &Value| end["counts"]["completion_tokens"].as_u64().unwrap_or_default();
     Ok(cut::rollouts(metrics)?.iter().map(tokens).sum())

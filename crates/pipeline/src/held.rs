@@ -111,9 +111,6 @@ pub fn defaults(settings: &Settings, acting: &Acting, values: &Map<String, Value
 }
 
 /// Writes `defaults.json`.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn write_defaults(run: &Path, defaults: &Map<String, Value>) -> Result<()> {
     let text = serde_json::to_string_pretty(defaults)
         .map_err(|error| Failure::work(format!("defaults.json: {error}")))?;
@@ -186,9 +183,6 @@ const HISTORY: &str = "history";
 pub const DEFAULT_RATE: &str = "default_lr";
 
 /// Compares values with those recorded in `run.json`. `None` if the run has no policies yet.
-///
-/// # Errors
-/// `run.json` is damaged (exit 65).
 pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Comparison>> {
     let path = run.join("run.json");
     if !run.join("policies/done").is_file() || !path.is_file() {
@@ -218,9 +212,6 @@ impl Comparison {
     }
 
     /// Fails if any value differs, and names all that do.
-    ///
-    /// # Errors
-    /// Usage (exit 2).
     pub fn refuse(&self, run: &Path, values: &Map<String, Value>, is_resumed: bool) -> Result<()> {
         if self.differing.is_empty() {
             return Ok(());
@@ -266,9 +257,6 @@ impl Comparison {
 
 impl ValueChange {
     /// Records that the values apply from `step` on.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn write(mut self, run: &Path, step: u64, lines: &[Given]) -> Result<()> {
         let said = format!("from step {step} on {}", self.said);
         record::stage::note("pipeline.sh", &said);

@@ -176,9 +176,6 @@ pub fn meaning(flag: &Flag) -> String {
 }
 
 /// Prints the help.
-///
-/// # Errors
-/// stdout cannot be written (exit 74).
 pub fn print() -> Result<()> {
     record::write::stdout(text().replace("./pipeline.sh", &called()).as_bytes())
 }

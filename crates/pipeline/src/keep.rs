@@ -60,9 +60,6 @@ impl PartFile {
     }
 
     /// Writes a block; if `ends`, later blocks go to the next step's file.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn write(&mut self, block: &[u8], ends: bool) -> Result<()> {
         let (path, file) = match self.file.take() {
             Some(open) => self.file.insert(open),

@@ -180,9 +180,6 @@ pub fn of_stage(settings: &Settings, stage: &str, run: &Path) -> Vec<String> {
 }
 
 /// Creates the state that a method keeps between steps: baselines, initially 0.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn begin(settings: &Settings, run: &Path) -> Result<()> {
     let Some((_, _, folder)) = find(settings.text("method"))
         .and_then(|method| method.all().find(|(_, flag, _)| *flag == "--baselines"))

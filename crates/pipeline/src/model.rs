@@ -38,9 +38,6 @@ impl Model {
 
 /// Fetches the model of a new run and chooses the default learning rate by its size. A run that has begun keeps that default
 /// and does not need the model again.
-///
-/// # Errors
-/// See [`Model::fetch`].
 pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Result<()> {
     let source = match &settings.policies {
         PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what).find(|what| !is_server(what)),

@@ -145,7 +145,6 @@ fn send(signal: &str, processes: &[u32]) {
     }
 }
 
-/// All descendants of a process.
 fn descendants(process: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut next = vec![process];

@@ -72,9 +72,6 @@ impl Programs {
     }
 
     /// Runs a program to its end.
-    ///
-    /// # Errors
-    /// The program's failure; the program has printed its cause.
     pub fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
         let status = self.command(program).args(arguments).status();
         let status = status.map_err(|error| cannot_start(program, &error))?;
@@ -85,9 +82,6 @@ impl Programs {
     }
 
     /// What a program prints.
-    ///
-    /// # Errors
-    /// The program's failure; the program has printed its cause.
     pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
         let output = output.map_err(|error| cannot_start(program, &error))?;

@@ -12,9 +12,6 @@ use crate::programs::{Programs, cannot_start};
 const INTERPRETERS: [&str; 5] = ["python", "bash", "sh", "node", "perl"];
 
 /// Checks a command's syntax, and that its first program and the script of an interpreter exist.
-///
-/// # Errors
-/// Usage (exit 2).
 pub fn check(programs: &Programs, stage: &str, command: &str) -> Result<()> {
     let refused = |cause: String| {
         Err(Failure::usage(format!("--stage {stage}: {cause}"))

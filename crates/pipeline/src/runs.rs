@@ -53,9 +53,6 @@ fn is_running(run: &Path) -> bool {
 }
 
 /// Records why the last command on a run failed, or with `None` that it has not.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn has_failed(run: &Path, failure: Option<&Failure>) -> Result<()> {
     let file = run.join("failed");
     match failure {
@@ -141,9 +138,6 @@ fn row(programs: &Programs, folder: &Path, run: &Path) -> [String; 5] {
 }
 
 /// Prints a row for each run.
-///
-/// # Errors
-/// There is no run (exit 2); stdout cannot be written (exit 74).
 pub fn print(programs: &Programs, folder: &Path) -> Result<()> {
     let runs = found(folder, DEPTH);
     if runs.is_empty() {

@@ -26,9 +26,6 @@ struct ShardedStep<'a> {
 }
 
 /// Runs the program.
-///
-/// # Errors
-/// A shard fails after all attempts.
 pub fn run(arguments: &[String]) -> Result<()> {
     let step = std::env::var("STEP").ok().and_then(|step| step.parse::<u64>().ok());
     let (Some(run), Some(step), [count, launcher, threads, command @ ..]) =
@@ -163,9 +160,6 @@ impl ShardedStep<'_> {
 }
 
 /// Removes a step's shard files, except for the current number of shards.
-///
-/// # Errors
-/// I/O (exit 74).
 pub fn forget(folder: &Path, count: u64) -> Result<()> {
     let kept = format!("-of-{count}.jsonl");
     for name in disk::names(folder)? {

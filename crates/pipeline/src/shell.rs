@@ -102,9 +102,6 @@ pub struct Place<'a> {
 
 impl Place<'_> {
     /// Starts a command. It inherits the run's lock, and keeps it if it outlives this process.
-    ///
-    /// # Errors
-    /// It does not start (exit 69).
     pub fn start(&self, command: &mut Command) -> Result<Child> {
         let inherit = |flags: FdFlags| match &self.lock {
             Some(lock) => fcntl_setfd(lock.as_fd(), flags).map_err(std::io::Error::from),
@@ -149,10 +146,6 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the shell.
-    ///
-    /// # Errors
-    /// It does not start (exit 69).
     pub fn start(place: &Place<'_>) -> Result<Shell> {
         let mut bash = place.bash(&place.programs.script());
         bash.arg("loop").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -163,9 +156,6 @@ impl Shell {
     }
 
     /// Runs a pipe to its end.
-    ///
-    /// # Errors
-    /// A stage fails, or the shell ends.
     pub fn run(&mut self, pipe: Pipe, step: u64, context: &str, program: &str) -> Result<()> {
         let told = self.orders.as_mut().map(|orders| writeln!(orders, "{} {step}", pipe.name));
         let mut line = String::new();

@@ -290,9 +290,6 @@ impl Plan<'_> {
     }
 
     /// Writes all command lines.
-    ///
-    /// # Errors
-    /// I/O (exit 74); `mpirun` or `srun` is not installed (exit 69).
     pub fn write(&self, folder: &Path) -> Result<()> {
         disk::make(folder)?;
         for name in disk::names(folder)? {

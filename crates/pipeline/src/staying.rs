@@ -35,9 +35,6 @@ pub struct StayingStages {
 
 impl StayingStages {
     /// Starts the stages; `step` is the first step they will receive.
-    ///
-    /// # Errors
-    /// They do not start (exit 69).
     pub fn start(place: &Place<'_>, step: u64) -> Result<StayingStages> {
         disk::remove(&place.stages.join("codes"))?;
         let fifo = place.stages.join("updates");
@@ -65,9 +62,6 @@ impl StayingStages {
     }
 
     /// Waits until a step is done. Returns false if the stages ended.
-    ///
-    /// # Errors
-    /// I/O (exit 74).
     pub fn wait_for_step(&mut self) -> Result<bool> {
         let mut buffer = vec![0; 1 << 16];
         loop {
@@ -106,9 +100,6 @@ impl StayingStages {
     }
 
     /// Closes the stages' input and waits until they have saved their states.
-    ///
-    /// # Errors
-    /// The leftmost stage that failed.
     pub fn end(mut self, place: &Place<'_>, context: &str) -> Result<()> {
         self.tasks = None;
         // Output after this point reports no step.

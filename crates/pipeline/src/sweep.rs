@@ -27,9 +27,6 @@ pub struct SweepAxis {
 }
 
 /// The axis for `--seeds 1,2,3`.
-///
-/// # Errors
-/// A seed is not a number (exit 2).
 pub fn seeds(text: &str) -> Result<SweepAxis> {
     let seed = |seed: &str| {
         let digits = (1..=12).contains(&seed.len()) && seed.bytes().all(|b| b.is_ascii_digit());

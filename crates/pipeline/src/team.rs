@@ -31,8 +31,6 @@ pub fn unplayed(agent: &str) -> Failure {
 }
 
 impl Team {
-    /// # Errors
-    /// Usage (exit 2).
     pub fn new(settings: &Settings, acting: &Acting) -> Result<Team> {
         let agents = acting.agents.clone();
         let mut team = Team { agents: agents.clone(), ..Team::default() };

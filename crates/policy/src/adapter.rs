@@ -19,7 +19,6 @@ use crate::weights::Weights;
 
 /// A directory with this file holds an adapter.
 pub(crate) const CONFIG: &str = "adapter_config.json";
-/// Its weights.
 pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 /// Hint for a setting that is not implemented.
 pub(crate) const HINT: &str =

@@ -35,9 +35,6 @@ const METRICS: [&str; 9] = [
 ];
 
 /// The card's Markdown, with the header that hubs read. `run` is the run's directory, if it is not the one the policy lies in.
-///
-/// # Errors
-/// Files of the run that cannot be read.
 pub(crate) fn text(
     name: &str,
     policy: &Policy,

@@ -116,9 +116,6 @@ impl ChatTemplate {
 }
 
 /// Checks that further template variables are an object and shadow none of ours.
-///
-/// # Errors
-/// The cause, without its place.
 pub(crate) fn check_arguments(arguments: &Value) -> std::result::Result<(), String> {
     let Some(object) = arguments.as_object() else {
         return Err("not a JSON object".to_owned());

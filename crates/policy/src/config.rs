@@ -101,9 +101,6 @@ impl Config {
     }
 
     /// [`Config::load`] for a value already parsed, for `policy init --config`.
-    ///
-    /// # Errors
-    /// See [`Config::load`]; `path` is named in the message.
     pub fn from_value(value: &Value, path: &Path) -> Result<Config> {
         Config::from_json(value).map_err(|failure| in_file(failure, path, HINT))
     }

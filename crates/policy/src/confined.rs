@@ -36,9 +36,6 @@ pub(crate) enum Death {
 
 impl Confined {
     /// Starts a child that answers with `serve`, which says for each request how many seconds it may take and then answers it.
-    ///
-    /// # Errors
-    /// No process can be started.
     pub(crate) fn start(serve: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<Confined> {
         let (requests, to_child) = io::pipe()?;
         let (from_child, replies) = io::pipe()?;
@@ -57,9 +54,6 @@ impl Confined {
     }
 
     /// The answer to a request, which may take some seconds.
-    ///
-    /// # Errors
-    /// The child died of it, or earlier.
     pub(crate) fn ask(&self, seconds: u32, request: &[u8]) -> Result<Vec<u8>, Death> {
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
         let (to_child, from_child) = pipes.as_mut().ok_or(Death::Gone)?;

@@ -117,9 +117,6 @@ impl Policy {
     }
 
     /// The version that `version` names, whatever `current` points to.
-    ///
-    /// # Errors
-    /// It is not there, or its number is there with other weights.
     pub fn open_version(path: &Path, version: &str) -> Result<Policy> {
         let wanted = Version::from_str(version)?;
         let policy = if is_policy_directory(path)? {
@@ -235,9 +232,6 @@ impl Policy {
     }
 
     /// The weights of the whole model ([`Weights::of_model`]); an adapter gives its base's.
-    ///
-    /// # Errors
-    /// Files that are missing or damaged, or that do not fit the configuration.
     pub fn weights(&self) -> Result<Arc<Weights>> {
         mapped(&self.model_weights, || Weights::of_model(self.model(), &self.config))
     }
@@ -272,9 +266,6 @@ impl Policy {
     }
 
     /// Returns true if new versions can be published in the same folder.
-    ///
-    /// # Errors
-    /// The folder cannot be read: 74.
     pub fn is_writable_layout(&self) -> Result<bool> {
         is_policy_directory(&self.root)
     }

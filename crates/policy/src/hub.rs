@@ -205,9 +205,6 @@ impl HubModel {
     }
 
     /// What a copy in `files` of a snapshot at `from` says of itself; `None` if it is of no hub or says it already.
-    ///
-    /// # Errors
-    /// The disk's.
     pub(crate) fn note(from: &Path, files: &Path) -> Result<Option<(PathBuf, Value)>> {
         let path = files.join(SOURCE);
         let model = if exists(&path)? { None } else { HubModel::of_snapshot(from) };

@@ -57,9 +57,6 @@ impl FromStr for Version {
 }
 
 /// Returns true if the directory holds versions rather than a model.
-///
-/// # Errors
-/// 74 if the disk cannot tell.
 pub(crate) fn is_policy_directory(path: &Path) -> Result<bool> {
     Ok(metadata_of(&path.join(CURRENT))?.is_some_and(|metadata| metadata.is_symlink()))
 }

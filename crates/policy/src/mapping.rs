@@ -23,9 +23,6 @@ pub(crate) struct Mapping(Mmap);
 
 impl Mapping {
     /// Maps a file.
-    ///
-    /// # Errors
-    /// The system's.
     pub(crate) fn of(file: &File) -> io::Result<Mapping> {
         static HANDLER: Once = Once::new();
         HANDLER.call_once(install);

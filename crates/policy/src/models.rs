@@ -43,9 +43,6 @@ pub fn directory(model: &Path, dtype: ElementType, quiet: bool) -> Result<PathBu
 
 /// Makes a policy from a GGUF file. A large file is converted in the cache, and the policy links those weights. `template`
 /// holds further variables of the chat template, see [`initial::from_directory`].
-///
-/// # Errors
-/// See [`gguf::policy`].
 pub fn from_gguf(
     root: &Path,
     file: &Path,
@@ -62,9 +59,6 @@ pub fn from_gguf(
 }
 
 /// The policy directory of a GGUF file in the user's cache, made if it is not there yet.
-///
-/// # Errors
-/// See [`gguf::policy`]; 69 if the user has no cache directory.
 pub fn converted(file: &Path, dtype: ElementType, quiet: bool) -> Result<PathBuf> {
     let cache = digest::cache().ok_or_else(|| {
         Failure::unavailable("no cache directory: neither XDG_CACHE_HOME nor HOME is set")

@@ -18,9 +18,6 @@ const SCRIPT_NAME: &str = "fetch-model.sh";
 pub const NAME: &str = "smollm2";
 
 /// The GGUF file of SmolLM2-135M-Instruct (arXiv 2502.02737), fetched if it is not there yet.
-///
-/// # Errors
-/// The file cannot be fetched (69).
 pub fn file(quiet: bool) -> Result<PathBuf> {
     if let Some(file) = cached() {
         return Ok(file);

@@ -125,9 +125,6 @@ fn publish_content(
 }
 
 /// Waits until a version that was published without training state is on disk, and `current`.
-///
-/// # Errors
-/// The disk's (74).
 pub fn synchronize(root: &Path, version: &Version) -> Result<()> {
     durable::synchronize(&root.join(step_name(version.step)))?;
     durable::sync(root)

@@ -27,9 +27,6 @@ pub struct Retention<'a> {
 
 /// Removes versions beyond the retention, and optimizer state that nothing starts from; `newest`, the version after `input`, is
 /// published.
-///
-/// # Errors
-/// The disk's (74).
 pub fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) -> Result<()> {
     let _lock = lock_root(root)?;
     retire_locked(root, input, newest, retention)

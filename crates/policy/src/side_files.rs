@@ -47,9 +47,6 @@ pub struct LeftOut {
 
 /// What `policy init --from` does not copy from a policy's directory, sorted by path: neither the weights, which are copied
 /// as such, nor a published version's account of how it was made.
-///
-/// # Errors
-/// The directory cannot be read.
 pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
     let mut own: BTreeSet<String> = BTreeSet::new();
     if policy.is_writable_layout()? {

@@ -77,7 +77,6 @@ enum Request<'a> {
 /// A conversation to be continued.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conversation<'a> {
-    /// Its messages.
     pub messages: Cow<'a, [Message]>,
     /// Tools that the next message may call: a JSON array, as OpenAI's API lists them.
     pub tools: Option<Cow<'a, Value>>,
@@ -196,34 +195,22 @@ impl Tokenizer {
     }
 
     /// [`Tokenizer::chat`] of a conversation that may have tools.
-    ///
-    /// # Errors
-    /// There is no chat template, or it refuses the conversation.
     pub fn encode_conversation(&self, conversation: Conversation) -> Result<Vec<u32>> {
         self.ask(Request::Chat(conversation)).map(|reply| reply.ids)
     }
 
     /// Token ids of what the template writes after the assistant's message number `spoken`, whose tokens are known and
     /// ended with `last`. No tokens if the template does not write that message as it is.
-    ///
-    /// # Errors
-    /// There is no chat template, or it refuses the conversation.
     pub fn continuation(&self, conversation: Conversation, spoken: usize, last: u32) -> Result<Vec<u32>> {
         self.ask(Request::Continue(conversation, spoken, last)).map(|reply| reply.ids)
     }
 
     /// The text that [`Tokenizer::chat`] encodes.
-    ///
-    /// # Errors
-    /// There is no chat template, or it refuses the conversation.
     pub fn render(&self, messages: &[Message]) -> Result<String> {
         self.render_conversation(Conversation::new(messages, None))
     }
 
     /// The text that [`Tokenizer::encode_conversation`] encodes.
-    ///
-    /// # Errors
-    /// There is no chat template, or it refuses the conversation.
     pub fn render_conversation(&self, conversation: Conversation) -> Result<String> {
         self.ask(Request::Render(conversation)).map(|reply| reply.text)
     }

@@ -47,9 +47,6 @@ pub struct TensorView<'a> {
 
 impl TensorView<'_> {
     /// The elements as f32, converted where the file has a 16-bit type.
-    ///
-    /// # Errors
-    /// 65 for integer tensors.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         let mut values = vec![0.0; self.bytes.len() / self.dtype.size()];
         self.read(0, &mut values)?;
@@ -238,10 +235,6 @@ impl Weights {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// One tensor.
-    ///
-    /// # Errors
-    /// There is none of that name.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>> {
         let Some((file, entry)) = self.tensors.get(name).or_else(|| self.parts.get(name)) else {
             let place = self.files.first().map_or_else(String::new, |file| show(&file.found));
@@ -259,9 +252,6 @@ impl Weights {
     }
 
     /// One tensor's elements as f32, row-major.
-    ///
-    /// # Errors
-    /// There is none of that name, or it is not of a floating type.
     pub fn to_f32(&self, name: &str) -> Result<Vec<f32>> {
         self.tensor(name)?.to_f32()
     }
@@ -288,9 +278,6 @@ impl Weights {
     }
 
     /// Checks that a tensor holds no NaN and no infinity.
-    ///
-    /// # Errors
-    /// The first such element, named.
     pub fn check_finite(&self, name: &str) -> Result<()> {
         let tensor = self.tensor(name)?;
         match tensor.to_f32()?.iter().position(|value| !value.is_finite()) {

@@ -53,9 +53,6 @@ struct Output {
 
 impl WriteBehind {
     /// Creates a file of about `length` bytes, which must not exist yet. Its bytes are added to `digest`.
-    ///
-    /// # Errors
-    /// The disk's (74).
     pub(crate) fn create(path: &Path, length: u64, digest: blake3::Hasher) -> Result<WriteBehind> {
         WriteBehind::with(path, length >= LARGE, digest)
     }
@@ -75,9 +72,6 @@ impl WriteBehind {
     }
 
     /// Writes bytes; many zeros, such as an optimizer's first moments, become a hole.
-    ///
-    /// # Errors
-    /// The disk's (74), possibly of earlier bytes.
     pub(crate) fn write(&mut self, bytes: Vec<u8>) -> Result<()> {
         match &mut self.0 {
             Some(Writer::Caller(output)) => output.write(&bytes),
@@ -88,9 +82,6 @@ impl WriteBehind {
     }
 
     /// Waits until all bytes are written, which does not sync them, and returns the digest.
-    ///
-    /// # Errors
-    /// The disk's (74).
     pub(crate) fn finish(mut self) -> Result<blake3::Hasher> {
         self.end()
     }

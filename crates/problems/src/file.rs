@@ -91,7 +91,6 @@ fn task<P: Problem>(
     Ok(streams::task(environment, split, &name, spec))
 }
 
-/// The shipped problems.
 fn shipped<P: Problem>(name: &str, rules: &P::Rules) -> Result<Vec<Task>> {
     let parse = |line| {
         let mut raw: Value = serde_json::from_str(line).map_err(Failure::work)?;

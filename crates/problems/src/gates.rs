@@ -28,8 +28,6 @@ pub const GATES: Setting = Setting::new(
 );
 
 impl Gates {
-    /// # Errors
-    /// Another value: usage.
     pub fn of(settings: &Settings) -> Result<Gates> {
         match settings.text("gates") {
             None | Some("earned") => Ok(Gates::Earned),

@@ -43,9 +43,6 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
         None
     }
     /// The workflow `name`, if its agents depend on `spec`; `None` for the environment's.
-    ///
-    /// # Errors
-    /// `spec` is invalid: data.
     fn workflow(_name: &str, _spec: &Value) -> Result<Option<Arc<Workflow>>> {
         Ok(None)
     }
@@ -54,9 +51,6 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     /// Values are out of range or contradict each other: usage.
     fn rules(settings: &Settings) -> Result<Self::Rules>;
     /// The first task of `stream` that is in `split`.
-    ///
-    /// # Errors
-    /// The rules allow none: usage.
     fn draw(_rules: &Self::Rules, _split: Split, _stream: Stream) -> Result<Task> {
         Err(Failure::usage("these tasks are not drawn").hint("--set data=shipped"))
     }
@@ -70,9 +64,6 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
     }
 
     /// The task of the environment called `name`.
-    ///
-    /// # Errors
-    /// `spec` is not a valid task: data.
     fn parse(name: &str, spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
     /// Least and greatest reward.
@@ -92,9 +83,6 @@ pub trait Playable: Problem {
 
     fn start(&self, workflow: &Workflow) -> Self::Situation;
     /// Checks a situation read from JSON.
-    ///
-    /// # Errors
-    /// It cannot be reached: data.
     fn check(episode: &Episode<Self>) -> Result<()>;
 
     /// The reason why the episode is over; `None` while it continues.

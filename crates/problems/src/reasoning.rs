@@ -24,9 +24,6 @@ pub enum Reasoning {
 
 impl Reasoning {
     /// The value of `--set reasoning`: brief for generated problems.
-    ///
-    /// # Errors
-    /// Neither `brief` nor `steps`: usage.
     pub fn from_settings(settings: &Settings, encoding: Encoding) -> Result<Reasoning> {
         match settings.text("reasoning") {
             None if encoding == Encoding::Full && settings.text("data").is_none() => Ok(Reasoning::Brief),

@@ -93,9 +93,6 @@ fn check_node(node: Option<&str>) -> Checked {
 
 impl Joint {
     /// Parses the joint action in a line and checks every known field that is present.
-    ///
-    /// # Errors
-    /// 65 with the place and the cause.
     pub fn parse(line: &Line) -> Result<Joint> {
         let joint: Joint = line::parse(line)?;
         joint_rules(&joint).map_err(|cause| line.failure(format!("{}: {cause}", joint.id)))?;

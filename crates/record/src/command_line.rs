@@ -43,9 +43,6 @@ pub fn end_if_dry_run() {
 }
 
 /// Like [`parse`], but returns a usage error instead of exiting.
-///
-/// # Errors
-/// Usage (exit 2).
 pub fn try_parse<A: clap::Parser>() -> Result<A> {
     if let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) {
         let written = manuals(A::command(), Path::new(&folder));

@@ -81,9 +81,6 @@ pub fn path(path: &Path) -> PathBuf {
 /// Replaces the file `path` by `path.zst`, with its modification time. If it is interrupted, one or both
 /// files are left, each complete. The output depends only on the file's bytes. Returns the sizes before and
 /// after, or `None` if another process has compressed the file meanwhile.
-///
-/// # Errors
-/// 74 with the path.
 pub fn compress(path: &Path) -> Result<Option<(u64, u64)>> {
     let packed = self::path(path);
     let half = Half::of(&packed)?;

@@ -42,9 +42,6 @@ pub trait Decorate {
     type Data;
 
     /// Checks that a sample has the fields that the stage needs.
-    ///
-    /// # Errors
-    /// 65: a field is missing.
     fn require(&self, sample: &Sample, line: &Line) -> Result<()>;
 
     /// The group of a sample, whose members are decorated together; `None` if the sample is decorated alone.
@@ -59,9 +56,6 @@ pub trait Decorate {
     fn join(&mut self, group: &Group<Self::Data>, sample: Sample, line: &Line) -> Result<Self::Data>;
 
     /// Sees a joint action, which passes through.
-    ///
-    /// # Errors
-    /// 65: it contradicts others.
     fn joint(&mut self, _joint: Joint, _line: &Line) -> Result<()> {
         Ok(())
     }
@@ -81,9 +75,6 @@ pub trait Decorate {
 
     /// Sees all groups of a whole stream before the first of them is decorated; only of a stage that
     /// [needs it](Decorate::needs_whole_stream).
-    ///
-    /// # Errors
-    /// 65: they contradict each other.
     fn whole(&mut self, _groups: &[&Group<Self::Data>]) -> Result<()> {
         Ok(())
     }
@@ -97,9 +88,6 @@ pub trait Decorate {
     }
 
     /// Writes the members of a group with their new keys; members that are not written are dropped.
-    ///
-    /// # Errors
-    /// 65: the group cannot be decorated.
     fn decorate(&mut self, group: Group<Self::Data>, output: &mut Output) -> Result<()>;
 
     /// Checks, at the end of a whole stream, what the stages before say of it in their `end` lines.

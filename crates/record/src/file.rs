@@ -35,9 +35,6 @@ pub fn put(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Puts a file of `bytes` at `path`, whatever was there; its permissions stay.
-///
-/// # Errors
-/// 74 with the path; a signal.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut half = Half::of(path)?;
     let written = half.file.write_all(bytes).and_then(|()| match fs::symlink_metadata(path) {
@@ -158,26 +155,17 @@ fn not_regular() -> io::Error {
 }
 
 /// Opens a file that somebody named, perhaps a FIFO.
-///
-/// # Errors
-/// The system's.
 pub fn open(path: &Path) -> io::Result<InputFile> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).map(InputFile)
 }
 
 /// Opens a file of a run or a policy; one that is no regular file is refused, never waited for.
-///
-/// # Errors
-/// The system's.
 pub fn regular(path: &Path) -> io::Result<File> {
     let InputFile(file) = open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
 /// The bytes of such a file.
-///
-/// # Errors
-/// The system's.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let (mut file, mut bytes) = (regular(path)?, Vec::new());
     file.read_to_end(&mut bytes)?;

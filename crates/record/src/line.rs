@@ -217,9 +217,6 @@ impl End {
 }
 
 /// The struct of a line.
-///
-/// # Errors
-/// 65 with the place and the cause.
 pub fn parse<T: DeserializeOwned>(line: &Line) -> Result<T> {
     serde_json::from_str(&line.text).map_err(|error| line.failure(without_line(&error)))
 }

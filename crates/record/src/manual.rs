@@ -15,9 +15,6 @@ failed; 130 and 143 stopped by a signal. docs/stream-format.md says more.
 ";
 
 /// (name, roff) of a program's pages.
-///
-/// # Errors
-/// Only failures to write to memory.
 pub fn pages(command: &Command, others: &[&str]) -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = command.clone().disable_help_subcommand(true);
     command.build();

@@ -200,9 +200,6 @@ impl<R: Read> Reader<R> {
 
     /// Calls `part` for the input, or if it is `resident` for each of its parts, which end with an `end` line: `part` reads
     /// no further than that. Lines are numbered anew in each.
-    ///
-    /// # Errors
-    /// The first of `part`'s, or the input's.
     pub fn each_part(&mut self, resident: bool, mut part: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         if !resident {
             return part(self);

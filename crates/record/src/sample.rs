@@ -130,7 +130,6 @@ macro_rules! sample_fields {
             /// `"type":"sample"`.
             #[serde(rename = "type")]
             pub tag: tag::Sample,
-            /// The version of the record.
             pub v: tag::RecordVersion,
             $(
                 $(#[$attribute])*

@@ -27,9 +27,6 @@ struct Key {
 }
 
 /// Adds keys to one line, as [`Splicer::splice`] does.
-///
-/// # Errors
-/// As there.
 pub fn splice<V: AsRef<str>>(text: &str, additions: &[(&str, V)]) -> Result<String> {
     Splicer::default().splice(text, additions)
 }

@@ -137,9 +137,6 @@ impl Stream {
     }
 
     /// Consumes an `end` line.
-    ///
-    /// # Errors
-    /// 65 when it cannot be read.
     pub fn end(&mut self, line: &Line) -> Result<()> {
         let end: End = line::parse(line)?;
         if let Some(shard) = end.shard.as_deref().filter(|shard| parse_shard(shard).is_none()) {

@@ -20,7 +20,6 @@ use serde_json::{Map, Value, json};
 
 use crate::sample::Message;
 
-/// A call of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
     /// The tool.
@@ -156,9 +155,6 @@ pub fn structured(messages: &[Message], as_text: bool) -> Vec<Value> {
 }
 
 /// Checks tools as OpenAI's API and transformers list them.
-///
-/// # Errors
-/// The cause: no list of objects with a name.
 pub fn check(tools: &Value) -> std::result::Result<(), String> {
     let all = tools.as_array().filter(|all| !all.is_empty()).ok_or("`tools` is not a list of tools")?;
     let named = |tool: &&Value| {

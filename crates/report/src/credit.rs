@@ -24,12 +24,10 @@ pub struct StepCredit {
     other: Option<HashMap<String, f64>>,
 }
 
-/// The credit of one agent.
 #[derive(Clone, Debug, Default)]
 pub struct AgentCredit {
     /// Σ|A|·n.
     pub mass: f64,
-    /// Advantages.
     pub advantage: RunningStats,
     paired: Sums,
     successes: f64,

@@ -129,7 +129,6 @@ impl Candidates {
     }
 }
 
-/// One candidate.
 #[derive(Debug, Serialize)]
 struct Candidate {
     id: String,
@@ -195,9 +194,6 @@ impl EpisodeSampler {
     }
 
     /// Adds a line; `sample` is its parsed form if it is a sample.
-    ///
-    /// # Errors
-    /// 65 when it breaks the record.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         let full = self.wanted.is_empty()
             && self.solved >= self.limits.episodes

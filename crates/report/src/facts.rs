@@ -110,7 +110,6 @@ fn success<'a>(metrics: impl Iterator<Item = &'a Metric>) -> Vec<Success> {
     steps.into_iter().map(mean).collect()
 }
 
-/// The facts of a run.
 pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
     let evaluations = held_out(metrics);
     let training = success(metrics.iter().filter(|metric| metric.split == "train")).pop();

@@ -43,9 +43,6 @@ struct Entry {
 
 impl Indexer {
     /// Adds a line; `sample` is its parsed form if it is a sample.
-    ///
-    /// # Errors
-    /// 65 when it breaks the record.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         if let Some(sample) = sample {
             let reward = sample.reward.flatten();

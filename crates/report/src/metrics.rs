@@ -27,7 +27,6 @@ pub struct Metric {
     pub policy: String,
     /// The agent; empty where the number is of all.
     pub agent: String,
-    /// Its name.
     pub name: String,
     /// The number.
     pub value: f64,
@@ -97,7 +96,6 @@ impl Rows {
     }
 }
 
-/// The metrics of an evaluation.
 pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     let mut rows = Rows::new(evaluation.step, "test");
     for (name, stats) in evaluation.environments.played() {
@@ -128,7 +126,6 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     rows.rows
 }
 
-/// The metrics of a training step.
 pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "train");
     for (name, environment) in step.stats.environments.played() {

@@ -25,7 +25,6 @@ use crate::stats::{Environments, GroupStats, StreamStats};
 use crate::summary::{Cache, Summary};
 use crate::vocabulary::Vocabularies;
 
-/// A training step.
 #[derive(Debug)]
 pub struct TrainingStep {
     /// From 1.
@@ -164,9 +163,6 @@ impl RunDirectory {
     }
 
     /// What there is to read now.
-    ///
-    /// # Errors
-    /// 74: a folder cannot be read.
     pub fn state(directory: &Path) -> Result<Snapshot> {
         let (committed, begun) = steps(directory)?;
         let samples = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
@@ -219,9 +215,6 @@ impl RunDirectory {
 }
 
 /// Opens a stream that the command line names.
-///
-/// # Errors
-/// No such file, or a run (2); it cannot be read (74).
 pub fn open(path: &Path) -> Result<file::InputFile> {
     if !path.join("run.json").is_file() {
         return file::open(path).map_err(|error| Failure::named_file(path, &error));
@@ -239,7 +232,6 @@ pub fn open(path: &Path) -> Result<file::InputFile> {
     ))
 }
 
-/// The runs in a folder.
 fn runs_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     let runs = entries.filter(|path| path.join("run.json").is_file());
@@ -321,9 +313,6 @@ pub fn now(path: &Path) -> Cow<'_, Path> {
 }
 
 /// The streams of committed steps that `report compress` would compress.
-///
-/// # Errors
-/// As [`RunDirectory::read`] where it is no run directory.
 pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
     settings(directory)?;
     let folders =

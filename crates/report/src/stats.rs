@@ -80,7 +80,6 @@ impl AnswerCounts {
         self.cut += u64::from(sample.finish_reason.as_deref() == Some("length"));
     }
 
-    /// The share that was cut.
     pub fn cut_share(&self) -> f64 {
         self.cut as f64 / self.samples.max(1) as f64
     }
@@ -168,9 +167,6 @@ pub struct Environments {
 
 impl Environments {
     /// Adds a line; `sample` is its parsed form if it is a sample.
-    ///
-    /// # Errors
-    /// 65 when it breaks the record.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         if let Some(sample) = sample {
             entry(&mut self.by_name, sample.env.as_deref().unwrap_or_default()).sample(sample);
@@ -202,7 +198,6 @@ pub struct AgentStats {
     pub components: BTreeMap<String, RunningStats>,
     /// Its completions.
     pub answers: AnswerCounts,
-    /// Groups.
     pub groups: u64,
     /// Groups whose members all earned the same.
     pub flat: u64,
@@ -285,9 +280,6 @@ pub struct StreamStats {
 
 impl StreamStats {
     /// Adds a line; `sample` is its parsed form if it is a sample.
-    ///
-    /// # Errors
-    /// 65 when it breaks the record.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
         if let Some(sample) = sample {
             self.sample(sample);

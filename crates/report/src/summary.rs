@@ -34,9 +34,7 @@ pub struct Summary {
     /// When it was written, in seconds since 1970.
     #[serde(skip)]
     pub wall: f64,
-    /// Its metrics.
     pub metrics: Vec<Metric>,
-    /// Its episodes.
     pub index: EpisodeIndex,
 }
 
@@ -64,9 +62,6 @@ impl Cache {
     }
 
     /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if `shown`.
-    ///
-    /// # Errors
-    /// Failures of `read`, and 74 if a file is missing.
     pub fn get(
         &self,
         name: &str,
@@ -125,9 +120,6 @@ fn load(path: &Path, key: &Key, shown: bool) -> Option<(Summary, Option<EpisodeS
 }
 
 /// A value as the JSON that stands for it.
-///
-/// # Errors
-/// 65: it cannot be written as JSON.
 pub fn raw(value: &impl Serialize) -> Result<Box<RawValue>> {
     RawValue::from_string(json(value)?).map_err(Failure::data)
 }

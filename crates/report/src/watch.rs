@@ -29,9 +29,6 @@ const CURVE: usize = 5;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Shows the run until it is interrupted.
-///
-/// # Errors
-/// As of reading a run directory; 130 or 143 when interrupted.
 pub fn run(runs: &[PathBuf]) -> Result<()> {
     let [directory] = runs else {
         return Err(Failure::usage("--watch shows one run"));

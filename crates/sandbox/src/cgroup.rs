@@ -46,17 +46,11 @@ impl Group {
     }
 
     /// Moves a process into the group.
-    ///
-    /// # Errors
-    /// The kernel refuses: this user may not write to the group above both.
     pub fn add(&self, process: i32) -> std::io::Result<()> {
         self.write("cgroup.procs", &process.to_string())
     }
 
     /// Limits what the group's processes hold to `bytes` more than now.
-    ///
-    /// # Errors
-    /// The group is gone.
     pub fn limit_memory(&self, bytes: u64) -> std::io::Result<()> {
         let now = fs::read_to_string(self.path.join("memory.current"))?;
         let now: u64 = now.trim().parse().map_err(std::io::Error::other)?;

@@ -46,9 +46,6 @@ pub struct Interpreter {
 
 impl Interpreter {
     /// Finds the `python3` on the path.
-    ///
-    /// # Errors
-    /// There is none, or it cannot describe itself, or it is too old: unavailable.
     pub fn find() -> Result<Self> {
         let missing = |cause: String| {
             Failure::unavailable(format!("sandbox: python3{cause}"))

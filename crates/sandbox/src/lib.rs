@@ -69,15 +69,11 @@ mod pool {
     pub enum Sandbox {}
 
     impl Sandbox {
-        /// # Errors
-        /// Always: unavailable.
         pub fn shared() -> Result<&'static Sandbox> {
             Err(Failure::unavailable("the sandbox for model-written programs needs Linux")
                 .hint("run this in a Linux machine or container"))
         }
 
-        /// # Errors
-        /// None: there is no sandbox to call it on.
         pub fn run(&self, _program: &crate::Program<'_>) -> Result<crate::Execution> {
             match *self {}
         }

@@ -79,7 +79,6 @@ impl<'a> Program<'a> {
 pub enum Status {
     /// By itself, with this exit code.
     Exited(i32),
-    /// By this signal.
     Signal(i32),
     /// It used up its processor time.
     CpuTime,

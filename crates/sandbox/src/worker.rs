@@ -249,7 +249,6 @@ fn broken(cause: impl std::fmt::Display) -> Failure {
     Failure::unavailable(format!("sandbox: the fork server: {cause}"))
 }
 
-/// An in-memory file with this content.
 fn memory(content: &str) -> Result<File> {
     let file = File::from(memfd_create("program", MemfdFlags::CLOEXEC).map_err(Failure::io)?);
     file.write_all_at(content.as_bytes(), 0)?;

@@ -51,9 +51,6 @@ fn fidelity(
 }
 
 /// Tests every rule; calls `advance` after each explored task and every hundred episodes.
-///
-/// # Errors
-/// The environment fails instead of answering.
 pub fn check(
     environment: &dyn Environment,
     effort: &Effort,
@@ -64,9 +61,6 @@ pub fn check(
 }
 
 /// [`check`] for one workflow, which may be a file.
-///
-/// # Errors
-/// No such workflow, or the environment fails where it should answer.
 pub fn check_workflow(
     environment: &dyn Environment,
     workflow: &str,

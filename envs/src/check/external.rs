@@ -60,9 +60,6 @@ struct Checker {
 }
 
 /// Tests every rule on `tasks`; calls `advance` after each explored task and every hundred episodes.
-///
-/// # Errors
-/// A signal asked to stop. Faults of the program are findings.
 pub fn check(
     program: &Program,
     tasks: &[Task],
@@ -123,9 +120,6 @@ pub fn check(
 
 /// Records a request without an answer as a broken rule, which ends the test. Returns false if two processes
 /// in a row gave no answer, because further requests would only take time.
-///
-/// # Errors
-/// A signal asked the program to stop.
 fn answered(tried: Result<()>, what: &str, ledger: &mut Ledger) -> Result<bool> {
     unless_interrupted()?;
     let cause = tried.err();

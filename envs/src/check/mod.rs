@@ -129,9 +129,6 @@ pub(crate) fn component_rule(outcome: &Outcome, ledger: &mut Ledger, place: impl
 }
 
 /// Call this regularly during long loops.
-///
-/// # Errors
-/// A signal asked the program to stop.
 pub(crate) fn unless_interrupted() -> Result<()> {
     match interrupted() {
         true => Err(Failure::interrupted()),
@@ -145,9 +142,6 @@ pub(crate) fn place(state: &dyn State, agent: &str, text: &str) -> String {
 }
 
 /// The verdict on all findings about the environment called `name`.
-///
-/// # Errors
-/// A rule was broken: exit 1.
 pub fn verdict(name: &str, findings: &[Finding]) -> Result<()> {
     let broken = findings.iter().filter(|finding| finding.broken.is_some() && !finding.advice).count();
     if broken == 0 {

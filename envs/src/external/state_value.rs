@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 
 use sandbox::supervise::Processes;
 
-/// A state.
 #[derive(Clone)]
 pub(super) enum StateValue {
     Json(Value),
@@ -54,9 +53,6 @@ impl StateValue {
     }
 
     /// The answer to `request` about this state, which it leaves as it is.
-    ///
-    /// # Errors
-    /// As [`Processes::ask`], and the process that had the state has ended: work.
     pub(super) fn ask(&self, processes: &Processes, mut request: Value) -> Result<Map<String, Value>> {
         request["state"] = self.value().clone();
         match self {

@@ -89,9 +89,6 @@ pub static LAYOUTS: &[&Layout] = &[
 ];
 
 /// The layout called `name`.
-///
-/// # Errors
-/// No such layout: usage, with the nearest name as hint.
 pub fn find(name: &str) -> Result<&'static Layout> {
     let names: Vec<&str> = LAYOUTS.iter().map(|layout| layout.name).collect();
     LAYOUTS.iter().find(|layout| layout.name == name).copied().ok_or_else(|| {
@@ -100,7 +97,6 @@ pub fn find(name: &str) -> Result<&'static Layout> {
     })
 }
 
-/// The layout of a record.
 pub fn recognize(record: &Fields) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
 }

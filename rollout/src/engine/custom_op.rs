@@ -45,7 +45,6 @@ pub struct Operator<S> {
 }
 
 impl<S> Operator<S> {
-    /// The operator of a kernel.
     pub fn new<K: Kernel<Shared = S>>(shared: S) -> Operator<S> {
         Operator { base: description::<K>(), shared }
     }

@@ -8,7 +8,6 @@ use super::stop::StopStrings;
 use record::philox::Stream;
 use std::sync::Arc;
 
-/// One branch.
 #[derive(Debug)]
 struct Branch {
     source: Source,
@@ -60,7 +59,6 @@ impl Branch {
     }
 }
 
-/// One group.
 #[derive(Debug)]
 pub struct Group {
     id: u64,

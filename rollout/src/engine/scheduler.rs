@@ -27,18 +27,12 @@ pub trait Runner {
 
     /// Frees the device for others until [`Runner::reload`]. Returns false if the runner
     /// should be dropped instead.
-    ///
-    /// # Errors
-    /// The device fails.
     fn release(&mut self) -> Result<bool> {
         Ok(false)
     }
 
     /// Takes the weights of its policies' next version from the process that published them on its device, the `card`, after
     /// [`Runner::release`] and before [`Runner::reload`]. Returns false if they are to be read from files.
-    ///
-    /// # Errors
-    /// The device fails.
     fn take(&mut self, _policies: &[Policy], _card: &str) -> Result<bool> {
         Ok(false)
     }
@@ -169,9 +163,6 @@ impl<R: Runner> Scheduler<R> {
 
     /// Queues a group for one of the engine's adapters, or for the base model. It waits until there
     /// are rows and blocks for it.
-    ///
-    /// # Errors
-    /// See [`SchedulerConfig::check`]. The scheduler stays usable.
     pub fn submit(&mut self, adapter: Option<u32>, request: Request) -> Result<()> {
         self.config.check(&request)?;
         let sources: Vec<Source> = request.streams.iter().map(|&stream| Source::Sampled(stream)).collect();
@@ -191,9 +182,6 @@ impl<R: Runner> Scheduler<R> {
 
     /// Empties the KV cache and frees the device. Returns true if the scheduler can be kept
     /// for [`Scheduler::reload`].
-    ///
-    /// # Errors
-    /// See [`Runner::release`].
     pub fn release(&mut self) -> Result<bool> {
         self.waiting.clear();
         self.active.clear();
@@ -207,9 +195,6 @@ impl<R: Runner> Scheduler<R> {
     }
 
     /// Loads other versions of its policies.
-    ///
-    /// # Errors
-    /// See [`Runner::reload`].
     pub fn reload(&mut self, policies: &[Policy], stop_ids: &[u32]) -> Result<bool> {
         self.config.stop_ids = stop_ids.to_vec();
         self.runner.reload(policies)

@@ -107,18 +107,12 @@ impl Service {
 
     /// Frees the device for others. Returns false if the thread should end instead of waiting
     /// for [`Service::reload`].
-    ///
-    /// # Errors
-    /// The device fails, or the thread has ended.
     pub fn release(&self) -> Result<bool> {
         self.ask(Message::Release)
     }
 
     /// Takes the next version's weights of its only model from the process that published them on its device, the `card`. Returns false
     /// if [`Service::reload`] has to read files.
-    ///
-    /// # Errors
-    /// The device fails, or the thread has ended.
     pub fn take(&self, policies: &[&Policy], card: &str) -> Result<bool> {
         let policies = policies.iter().map(|&policy| policy.clone()).collect();
         self.ask(|answer| Message::Take(policies, card.to_owned(), answer))
@@ -265,9 +259,6 @@ pub struct Client {
 
 impl Client {
     /// Submits a group.
-    ///
-    /// # Errors
-    /// See [`SchedulerConfig::check`]; 1 if the thread has ended.
     pub fn submit(&mut self, request: Request) -> Result<()> {
         self.service.limits(self.model).check(&request)?;
         let (model, adapter, answers) = (self.model, self.adapter, self.inbox.answers.clone());

@@ -33,7 +33,6 @@ pub struct PromptRequest {
 pub struct Spoken {
     /// The conversation.
     pub messages: Vec<Message>,
-    /// The candidate.
     pub candidate: Candidate,
 }
 

@@ -13,7 +13,6 @@ pub struct EpisodeError {
 }
 
 impl EpisodeError {
-    /// An error at a boundary.
     pub fn at(boundary: &'static str, message: impl ToString) -> EpisodeError {
         EpisodeError { boundary, message: message.to_string() }
     }

@@ -29,7 +29,6 @@ fn missing(package: &str) -> Option<String> {
     })
 }
 
-/// The adapter of a package, with its arguments.
 fn adapter(package: &str, arguments: &str) -> String {
     let program = root().join("examples").join(format!("from_{package}.py"));
     format!("{} -W ignore {} {arguments}", python(package), program.display())

@@ -152,7 +152,6 @@ impl<T> Experts<'_, T> {
 pub struct Attention<'a, T> {
     /// The nodes that have a query.
     pub rows: Rows,
-    /// Heads.
     pub heads: Heads,
     /// Factor of the scores; on a GPU `1 / sqrt(heads.width)`.
     pub scale: f32,

@@ -125,9 +125,6 @@ fn micro_batches(trees: &[Tree], limit: usize) -> Vec<Range<usize>> {
 }
 
 /// Checks that the kernels can run a decoder, and an adapter over it.
-///
-/// # Errors
-/// A width that they do not take (2).
 pub fn check(config: &Config, adapter: Option<&LoraAdapter>) -> Result<()> {
     if adapter.is_some_and(|adapter| !adapter.is_multiple(8)) {
         return Err(Failure::usage("this adapter cannot run on a device: its rank is not a multiple of 8")
@@ -140,9 +137,6 @@ pub fn check(config: &Config, adapter: Option<&LoraAdapter>) -> Result<()> {
 
 impl<D: Device> DeviceModel<D> {
     /// [`DeviceModel::of_rank`] for rank 0.
-    ///
-    /// # Errors
-    /// The same.
     pub fn new(
         device: D,
         config: &Config,
@@ -264,17 +258,11 @@ impl<D: Device> DeviceModel<D> {
     }
 
     /// The most bytes that were in use at a time.
-    ///
-    /// # Errors
-    /// There is no memory.
     pub fn peak_bytes(&mut self) -> Result<u64> {
         Ok(self.worker.backend.device.arena()?.usage().1 + self.apart.arena()?.usage().1)
     }
 
     /// Frees all but the weights, whose memory other processes may open. They are in the layout's order, from its first byte on.
-    ///
-    /// # Errors
-    /// The device cannot share memory.
     pub fn share_weights(self) -> Result<SharedMemory> {
         let DeviceModel { worker, apart, .. } = self;
         drop(worker);

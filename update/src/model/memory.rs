@@ -122,9 +122,6 @@ impl MemoryPlan {
     /// computed, where each part fits one micro-batch. Parts of several micro-batches are summed on the device if the whole
     /// gradient fits there, else in host memory. Sums of parts wait on the device if the micro-batches do not become smaller by
     /// that. The gradient has the same bits.
-    ///
-    /// # Errors
-    /// 69 if it cannot fit.
     pub fn new(
         config: &Config,
         adapter: Option<&LoraAdapter>,

@@ -140,9 +140,6 @@ impl Model {
     }
 
     /// Reads every tensor through `read`, which gets the Hugging Face name and shape and fills the values.
-    ///
-    /// # Errors
-    /// The first error of `read`.
     pub fn parameters<E>(
         &self,
         mut read: impl FnMut(&Entry, &mut [f32]) -> Result<(), E>,

@@ -14,9 +14,6 @@ pub trait Source {
     fn layout(&self) -> &Arc<Layout>;
 
     /// Fills `values` with a tensor's, from index `from` on.
-    ///
-    /// # Errors
-    /// The disk's.
     fn read(&self, entry: &Entry, from: usize, values: &mut [f32]) -> Result<()>;
 
     /// True if a tensor is published in bf16, so that other programs read its values rounded to that.
@@ -181,9 +178,6 @@ impl Parameters {
     }
 
     /// All values of a source.
-    ///
-    /// # Errors
-    /// The source's.
     pub fn of(source: &dyn Source) -> Result<Parameters> {
         let mut parameters = Parameters::zeros(source.layout());
         for entry in &source.layout().entries {

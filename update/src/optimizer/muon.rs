@@ -14,7 +14,6 @@
 
 use gemm::{Accumulate, Precision, Scratch, View, ViewMut};
 
-/// Momentum μ.
 const MOMENTUM: f32 = 0.95;
 /// Newton-Schulz iterations.
 const ITERATIONS: usize = 5;

@@ -31,9 +31,6 @@ pub fn moment_bytes(method: Method) -> u64 {
 }
 
 /// Checks that a method has kernels.
-///
-/// # Errors
-/// Usage (exit 2) where it has none.
 pub fn check(method: Method) -> Result<()> {
     match method {
         Method::Adamw | Method::Sgd => Ok(()),
@@ -59,9 +56,6 @@ fn runs(entries: &[Entry]) -> Vec<(Range<usize>, bool)> {
 
 impl DeviceOptimizer {
     /// An optimizer of the model's share of the weights that has taken no step.
-    ///
-    /// # Errors
-    /// Memory (69).
     pub fn new<D: Device>(settings: Settings, model: &mut DeviceModel<D>) -> Result<DeviceOptimizer> {
         check(settings.method)?;
         let (layout, share) = (model.layout().clone(), model.share().clone());
@@ -81,9 +75,6 @@ impl DeviceOptimizer {
 
     /// Restores saved state like [`super::Optimizer::restore`], but a piece of a tensor at a time: `read` is also given the
     /// index of the piece's first value.
-    ///
-    /// # Errors
-    /// The first error of `read`.
     pub fn restore<D: Device>(
         &mut self,
         model: &mut DeviceModel<D>,

@@ -51,9 +51,6 @@ pub trait Ranks {
     }
 
     /// Broadcasts the bytes of rank `root`. A waiting rank yields its core, because the wait may be long.
-    ///
-    /// # Errors
-    /// An interruption (130, 143).
     fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()>;
 
     /// Gathers everyone's `own` on all ranks, in rank order. All have one size.
@@ -189,9 +186,6 @@ fn of_launcher(names: [&str; 3]) -> Option<usize> {
 }
 
 /// What rank 0 finds, told to all. The others do not look for themselves.
-///
-/// # Errors
-/// Rank 0's, or an interruption.
 pub fn first(ranks: &dyn Ranks, find: impl FnOnce() -> Result<String>) -> Result<String> {
     told(ranks, 0, find)
 }
@@ -230,9 +224,6 @@ pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
 
 /// Gathers every rank's share of the values of `state` on all ranks, a piece at a time. `read` copies a range of values,
 /// `write` replaces one.
-///
-/// # Errors
-/// Failures of `read` and `write`.
 pub fn exchange<S, T: bytemuck::Pod>(
     ranks: &dyn Ranks,
     shares: &Shares,

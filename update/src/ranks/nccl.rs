@@ -92,9 +92,6 @@ pub struct Nccl {
 
 impl Nccl {
     /// Joins the other ranks, with an id that rank 0 makes. Work is done in `stream` of `device`, which `name` names.
-    ///
-    /// # Errors
-    /// NCCL fails (1); an interruption.
     pub fn join<D: Device>(
         ranks: &dyn Ranks,
         device: &mut D,

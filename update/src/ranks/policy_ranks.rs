@@ -41,9 +41,6 @@ impl PolicyRanks<'_> {
     }
 
     /// What the first process of a policy has, told to all.
-    ///
-    /// # Errors
-    /// An interruption.
     pub fn told(&self, policy: usize, has: impl FnOnce() -> Result<String>) -> Result<String> {
         told(self.all, policy * self.own().count(), has)
     }

@@ -59,9 +59,6 @@ impl<'a> PartSum<'a> {
 
     /// Adds the next region of this rank's part in this round; all ranks must do the same. `read` copies a range of the part's
     /// gradient. In the last round `write` takes a range of this rank's share of the sum, with its place in the share.
-    ///
-    /// # Errors
-    /// Failures of `read` and `write`.
     pub fn add<T>(
         &mut self,
         state: &mut T,

@@ -7,7 +7,6 @@ const SLEEP: Duration = Duration::from_millis(2);
 /// A wait of which nothing is said.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// One wait.
 pub struct Wait {
     begun: Instant,
     /// When something is said next.

@@ -46,9 +46,6 @@ pub fn architecture(major: i32, minor: i32) -> String {
 }
 
 /// The version of NVRTC.
-///
-/// # Errors
-/// 69: NVRTC is not found.
 pub fn version() -> Result<(i32, i32)> {
     library::open(Library::Nvrtc)?;
     let (mut major, mut minor) = (0, 0);

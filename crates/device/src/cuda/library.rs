@@ -116,9 +116,6 @@ impl std::fmt::Display for Found {
 }
 
 /// Loads a library.
-///
-/// # Errors
-/// 69: it is not found.
 pub fn open(library: Library) -> Result<Found> {
     static OPEN: Mutex<Vec<(Library, Found)>> = Mutex::new(Vec::new());
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -82,9 +82,6 @@ functions! {
 
 impl Nccl {
     /// Loads the library from where [`super::open_library`] finds it.
-    ///
-    /// # Errors
-    /// 69: it is not found, or too old.
     pub fn open() -> Result<Nccl> {
         library::open(Library::Nccl)?;
         Nccl::at(Path::new(&Library::Nccl.file()))
@@ -116,9 +113,6 @@ impl Nccl {
     }
 
     /// An id for a new communicator.
-    ///
-    /// # Errors
-    /// 1: NCCL failed.
     pub fn id(&self) -> Result<Id> {
         let mut id = UniqueId([0; ID_BYTES]);
         // SAFETY: it writes the id.

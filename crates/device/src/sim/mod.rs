@@ -46,9 +46,6 @@ pub struct Sim {
 
 impl Sim {
     /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
-    ///
-    /// # Errors
-    /// 69 without memory for the workers.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
         Ok(Sim {

@@ -36,7 +36,6 @@ impl Move {
         ['U', 'D', 'L', 'R'][self as usize]
     }
 
-    /// The move with this letter.
     pub fn from_letter(letter: char) -> Option<Move> {
         Move::ALL.into_iter().find(|step| step.letter() == letter)
     }

@@ -89,8 +89,6 @@ pub trait GridWorld: Debug + Send + Sync + Sized + 'static {
     /// The rules for an error message, and advice that would allow more tasks.
     fn describe(rules: &Self::Rules) -> (String, &'static str);
 
-    /// # Errors
-    /// `spec` is not a valid task: data.
     fn parse(spec: &Value) -> Result<Self>;
     fn episode(&self) -> &Episode;
     fn start(&self) -> Self::Situation;

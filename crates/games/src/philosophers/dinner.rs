@@ -81,8 +81,6 @@ impl Dinner {
         Ok(Dinner { workflow: around(spec.philosophers), spec, played })
     }
 
-    /// # Errors
-    /// `state` is not of its table: data.
     pub fn restore(state: &Value) -> Result<Dinner> {
         let mut dinner = Dinner::new(&state["spec"])?;
         let played: Played = read_state(&state["played"])?;
@@ -124,7 +122,6 @@ impl Dinner {
         )
     }
 
-    /// The action of a text, if it has one.
     pub fn read(&self, text: &str) -> Option<Action> {
         let said = match self.is_prose() {
             true => text.trim().trim_end_matches('.').to_uppercase().replace(' ', "_"),

@@ -221,8 +221,6 @@ impl GridWorld for Instance {
         )
     }
 
-    /// # Errors
-    /// It is not a Plan-Path task: data.
     fn parse(spec: &Value) -> Result<Instance> {
         let RawSpec { size, encoding, proposal, moves, turns, reward, brief, mut walls, goal, start, .. } =
             read(spec)?;

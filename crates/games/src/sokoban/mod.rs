@@ -194,8 +194,6 @@ impl GridWorld for Instance {
         )
     }
 
-    /// # Errors
-    /// It is not a Sokoban task, or the level cannot be solved: data.
     fn parse(spec: &Value) -> Result<Instance> {
         let RawSpec { size, encoding, proposal, moves, turns, reward, mut walls, goals, boxes, player } =
             read(spec)?;

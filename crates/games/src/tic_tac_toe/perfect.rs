@@ -35,8 +35,6 @@ pub enum Reward {
 }
 
 impl Reward {
-    /// # Errors
-    /// Neither `shaped` nor `win`: usage.
     pub fn parse(text: Option<&str>) -> Result<Reward> {
         match text {
             None | Some("shaped") => Ok(Reward::Shaped),

@@ -119,9 +119,6 @@ const EMBEDDING: &str = "token_embd.weight";
 
 impl Architecture {
     /// The architecture that a file names.
-    ///
-    /// # Errors
-    /// None, or one that the decoder does not know; one file of several.
     pub(super) fn of(header: &Header) -> Result<&'static Architecture> {
         if let Some(parts) = header.integer("split.count")?.filter(|&parts| parts > 1) {
             return Err(Failure::data(format!("one of {parts} files of a model"))

@@ -54,10 +54,6 @@ const OTHERS: [(u32, &str); 18] = [
 ];
 
 impl Format {
-    /// The format of this number.
-    ///
-    /// # Errors
-    /// It is not read; the tensor is named.
     pub(super) fn of(number: u32, tensor: &str) -> Result<Format> {
         Ok(match number {
             0 => Format::F32,

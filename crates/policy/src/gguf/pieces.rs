@@ -75,9 +75,6 @@ const RULES: [Pieces; 6] = [
 
 impl Pieces {
     /// The rule of this name.
-    ///
-    /// # Errors
-    /// It is not known.
     pub(super) fn named(name: &str) -> Result<&'static Pieces> {
         RULES.iter().find(|rule| rule.names.contains(&name)).ok_or_else(|| {
             let known = RULES.iter().flat_map(|rule| rule.names).copied().collect::<Vec<_>>().join(", ");

@@ -4,9 +4,6 @@ use super::{Result, invalid};
 
 /// A template's source as the lexer of `jinja2` reads it, with the `generation` blocks of `transformers`, which only matter to its loss
 /// masks, as blocks with a scope of their own, and Python's escapes in texts.
-///
-/// # Errors
-/// An escape that is not known here.
 pub(crate) fn source(text: &str) -> Result<String> {
     let text = text.replace("\r\n", "\n").replace('\r', "\n");
     let (mut result, mut rest, mut raw) = (String::with_capacity(text.len()), text.as_str(), false);

@@ -114,8 +114,6 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// # Errors
-    /// The fault.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
         match class::missing(&self.problem).len() {
             0 => Err("problem: no class with a method to be written"),

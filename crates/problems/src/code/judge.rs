@@ -28,7 +28,6 @@ pub struct Run {
 /// A case on which the program gave an unexpected result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disagreement {
-    /// The case.
     pub case: Test,
     /// The program's output, if any.
     pub got: Option<String>,
@@ -58,9 +57,6 @@ impl TestResults {
 }
 
 /// Runs the program `source` on `input`.
-///
-/// # Errors
-/// The sandbox fails.
 pub fn run(instance: &Instance, source: &str, input: &str) -> Result<Run> {
     let entry = match (instance.problem.style, &instance.problem.function) {
         (Style::Function, Some(name)) => Entry::Solve(name),
@@ -70,9 +66,6 @@ pub fn run(instance: &Instance, source: &str, input: &str) -> Result<Run> {
 }
 
 /// Returns true if `source` compiles; it is not run.
-///
-/// # Errors
-/// The sandbox fails.
 pub fn compiles(instance: &Instance, source: &str) -> Result<bool> {
     Ok(execute(instance, source, "", Entry::Compile)?.output.is_some())
 }
@@ -129,17 +122,11 @@ pub fn gives(instance: &Instance, run: &Run, expected: &str) -> bool {
 }
 
 /// Returns true if `source` passes `test`.
-///
-/// # Errors
-/// The sandbox fails.
 pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
     Ok(gives(instance, &run(instance, source, &test.input)?, &test.output))
 }
 
 /// Runs `source` on the golden tests.
-///
-/// # Errors
-/// The sandbox fails.
 pub fn golden(instance: &Instance, source: &str) -> Result<TestResults> {
     let tests = &instance.problem.tests;
     let (mut passed, mut late) = (0, 0);
@@ -173,9 +160,6 @@ impl Quality {
 
 /// Judges `case`. Without a reference solution only the golden tests are known to be right, so a case with
 /// any other input is worth nothing.
-///
-/// # Errors
-/// The sandbox fails.
 pub fn quality(instance: &Instance, case: &Test) -> Result<Quality> {
     let problem = &instance.problem;
     if problem.style.check(case).is_err() {

@@ -158,9 +158,6 @@ impl Rules {
 
 impl Instance {
     /// Parses `spec`.
-    ///
-    /// # Errors
-    /// It is not a valid task: data.
     pub fn parse(spec: &Value) -> Result<Instance> {
         let (rules, problem): (Rules, CodeProblem) = (read(spec)?, read(spec)?);
         checked("turns", rules.turns, 1, 99)?;
@@ -181,9 +178,6 @@ impl Instance {
 
 impl CodeProblem {
     /// Checks the problem.
-    ///
-    /// # Errors
-    /// A message that names the field.
     pub fn check(&self) -> std::result::Result<(), String> {
         if self.statement.trim().is_empty() {
             return Err("problem: it is empty".to_owned());

@@ -22,7 +22,6 @@ pub enum Feedback {
 }
 
 impl Feedback {
-    /// Its names.
     pub const NAMES: &'static str = "plain, passed, level-passed or level-feedback";
 
     /// The one called `name`.

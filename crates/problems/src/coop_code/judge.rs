@@ -143,9 +143,6 @@ pub struct Question<'a> {
 }
 
 /// Scores the texts of the two agents.
-///
-/// # Errors
-/// There is no sandbox: unavailable.
 pub fn judge(question: &Question<'_>, [helper, main]: [&str; 2]) -> Result<Report> {
     let beside = [used(helper, "aux", question.entry), used(main, question.entry, "aux")];
     let short = lambda(helper, "aux").map(str::to_owned);

@@ -106,8 +106,6 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// # Errors
-    /// The fault.
     pub fn check(&self) -> std::result::Result<(), &'static str> {
         let name = self.entry_point.as_str();
         let letters = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';

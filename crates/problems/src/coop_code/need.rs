@@ -37,9 +37,6 @@ def troupe_all(groups):
 
 /// Whether `entry` in `source` needs its helper for the assertions `held`, each as its calls and its check, and whether it adds
 /// nothing to it.
-///
-/// # Errors
-/// There is no sandbox: unavailable.
 pub fn tried(source: &str, entry: &str, held: &[&Value], limits: Limits) -> Result<(bool, bool)> {
     let alone = STAND_INS.map(|stand_in| format!("{source}{stand_in}\ncandidate = {entry}\n{CALL_ALL}"));
     let mut verdicts = Vec::new();

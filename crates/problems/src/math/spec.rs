@@ -235,9 +235,6 @@ impl MathProblem {
     }
 
     /// The workflow of its ensemble: reasoners and tools in parallel, then a judge.
-    ///
-    /// # Errors
-    /// None within the bounds that [`MathProblem::parse`] checks.
     pub fn ensemble(spec: &Spec) -> Result<Arc<Workflow>> {
         let named =
             |role: &'static str, count: u32| (1..=count).map(move |number| format!("{role}-{number}"));

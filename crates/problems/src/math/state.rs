@@ -38,9 +38,6 @@ pub struct Answers {
 }
 
 /// Runs a tool's program. Returns true and the end of its output, or false and the last line of the error.
-///
-/// # Errors
-/// There is no sandbox: unavailable.
 fn python(source: &str, wall: Option<f64>) -> Result<(bool, String)> {
     let mut limits = Limits::default();
     limits.wall_seconds = wall.unwrap_or(limits.wall_seconds);

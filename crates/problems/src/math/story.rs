@@ -56,7 +56,6 @@ impl Operation {
 pub struct Chain {
     /// The initial number.
     pub start: u64,
-    /// The operations on it.
     pub steps: Vec<(Operation, u64)>,
 }
 

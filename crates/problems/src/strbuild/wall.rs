@@ -17,7 +17,6 @@ pub const PALETTES: [[&str; 2]; 2] = [["oak_planks", "stone"], ["white_concrete"
 
 /// A cell: column from the left, and row from the bottom.
 pub type Cell = (i64, i64);
-/// The block in each cell that has one.
 pub type Blocks = HashMap<Cell, &'static str>;
 
 /// Columns of `word`.

@@ -146,9 +146,6 @@ impl Definition {
     }
 
     /// The agents and their order, under the name `name`.
-    ///
-    /// # Errors
-    /// Two agents have one name: data.
     pub fn workflow(&self, name: &str) -> Result<Arc<Workflow>> {
         let agents = |stage: &Stage| stage.roles().iter().flat_map(|role| self.agents_of(role)).collect();
         Workflow::staged(name, self.order.iter().map(agents).collect())

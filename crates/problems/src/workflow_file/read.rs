@@ -75,9 +75,6 @@ fn located(text: &str, error: &toml::de::Error) -> Failure {
 
 impl Definition {
     /// Checks that every role can act and see, and that the episode ends with an answer.
-    ///
-    /// # Errors
-    /// It does not: usage.
     pub(super) fn check(&self) -> Result<()> {
         let fail = |cause: String, hint: &str| Err(Failure::usage(cause).hint(hint));
         let names: Vec<&str> = self.role.keys().map(String::as_str).collect();

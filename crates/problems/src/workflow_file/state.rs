@@ -51,9 +51,6 @@ pub struct FileState {
 
 impl FileState {
     /// The first state of a task of `environment`.
-    ///
-    /// # Errors
-    /// Agents of one name: data.
     pub fn begin(
         environment: &'static str,
         checker: Arc<dyn Checker>,
@@ -68,9 +65,6 @@ impl FileState {
     }
 
     /// The state that [`State::to_json`] wrote; `checker` is made from its `spec`.
-    ///
-    /// # Errors
-    /// No such state: data.
     pub fn restore(environment: &'static str, checker: Arc<dyn Checker>, state: &Value) -> Result<FileState> {
         let definition: Definition = read_state(&state["workflow"])?;
         definition

@@ -53,7 +53,6 @@ pub struct Gates {
     pub overlap: f64,
 }
 
-/// The counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts {
     /// Words of each text.

@@ -80,7 +80,6 @@ pub struct Rules {
     success: f64,
 }
 
-/// A post.
 #[derive(Clone, Debug)]
 pub struct Post(Spec);
 

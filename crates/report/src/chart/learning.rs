@@ -26,7 +26,6 @@ impl Column {
 
 /// Runs that are drawn together.
 pub struct Drawn<'a> {
-    /// The runs.
     pub runs: &'a [RunMetrics<'a>],
     /// The runs that are seeds of one method.
     pub methods: &'a [MethodRuns],

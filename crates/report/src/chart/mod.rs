@@ -82,7 +82,6 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ValueUnit {
-    /// Numbers.
     Number,
     /// Whole numbers.
     Count,
@@ -91,7 +90,6 @@ pub enum ValueUnit {
     Seconds,
 }
 
-/// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
     /// Its name for `--figure`: lower-case letters, digits and dashes.
@@ -129,7 +127,6 @@ impl Chart {
         }
     }
 
-    /// Its values are of this unit.
     pub fn unit(self, unit: ValueUnit) -> Chart {
         Chart { unit, ..self }
     }

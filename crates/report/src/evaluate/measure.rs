@@ -102,7 +102,6 @@ pub struct Difference {
 pub struct Rate {
     /// The mean.
     pub value: f64,
-    /// Its interval.
     pub interval: Option<Interval>,
 }
 

@@ -172,9 +172,6 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
 }
 
 /// A short line for each stream and environment, for a log.
-///
-/// # Errors
-/// 74 when writing fails.
 pub fn line(streams: &[Evaluated]) -> Result<()> {
     let mut text = String::new();
     for (_, _, stats, measured) in rows(streams) {

@@ -7,7 +7,6 @@ use crate::chart::ValueUnit;
 pub enum AxisUnit {
     /// Steps, which are whole.
     Steps,
-    /// Values of this unit.
     Values(ValueUnit),
 }
 

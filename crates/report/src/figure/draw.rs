@@ -150,7 +150,6 @@ fn vertical(chart: &Chart) -> ValueAxis {
     ValueAxis::linear(low, high, 4, AxisUnit::Values(chart.unit), true)
 }
 
-/// Draws a chart.
 pub fn chart(chart: &Chart) -> Drawing {
     let frame = Frame::of(chart);
     let mut marks = Vec::new();

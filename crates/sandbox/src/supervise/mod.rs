@@ -84,9 +84,6 @@ impl Processes {
     }
 
     /// The answer of one process to `request`, with the handles that were dropped since it was last asked.
-    ///
-    /// # Errors
-    /// It has ended, or gives no answer: work. The answer says `error`: data.
     pub fn ask_process(&self, process: u64, mut request: Value) -> Result<Map<String, Value>> {
         let number = self.number(&mut request);
         let child = self.take(process)?;

@@ -32,9 +32,6 @@ pub struct Adapter {
 
 impl Adapter {
     /// Reads the adapter of a policy that is one, for products of a precision and an instruction set.
-    ///
-    /// # Errors
-    /// Files that are missing or damaged.
     pub fn load(policy: &Policy, config: &Config, precision: Precision, isa: Isa) -> Result<Adapter> {
         let (description, weights) = policy
             .adapter()?

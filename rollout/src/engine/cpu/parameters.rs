@@ -96,9 +96,6 @@ fn over_mapped(memory: &Memory, tensor: &TensorView) -> Result<Tensor> {
 
 impl ModelParameters {
     /// Reads the adapters among policies over a model.
-    ///
-    /// # Errors
-    /// Files that are missing or damaged.
     pub fn over(
         base: Arc<Base>,
         policies: &[&Policy],

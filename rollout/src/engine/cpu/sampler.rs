@@ -37,9 +37,6 @@ pub struct Sampler {
 
 impl Sampler {
     /// Prepares a row of logits for [`Sampler::draw`] and [`Sampler::logprob`].
-    ///
-    /// # Errors
-    /// Logits that are not numbers.
     pub fn prepare(&mut self, logits: &[f32], sampling: &SamplingParams) -> Result<()> {
         let temperature = temperature(sampling);
         self.tiles.resize(logits.len().div_ceil(CHUNK), [0.0; CHUNK / TILE]);

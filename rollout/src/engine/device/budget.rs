@@ -35,9 +35,6 @@ impl MemoryLimit {
     const FLAG: &str = "--device-memory";
 
     /// Parses gigabytes (10^9 bytes), or a share as `50%`.
-    ///
-    /// # Errors
-    /// Usage (exit 2).
     pub fn parse(text: &str) -> Result<MemoryLimit> {
         let refuse = |cause: &str| {
             Err(Failure::usage(format!("{} {text}: {cause}", Self::FLAG))
@@ -94,9 +91,6 @@ impl DeviceBudget {
 
     /// The next model's capacity, of an even part of the memory that no earlier model has or will need. `sessions` of its sessions
     /// run prompts.
-    ///
-    /// # Errors
-    /// See [`capacity`].
     pub fn next<T: Activation>(
         &self,
         config: &Config,

@@ -8,9 +8,6 @@ use policy::weights::{ElementType, TensorView};
 use record::failure::{Failure, Result};
 
 /// Fails for a value of the tensor `name` that has no number in the type of activations.
-///
-/// # Errors
-/// 1, with the value.
 pub fn check_range<T: Activation>(name: &str, values: &[f32]) -> Result<()> {
     T::overflow(values).map_or(Ok(()), |value| {
         Err(Failure::work(format!("{name} has {value:.2e}, beyond float16, of which 65504 is the largest"))

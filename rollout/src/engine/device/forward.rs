@@ -40,9 +40,6 @@ fn logit_rows(vocabulary: usize) -> usize {
 
 impl<T: Activation> Forward<T> {
     /// Buffers for up to `rows` rows of logits, and in the arena of `apart` for the weights, which are not there yet.
-    ///
-    /// # Errors
-    /// 69 where an arena is too small.
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
@@ -67,9 +64,6 @@ impl<T: Activation> Forward<T> {
     }
 
     /// Uploads a run's sample requests, padded to its shape.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn request<D: Device>(
         &mut self,
         device: &mut D,
@@ -83,9 +77,6 @@ impl<T: Activation> Forward<T> {
     }
 
     /// Binds the buffer for a run's hidden rows.
-    ///
-    /// # Errors
-    /// 1 where ONNX Runtime refuses.
     pub fn bind_output(&mut self, shape: &BatchShape) -> Result<()> {
         self.sessions.selected().output::<T>(
             "hidden",
@@ -95,9 +86,6 @@ impl<T: Activation> Forward<T> {
     }
 
     /// Enqueues the work of a run whose inputs are bound and whose sample requests were uploaded.
-    ///
-    /// # Errors
-    /// The model or the device failed.
     pub fn submit<D: Device>(&mut self, device: &mut D, shape: &BatchShape) -> Result<()> {
         self.sessions.selected().run()?;
         let (vocabulary, hidden) = (self.config.vocab_size, self.config.hidden_size);
@@ -121,9 +109,6 @@ impl<T: Activation> Forward<T> {
     }
 
     /// Clears everything between the inputs and the sampled tokens of the run before.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
         device.clear(self.hidden.all())?;
         device.clear(self.logits.all())?;

@@ -157,9 +157,6 @@ impl<G> CudaGraphs<G> {
 
 /// Compares two replays of a captured run with each other and with the run. With `exact`, equal
 /// inputs must give equal bits.
-///
-/// # Errors
-/// A message that says what differs.
 pub fn verify(run: &[SampledToken], [first, second]: &[Vec<SampledToken>; 2], exact: bool) -> Result<()> {
     let differing = |first: &[SampledToken], second: &[SampledToken], alike: fn(&Pair) -> bool| {
         first.iter().zip(second).filter(|pair| !alike(pair)).count()

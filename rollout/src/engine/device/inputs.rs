@@ -76,9 +76,6 @@ impl Inputs {
 
     /// Uploads a run's inputs, padded to its shape with rows of token 0, each a separate sequence that stores
     /// nothing, and with what its attention needs.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn upload<D: Device>(
         &mut self,
         device: &mut D,
@@ -126,9 +123,6 @@ impl Inputs {
     }
 
     /// Binds the last uploaded inputs, which have the same shape.
-    ///
-    /// # Errors
-    /// 1 if ONNX Runtime refuses.
     pub fn bind(&mut self, sessions: &mut Sessions, shape: &BatchShape) -> Result<()> {
         let BatchShape { rows, sequences, logit_rows, width, .. } = *shape;
         let attention = sessions.attention();

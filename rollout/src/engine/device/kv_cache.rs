@@ -65,18 +65,12 @@ impl KvCache {
     }
 
     /// Clears all keys and values.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
         device.clear(self.words.all())
     }
 
     /// Copies blocks in all layers: one launch, however many they are. They are those of one run, so what is read has
     /// another owner who keeps it, and what is written was free.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn copy<D: Device>(&self, device: &mut D, copies: &[BlockCopy]) -> Result<()> {
         debug_assert!(independent(copies), "{copies:?}");
         for copies in copies.chunks(COPIES) {

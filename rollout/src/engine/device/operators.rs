@@ -35,9 +35,6 @@ pub fn shared<D: Device>(device: &D) -> Result<Shared<D>> {
 }
 
 /// The operators of a graph of `T`.
-///
-/// # Errors
-/// 69: no ONNX Runtime; 1: it fails.
 pub fn domain<D: Device, T: Activation>(shared: &Shared<D>, provider: Provider) -> Result<Domain<Shared<D>>> {
     runtime::environment()?;
     let operators = match provider {

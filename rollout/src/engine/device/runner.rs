@@ -40,9 +40,6 @@ fn is_kept(Memory { free, total }: Memory) -> bool {
 }
 
 /// The configuration, weights and adapters of a model's policies.
-///
-/// # Errors
-/// Files that are missing, damaged or not implemented.
 pub fn read(first: &Policy, policies: &[Policy]) -> Result<(Config, Arc<Weights>, Adapters)> {
     let config = graph::for_device(first.config.clone())?;
     let adapters = Adapters::load(policies, &config)?;
@@ -189,7 +186,6 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         &self.device
     }
 
-    /// The sampled tokens of a batch.
     fn step(&mut self, batch: &Batch) -> Result<Vec<SampledToken>> {
         self.kv.copy(&mut self.device, &batch.copies)?;
         let apart = self.choice.has_own();

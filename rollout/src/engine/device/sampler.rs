@@ -65,9 +65,6 @@ impl DeviceSampler {
 
     /// Uploads sample requests. Logits come in chunks of `rows` rows; a request's row
     /// is relative to its chunk.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn upload<D: Device>(
         &mut self,
         device: &mut D,
@@ -81,9 +78,6 @@ impl DeviceSampler {
 
     /// Samples tokens for the requests `which`. Their rows must all be in `logits`, f32 `[rows, stride]`,
     /// with `vocabulary` valid values in each row.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn sample<D: Device>(
         &self,
         device: &mut D,
@@ -114,9 +108,6 @@ impl DeviceSampler {
     }
 
     /// Clears the sampled tokens.
-    ///
-    /// # Errors
-    /// A device that fails.
     pub fn clear<D: Device>(&self, device: &mut D) -> Result<()> {
         device.clear(self.sums.all())?;
         device.clear(self.sampled.all())

@@ -132,9 +132,6 @@ impl Session {
     }
 
     /// Binds an input to device memory, whose content must not change until the input is bound again.
-    ///
-    /// # Errors
-    /// 1 where ONNX Runtime refuses.
     pub fn input<T: Element>(&mut self, name: &str, address: u64, shape: &[usize]) -> Result<()> {
         let tensor = Tensor::over(&self.device, address as *mut T, shape)?;
         self.bind(name, tensor, ort::api().BindInput)

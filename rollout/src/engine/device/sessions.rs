@@ -50,7 +50,6 @@ impl Sessions {
         self.all[self.selected].0
     }
 
-    /// The selected session.
     pub fn selected(&mut self) -> &mut Session {
         &mut self.all[self.selected].1
     }

@@ -10,7 +10,6 @@ use crate::engine::batch::Batch;
 /// Up to this many tokens in the longest sequence there is one bucket; beyond, one per power of two.
 const SHORT: usize = 512;
 
-/// The shape of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BatchShape {
     /// Rows of tokens.

@@ -44,7 +44,6 @@ const ADDING_THREADS: u32 = 256;
 
 /// A device that a decoder runs on.
 pub struct Gpu<D: Device> {
-    /// The device.
     pub device: D,
     /// The type of weights and activations.
     half: Half,
@@ -93,9 +92,6 @@ impl<D: Device> Gpu<D> {
     }
 
     /// Allocates the workspace for micro-batches up to `max`, so that nothing grows later.
-    ///
-    /// # Errors
-    /// Memory (69).
     pub fn reserve_workspace(&mut self, max: &MaxBatch) -> Result<()> {
         let sizes = WorkspaceSizes::of(max);
         self.integers = sizes.integers;
@@ -109,9 +105,6 @@ impl<D: Device> Gpu<D> {
     }
 
     /// The first failure since the last call.
-    ///
-    /// # Errors
-    /// That failure, if there was one.
     pub fn check(&mut self) -> Result<()> {
         self.failure.take().map_or(Ok(()), Err)
     }

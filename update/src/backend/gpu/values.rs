@@ -75,18 +75,12 @@ pub struct Windows {
 
 impl Windows {
     /// Room for ranges of up to these lengths.
-    ///
-    /// # Errors
-    /// Memory (69).
     pub fn new<D: Device>(device: &mut D, lengths: [usize; 2]) -> Result<Windows> {
         let [first, second] = lengths.map(|length| device.allocate(length.max(1)));
         Ok(Windows { buffers: [first?, second?], open: [0..0, 0..0] })
     }
 
     /// Puts a range of the gradient into a window: these values, or zeros.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn open<D: Device>(
         &mut self,
         device: &mut D,
@@ -104,9 +98,6 @@ impl Windows {
     }
 
     /// A range that is open.
-    ///
-    /// # Errors
-    /// It is not.
     pub fn slice(&self, range: Range<usize>) -> Result<Slice<'_, f32>> {
         let holds = |open: &Range<usize>| open.start <= range.start && range.end <= open.end;
         match self.open.iter().position(holds) {
@@ -200,7 +191,6 @@ impl Values {
         }
     }
 
-    /// A range of a gradient.
     pub(crate) fn gradient(&self, range: Range<usize>) -> Result<Slice<'_, f32>> {
         match self {
             Values::Windows(windows) => windows.slice(range),

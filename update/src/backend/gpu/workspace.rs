@@ -17,7 +17,6 @@ pub(super) fn logits_stride(vocabulary: usize) -> usize {
     vocabulary.next_multiple_of(8)
 }
 
-/// Nodes of a chunk of logits.
 pub(super) fn logits_chunk(nodes: usize, vocabulary: usize) -> usize {
     let fitting = CHUNK_BYTES / (logits_stride(vocabulary) * (size_of::<f32>() + size_of::<bf16>()));
     let whole = if fitting < GEMM_TILE { fitting } else { fitting / GEMM_TILE * GEMM_TILE };

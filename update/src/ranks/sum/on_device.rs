@@ -54,9 +54,6 @@ fn checksum_shape(length: usize, ranks: usize) -> Shape {
 impl<D: Device> DeviceSum<D> {
     /// Buffers for `ranks` processes, and for `waiting` sums of a share of the gradient. Values pass through the host until
     /// [`DeviceSum::set_transport`] names another way.
-    ///
-    /// # Errors
-    /// Memory (69).
     pub fn new(device: &mut D, shares: &Shares, ranks: usize, waiting: usize) -> Result<DeviceSum<D>> {
         let link = match ranks {
             1 => None,
@@ -83,9 +80,6 @@ impl<D: Device> DeviceSum<D> {
     }
 
     /// The checksum of the bits of all weights, to compare ranks; `None` with one.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn weight_checksum(
         &mut self,
         device: &mut D,
@@ -151,9 +145,6 @@ impl<D: Device> Link<D> {
 impl PartSum<'_> {
     /// [`PartSum::add`] on a device. `read` returns where a range of the part's gradient is on the device; it may put it into the
     /// room that it is given, of `staging`. `write` returns where a range of this rank's share of the sum belongs.
-    ///
-    /// # Errors
-    /// Failures of the device, the transport, `read` and `write`.
     pub fn add_on_device<'a, D: Device>(
         &mut self,
         device: &mut D,

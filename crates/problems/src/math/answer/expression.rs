@@ -42,7 +42,6 @@ pub enum Expression {
     Constant(f64),
     /// A letter.
     Variable(String),
-    /// An operator and its operands.
     Apply(Operator, Vec<Expression>),
 }
 

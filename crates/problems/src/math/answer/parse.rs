@@ -14,7 +14,6 @@ const LONGEST: usize = 4096;
 /// Limit of members of a set or tuple, since all pairs are compared.
 const MOST_MEMBERS: usize = 100;
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// A formula.

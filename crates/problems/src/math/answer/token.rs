@@ -4,7 +4,6 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Pow, Zero};
 
-/// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {
     /// A number, and true if it was written as a decimal.
