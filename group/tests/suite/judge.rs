@@ -1,4 +1,4 @@
-//! A third stage built with the same library, `record/examples/judge.rs`, in a pipe before `group`.
+//! A third stage built with the same library, `crates/record/examples/judge.rs`, in a pipe before `group`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
