@@ -1,7 +1,7 @@
 """wrap.py [FILE…]: wraps the prose of Markdown files at 110 columns, the width of code; all tracked ones without FILE.
 
 Tables, code, headings and HTML stay unchanged, and lines never break inside inline code or link text.
-`tests/tests/suite/prose.rs` checks the width.
+`.ci/words.py` checks the width.
 """
 import pathlib
 import re
