@@ -3,7 +3,7 @@
 //!
 //! A seed decides tasks, samples and the start of all methods alike, so methods are compared within seeds:
 //! the interval is Student's, for the mean of the differences. Success is taken at the last evaluation that
-//! all runs have, so that a run in progress is not compared with a finished one.
+//! all runs have, because a run in progress is not comparable with a finished one, or at equal tokens.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use record::read::VERSION;
 use record::stage::{note, printable};
 use record::write::{self, Writer};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::{Compare, TableFormat};
 use crate::episodes::EpisodeLimits;
 use crate::evaluate::interval::{MeanOfSeeds, mean_of_differences, mean_of_rates, mean_of_seeds};
-use crate::evaluate::print::{aligned, percent};
 use crate::facts::{Facts, Success, best, held_out};
 use crate::methods::{self, MethodRuns};
-use crate::metrics::{self, Metric};
+use crate::metrics;
 use crate::run::RunDirectory;
 use crate::stage;
+use crate::table::{aligned, or_dash, percent, percents};
 
 /// A method over its runs, for the page.
 #[derive(Debug, PartialEq, Serialize)]
@@ -63,164 +63,222 @@ pub fn sum_up(method: &MethodRuns, facts: &[&Facts], runs: &[RunDirectory]) -> C
 }
 
 /// A run as far as it is compared.
-struct RunSuccess {
+struct RunCurve {
+    name: String,
     seed: String,
     evaluations: Vec<Success>,
-    tokens: f64,
+    /// Tokens generated at each training step.
+    tokens: BTreeMap<u64, f64>,
+    /// The run's `--tokens`.
+    budget: Option<f64>,
 }
 
-/// A method with the compared values of its runs.
-struct Side {
-    method: MethodRuns,
-    first: Option<MeanOfSeeds>,
-    now: Option<MeanOfSeeds>,
-    best: Option<MeanOfSeeds>,
+impl RunCurve {
+    fn of(run: &RunDirectory) -> Result<RunCurve> {
+        let metrics = metrics::of(run);
+        let evaluations = held_out(&metrics);
+        if evaluations.is_empty() {
+            return Err(Failure::data(format!("{}: the run has no evaluation", run.name))
+                .hint("methods are compared on held-out tasks: leave --eval-every above 0"));
+        }
+        let mut tokens = BTreeMap::new();
+        for metric in metrics.iter().filter(|one| one.split == "train" && one.name == "completion_tokens") {
+            *tokens.entry(metric.step).or_default() += metric.value;
+        }
+        let budget = run.settings.get("tokens").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let (name, seed) = (run.name.clone(), methods::seed(run).unwrap_or_default());
+        Ok(RunCurve { name, seed, evaluations, tokens, budget })
+    }
+
+    /// Tokens generated in the steps before `step`.
+    fn tokens_before(&self, step: u64) -> f64 {
+        self.tokens.range(..step).map(|(_, tokens)| tokens).sum()
+    }
+
+    /// Tokens generated up to the last evaluation.
+    fn evaluated_tokens(&self) -> f64 {
+        self.evaluations.last().map_or(0.0, |last| self.tokens_before(last.step + 1))
+    }
+}
+
+/// Where runs are compared.
+#[derive(Clone, Copy)]
+enum Comparison {
+    /// After the same training step.
+    Step(u64),
+    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a run.
+    Tokens(f64),
+}
+
+impl Comparison {
+    /// At `wanted` tokens; else at the runs' smallest budget; without budgets at the last common step.
+    fn choose(wanted: Option<u64>, runs: &[RunCurve]) -> Result<Comparison> {
+        let most = runs.iter().map(RunCurve::evaluated_tokens).reduce(f64::min).unwrap_or_default();
+        if let Some(wanted) = wanted {
+            return match runs.iter().find(|run| run.evaluated_tokens() < wanted as f64) {
+                None => Ok(Comparison::Tokens(wanted as f64)),
+                Some(short) => Err(Failure::usage(format!(
+                    "--at-tokens {wanted}: {} generated {} tokens up to its last evaluation",
+                    short.name,
+                    short.evaluated_tokens()
+                ))
+                .hint(format!("the most that all runs have is --at-tokens {most}"))),
+            };
+        }
+        if let Some(budgets) = runs.iter().map(|run| run.budget).collect::<Option<Vec<f64>>>() {
+            return Ok(Comparison::Tokens(budgets.into_iter().fold(most, f64::min)));
+        }
+        let steps = |run: &RunCurve| run.evaluations.iter().map(|one| one.step).collect::<BTreeSet<u64>>();
+        let common = runs.iter().map(steps).reduce(|all, one| &all & &one);
+        common.and_then(|steps| steps.into_iter().next_back()).map(Comparison::Step).ok_or_else(|| {
+            Failure::data("the runs have no evaluation after the same step")
+                .hint("compare at equal tokens with --at-tokens N, or runs with the same --eval-every")
+        })
+    }
+
+    /// The evaluations of a run up to the compared one, which is the last.
+    fn evaluations<'a>(&self, run: &'a RunCurve) -> &'a [Success] {
+        let count = run.evaluations.partition_point(|one| match *self {
+            Comparison::Step(step) => one.step <= step,
+            Comparison::Tokens(tokens) => run.tokens_before(one.step) < tokens,
+        });
+        &run.evaluations[..count.max(1)]
+    }
+}
+
+/// The compared evaluation of a run.
+struct RunResult {
+    seed: String,
+    name: String,
+    step: u64,
     tokens: f64,
-    by_seed: BTreeMap<String, f64>,
-    by_folder: Vec<(String, String)>,
+    first: f64,
+    success: f64,
+    best: f64,
+}
+
+impl RunResult {
+    fn of(run: &RunCurve, at: Comparison) -> RunResult {
+        let evaluations = at.evaluations(run);
+        let last = evaluations[evaluations.len() - 1];
+        RunResult {
+            seed: run.seed.clone(),
+            name: run.name.clone(),
+            step: last.step,
+            tokens: run.tokens_before(last.step + 1),
+            first: evaluations[0].value,
+            success: last.value,
+            best: best(evaluations).map_or(f64::NAN, |best| best.value),
+        }
+    }
+}
+
+/// A method with the results of its runs.
+struct MethodResult {
+    name: String,
+    runs: Vec<RunResult>,
+}
+
+impl MethodResult {
+    fn mean(&self, of: fn(&RunResult) -> f64) -> Option<MeanOfSeeds> {
+        mean_of_rates(&self.runs.iter().map(of).collect::<Vec<f64>>())
+    }
+
+    fn tokens(&self) -> f64 {
+        self.runs.iter().map(|run| run.tokens).sum::<f64>() / self.runs.len() as f64
+    }
+
+    /// Success minus that of `base`, seed by seed; `None` without a common seed.
+    fn minus(&self, base: &MethodResult) -> Option<Paired> {
+        let pair = |run: &RunResult| {
+            let other = base.runs.iter().find(|other| other.seed == run.seed)?;
+            Some((run.seed.clone(), run.success - other.success))
+        };
+        let mut pairs: Vec<(String, f64)> = self.runs.iter().filter_map(pair).collect();
+        pairs.sort_by(|one, other| one.0.cmp(&other.0));
+        let (seeds, differences): (Vec<String>, Vec<f64>) = pairs.into_iter().unzip();
+        Some(Paired { seeds, difference: mean_of_differences(&differences)? })
+    }
 }
 
 /// The difference of a method to the first, over the seeds that both have.
 struct Paired {
     seeds: Vec<String>,
-    found: MeanOfSeeds,
+    difference: MeanOfSeeds,
 }
 
 /// Compares the runs and prints the result.
 ///
 /// # Errors
-/// No run directory (2, 65), a broken stream, a run without an evaluation, no evaluation after the same step (65), I/O (74).
+/// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an evaluation, no
+/// evaluation after the same step (65), I/O (74).
 pub fn run(arguments: &Compare) -> Result<()> {
     // The number of episodes that a page keeps of a stream, so that both use the cache.
     let limits = EpisodeLimits { steps: 1, episodes: 2 };
     let runs = stage::read(&arguments.runs, limits, &[])?;
-    let found: Vec<RunSuccess> = runs
-        .iter()
-        .map(|run| {
-            let metrics = metrics::of(run);
-            let evaluations = held_out(&metrics);
-            if evaluations.is_empty() {
-                return Err(Failure::data(format!("{}: the run has no evaluation", run.name))
-                    .hint("methods are compared on held-out tasks: leave --eval-every above 0"));
-            }
-            Ok(RunSuccess {
-                seed: methods::seed(run).unwrap_or_default(),
-                evaluations,
-                tokens: tokens(&metrics),
-            })
-        })
-        .collect::<Result<_>>()?;
-    let step = common_step(&found).ok_or_else(|| {
-        Failure::data("the runs have no evaluation after the same step")
-            .hint("compare runs with the same --eval-every")
-    })?;
-    let sides: Vec<Side> =
-        methods::of(&runs).into_iter().map(|method| side(method, &runs, &found, step)).collect();
-    let pairs: Vec<Option<Paired>> = sides.iter().skip(1).map(|side| paired(side, &sides[0])).collect();
-    if !arguments.quiet {
-        let last = |run: &RunSuccess| run.evaluations.last().map(|success| success.step);
-        if found.iter().any(|run| last(run) != Some(step)) {
-            note(
-                "report",
-                format_args!("some runs go on after step {step}; success is compared where all of them are"),
-            );
-        }
+    let curves = runs.iter().map(RunCurve::of).collect::<Result<Vec<RunCurve>>>()?;
+    let at = Comparison::choose(arguments.at_tokens, &curves)?;
+    let results = |method: MethodRuns| MethodResult {
+        runs: method.runs.iter().map(|&run| RunResult::of(&curves[run], at)).collect(),
+        name: method.name,
+    };
+    let methods: Vec<MethodResult> = methods::of(&runs).into_iter().map(results).collect();
+    let goes_on = |run: &RunCurve| at.evaluations(run).len() < run.evaluations.len();
+    if !arguments.quiet && curves.iter().any(goes_on) {
+        let place = match at {
+            Comparison::Step(step) => format!("step {step}"),
+            Comparison::Tokens(tokens) => format!("{tokens} tokens"),
+        };
+        note(
+            "report",
+            format_args!("some runs go on after {place}; success is compared where all of them are"),
+        );
     }
     match arguments.format {
-        TableFormat::Json => print_json(&sides, &pairs, step),
-        TableFormat::Table => print_table(&sides, &pairs, step),
+        TableFormat::Json => print_json(&methods, at),
+        TableFormat::Table => print_table(&methods, at),
     }
 }
 
-/// The last step after which all runs have an evaluation.
-fn common_step(runs: &[RunSuccess]) -> Option<u64> {
-    let steps =
-        |run: &RunSuccess| -> BTreeSet<u64> { run.evaluations.iter().map(|success| success.step).collect() };
-    runs.iter().map(steps).reduce(|all, one| &all & &one)?.into_iter().next_back()
-}
-
-fn tokens(metrics: &[Metric]) -> f64 {
-    let of = |metric: &&Metric| metric.split == "train" && metric.name == "completion_tokens";
-    metrics.iter().filter(of).map(|metric| metric.value).sum()
-}
-
-fn side(method: MethodRuns, runs: &[RunDirectory], found: &[RunSuccess], step: u64) -> Side {
-    let all = || method.runs.iter().map(|&run| &found[run]);
-    let at = |run: &RunSuccess| {
-        let success = run.evaluations.iter().find(|success| success.step == step);
-        success.map_or(f64::NAN, |success| success.value)
+fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
+    let place = match at {
+        Comparison::Step(step) => format!("at step {step}"),
+        Comparison::Tokens(tokens) => format!("at {tokens} tokens"),
     };
-    let values = |of: &dyn Fn(&RunSuccess) -> f64| mean_of_rates(&all().map(of).collect::<Vec<f64>>());
-    let until = |run: &RunSuccess| -> Vec<Success> {
-        run.evaluations.iter().copied().filter(|success| success.step <= step).collect()
-    };
-    Side {
-        first: values(&|run| run.evaluations[0].value),
-        now: values(&at),
-        best: values(&|run| best(&until(run)).map_or(f64::NAN, |success| success.value)),
-        tokens: values(&|run| run.tokens).map_or(0.0, |found| found.mean),
-        by_seed: all().map(|run| (run.seed.clone(), at(run))).collect(),
-        by_folder: method.runs.iter().map(|&run| (found[run].seed.clone(), runs[run].name.clone())).collect(),
-        method,
-    }
-}
-
-/// `side` minus `base`, seed by seed; `None` without a common seed.
-fn paired(side: &Side, base: &Side) -> Option<Paired> {
-    let pairs = side.by_seed.iter().filter_map(|(seed, value)| Some((seed, value - base.by_seed.get(seed)?)));
-    let (seeds, differences): (Vec<String>, Vec<f64>) =
-        pairs.map(|(seed, difference)| (seed.clone(), difference)).unzip();
-    Some(Paired { seeds, found: mean_of_differences(&differences)? })
-}
-
-fn print_table(sides: &[Side], pairs: &[Option<Paired>], step: u64) -> Result<()> {
-    let heads = [
-        "method",
-        "seeds",
-        "first",
-        &format!("at step {step}"),
-        "SD",
-        "95 % interval",
-        "best until then",
-        "tokens",
-    ];
+    let heads = ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "tokens"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
-    for side in sides {
-        let mean = |of: &Option<MeanOfSeeds>| of.map_or("-".to_owned(), |found| percent(found.mean));
-        let now =
-            side.now.unwrap_or(MeanOfSeeds { count: 0, mean: f64::NAN, deviation: None, interval: None });
+    for method in methods {
+        let success = method.mean(|run| run.success);
         table.push(vec![
-            side.method.name.clone(),
-            side.method.runs.len().to_string(),
-            mean(&side.first),
-            percent(now.mean),
-            now.deviation.map_or("-".to_owned(), points),
-            now.interval
-                .map_or("-".to_owned(), |(low, high)| format!("{:.1} to {}", 100.0 * low, percent(high))),
-            mean(&side.best),
-            format!("{:.0}", side.tokens),
+            method.name.clone(),
+            method.runs.len().to_string(),
+            or_dash(method.mean(|run| run.first), |first| percent(first.mean)),
+            or_dash(success, |success| percent(success.mean)),
+            or_dash(success.and_then(|success| success.deviation), points),
+            or_dash(success.and_then(|success| success.interval), percents),
+            or_dash(method.mean(|run| run.best), |best| percent(best.mean)),
+            format!("{:.0}", method.tokens()),
         ]);
     }
     let mut text = aligned(&table, 1);
-    for (side, pair) in sides.iter().skip(1).zip(pairs) {
-        let name = format!("{} against {}", side.method.name, sides[0].method.name);
-        let told = match pair {
-            None => format!("{name}: no seed in common"),
-            Some(Paired { seeds, found }) => {
-                let interval =
-                    found.interval.map_or(", one pair has no interval".to_owned(), |(low, high)| {
-                        let deviation = found.deviation.map_or(String::new(), points);
-                        format!(", SD {deviation}, 95 % interval {:+.1} to {:+.1}", 100.0 * low, 100.0 * high)
-                    });
-                let plural = if seeds.len() == 1 { "seed" } else { "seeds" };
-                format!(
-                    "{name}: {:+.1} points{interval}, paired over {plural} {}",
-                    100.0 * found.mean,
-                    seeds.join(", ")
-                )
-            }
-        };
-        text += &format!("{}\n", printable(&told));
+    for method in &methods[1..] {
+        let difference = method.minus(&methods[0]).map_or("no seed in common".to_owned(), |paired| {
+            let Paired { seeds, difference } = paired;
+            let interval = match (difference.deviation, difference.interval) {
+                (Some(deviation), Some((low, high))) => format!(
+                    ", SD {}, 95 % interval {:+.1} to {:+.1}",
+                    points(deviation),
+                    100.0 * low,
+                    100.0 * high
+                ),
+                _ => ", one pair has no interval".to_owned(),
+            };
+            let plural = if seeds.len() == 1 { "seed" } else { "seeds" };
+            let mean = 100.0 * difference.mean;
+            format!("{mean:+.1} points{interval}, paired over {plural} {}", seeds.join(", "))
+        });
+        let names = format!("{} against {}", method.name, methods[0].name);
+        text += &format!("{}\n", printable(&format!("{names}: {difference}")));
     }
     write::stdout(text.as_bytes())
 }
@@ -229,19 +287,23 @@ fn points(deviation: f64) -> String {
     format!("{:.1}", 100.0 * deviation)
 }
 
-fn print_json(sides: &[Side], pairs: &[Option<Paired>], step: u64) -> Result<()> {
+fn print_json(methods: &[MethodResult], at: Comparison) -> Result<()> {
+    let (step, tokens) = match at {
+        Comparison::Step(step) => (Some(step), None),
+        Comparison::Tokens(tokens) => (None, Some(tokens)),
+    };
     let mut writer = Writer::stdout();
-    for (place, side) in sides.iter().enumerate() {
-        let runs: Vec<_> =
-            side.by_folder.iter().map(|(seed, name)| json!({"seed": seed, "run": name})).collect();
-        let pair = place.checked_sub(1).and_then(|place| pairs[place].as_ref());
-        let against = pair.map(|pair| {
-            json!({"method": sides[0].method.name, "seeds": pair.seeds, "value": pair.found.mean,
-                "deviation": pair.found.deviation, "interval": pair.found.interval})
+    for (place, method) in methods.iter().enumerate() {
+        let run = |run: &RunResult| json!({"seed": run.seed, "run": run.name, "step": run.step, "tokens": run.tokens, "success": run.success});
+        let paired = (place > 0).then(|| method.minus(&methods[0])).flatten();
+        let against = paired.map(|Paired { seeds, difference }| {
+            json!({"method": methods[0].name, "seeds": seeds, "value": difference.mean,
+                "deviation": difference.deviation, "interval": difference.interval})
         });
-        let line = json!({"type": "comparison", "v": VERSION, "method": side.method.name, "step": step, "runs": runs,
-            "first": side.first, "success": side.now, "best": side.best, "tokens": side.tokens,
-            "by_seed": side.by_seed, "against": against});
+        let line = json!({"type": "comparison", "v": VERSION, "method": method.name, "step": step, "at_tokens": tokens,
+            "runs": method.runs.iter().map(run).collect::<Vec<Value>>(), "first": method.mean(|run| run.first),
+            "success": method.mean(|run| run.success), "best": method.mean(|run| run.best), "tokens": method.tokens(),
+            "against": against});
         if let Some(line) = line.as_object() {
             writer.object(line)?;
         }

@@ -17,6 +17,7 @@ use serde_json::json;
 
 use crate::arguments::{Elo, ResultFormat};
 use crate::run;
+use crate::table::{aligned, or_dash};
 
 /// Elo's scale: 400 points are odds of ten to one.
 const SCALE: f64 = 400.0 / std::f64::consts::LN_10;
@@ -260,20 +261,16 @@ fn inverted(mut matrix: Vec<Vec<f64>>) -> Option<Vec<Vec<f64>>> {
     Some(inverse)
 }
 
-fn printed(table: &[Rating]) -> String {
-    let mut text = format!(
-        "{:<20} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}\n",
-        "version", "games", "won", "drawn", "lost", "Elo", "± s.e."
-    );
-    for Rating { player, score, rating, error } in table {
-        let [won, drawn, lost] = score;
-        let (games, error) =
-            (score.iter().sum::<u64>(), error.map_or("–".to_owned(), |error| format!("{error:.0}")));
-        text.push_str(&format!(
-            "{player:<20} {games:>7} {won:>7} {drawn:>7} {lost:>7} {rating:>8.0} {error:>8}\n"
-        ));
+fn printed(ratings: &[Rating]) -> String {
+    let heads = ["version", "games", "won", "drawn", "lost", "Elo", "± s.e."];
+    let mut table = vec![heads.map(str::to_owned).to_vec()];
+    for Rating { player, score: [won, drawn, lost], rating, error } in ratings {
+        let counts = [won + drawn + lost, *won, *drawn, *lost].map(|count| count.to_string());
+        let [elo, error] =
+            [Some(*rating), *error].map(|number| or_dash(number, |number| format!("{number:.0}")));
+        table.push([&[player.clone()], &counts[..], &[elo, error]].concat());
     }
-    text
+    aligned(&table, 1)
 }
 
 fn json_line(rating: &Rating) -> String {
@@ -299,6 +296,20 @@ mod tests {
         close(strengths[1], (35.0_f64 / 65.0).ln());
         close(errors[1], (1.0 / (100.0 * 0.35 * 0.65_f64)).sqrt());
         close(SCALE * 10.0_f64.ln(), 400.0);
+    }
+
+    /// 30 wins, 10 draws and 60 losses are 35 points of 100: 400 log10(35/65).
+    #[test]
+    fn a_draw_counts_as_half_a_win_for_both() {
+        let games = Games {
+            players: vec!["0:a".to_owned(), "8:b".to_owned()],
+            scores: BTreeMap::from([((0, 1), [60, 10, 30]), ((1, 0), [30, 10, 60])]),
+            unpaid: 0,
+        };
+        let table = games.table().expect("ratings");
+        assert_eq!((table[0].rating, table[1].score), (0.0, [30, 10, 60]));
+        close(table[1].rating, 400.0 * (35.0_f64 / 65.0).log10());
+        close(table[1].error.expect("an error"), SCALE / (100.0 * 0.35 * 0.65_f64).sqrt());
     }
 
     #[test]

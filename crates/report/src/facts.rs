@@ -15,7 +15,7 @@ use crate::run::RunDirectory;
 /// From this share on cut answers are worth a word.
 pub const MANY_CUT: f64 = 0.2;
 
-/// Success of an evaluation over all environments: the only one, or their mean, which has no interval.
+/// Success (or the mean return) of an evaluation over all environments: the only one, or their mean, which has no interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Success {
     /// After which training step.
@@ -70,6 +70,8 @@ pub struct Facts {
     pub now: Option<Success>,
     /// The last training step's.
     pub training: Option<Success>,
+    /// Mean return of the first and of the last evaluation; `None` where it is success.
+    pub returns: Option<[Success; 2]>,
     /// Tokens generated in training.
     pub tokens: f64,
     /// The share of groups that were not flat; `None` without groups.
@@ -89,7 +91,15 @@ pub struct Facts {
 
 /// Success of every evaluation, in order.
 pub fn held_out(metrics: &[Metric]) -> Vec<Success> {
-    success(metrics.iter().filter(|metric| metric.split == "test"))
+    over_environments(metrics, "test", "success")
+}
+
+/// Mean return of every evaluation, in order; none where it is success itself.
+pub fn held_out_returns(metrics: &[Metric]) -> Vec<Success> {
+    let returns = over_environments(metrics, "test", "episode_reward");
+    let success = held_out(metrics);
+    let is_success = returns.iter().zip(&success).all(|(one, other)| (one.value - other.value).abs() < 1e-9);
+    if is_success { Vec::new() } else { returns }
 }
 
 /// The best of them; of equals the first.
@@ -97,9 +107,10 @@ pub fn best(all: &[Success]) -> Option<Success> {
     all.iter().copied().reduce(|best, one| if one.value > best.value { one } else { best })
 }
 
-fn success<'a>(metrics: impl Iterator<Item = &'a Metric>) -> Vec<Success> {
+fn over_environments(metrics: &[Metric], split: &str, name: &str) -> Vec<Success> {
     let mut steps: BTreeMap<u64, Vec<&Metric>> = BTreeMap::new();
-    for metric in metrics.filter(|metric| metric.name == "success" && metric.agent.is_empty()) {
+    let of = |metric: &&Metric| metric.split == split && metric.name == name && metric.agent.is_empty();
+    for metric in metrics.iter().filter(of) {
         steps.entry(metric.step).or_default().push(metric);
     }
     let mean = |(step, all): (u64, Vec<&Metric>)| Success {
@@ -112,7 +123,8 @@ fn success<'a>(metrics: impl Iterator<Item = &'a Metric>) -> Vec<Success> {
 
 pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
     let evaluations = held_out(metrics);
-    let training = success(metrics.iter().filter(|metric| metric.split == "train")).pop();
+    let training = over_environments(metrics, "train", "success").pop();
+    let returns = held_out_returns(metrics);
     let all = |name| run.all("train", name).iter();
     let (groups, flat) = (total(run, "groups"), total(run, "groups_flat"));
     let gap = all("sampling/logp_difference_max").map(|metric| metric.value).reduce(f64::max);
@@ -125,6 +137,7 @@ pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
         best: best(&evaluations),
         now,
         training,
+        returns: returns.first().copied().zip(returns.last().copied()).map(|(first, last)| [first, last]),
         tokens: all("completion_tokens").map(|metric| metric.value).sum(),
         taught: (groups > 0.0).then(|| 1.0 - flat / groups),
         gap,

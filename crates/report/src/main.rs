@@ -24,6 +24,7 @@ mod run;
 mod stage;
 mod stats;
 mod summary;
+mod table;
 mod tensorboard;
 mod vocabulary;
 mod watch;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::evaluate::interval::Interval;
-use crate::evaluate::measure;
+use crate::evaluate::measure::{self, Rate};
 use crate::run::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::{StreamStats, ends_of};
 
@@ -53,6 +53,9 @@ impl From<Metric> for Row {
 /// Fields of a `metrics` line that are names, not measurements.
 const NAMES: &[&str] = &["step", "v", "check"];
 
+/// The names of components of rewards begin with it.
+pub const COMPONENT: &str = "component/";
+
 /// The names of numbers of `measure` lines begin with it.
 pub const MEASURE: &str = "measure/";
 
@@ -82,11 +85,11 @@ impl Rows {
     }
 
     fn put(&mut self, name: &str, value: impl Into<Option<f64>>) {
-        self.put_with(name, value, None);
+        self.put_rate(name, value.into().map(|value| Rate { value, interval: None }));
     }
 
-    fn put_with(&mut self, name: &str, value: impl Into<Option<f64>>, interval: Option<Interval>) {
-        if let Some(value) = value.into().filter(|value| value.is_finite()) {
+    fn put_rate(&mut self, name: &str, rate: Option<Rate>) {
+        if let Some(Rate { value, interval }) = rate.filter(|rate| rate.value.is_finite()) {
             self.rows.push(Metric { name: name.to_owned(), value, interval, ..self.like.clone() });
         }
     }
@@ -101,18 +104,24 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     for (name, stats) in evaluation.environments.played() {
         let measured = measure::of(stats);
         rows.like.environment = name.to_owned();
-        rows.put_with("success", measured.success, measured.interval);
+        rows.put_rate("success", Some(measured.success));
         rows.count("tasks", stats.tasks.len() as u64);
         rows.count("episodes", stats.episodes());
         rows.count("errors", stats.errors);
         rows.put("turns", stats.turns.mean());
-        rows.put("episode_reward", stats.reward.mean());
+        rows.put_rate("episode_reward", measured.returns);
         rows.put("completion_tokens", stats.completion_tokens().map(|tokens| tokens as f64));
         for (agent, answers) in &stats.answers {
             rows.like.agent.clone_from(agent);
             rows.count("samples", answers.samples);
             rows.count("completion_tokens", answers.tokens);
             rows.put("completions_cut", answers.cut_share());
+        }
+        for (agent, components) in measured.components {
+            rows.like.agent = agent;
+            for (name, rate) in components {
+                rows.put_rate(&format!("{COMPONENT}{name}"), Some(rate));
+            }
         }
         rows.like.agent.clear();
     }
@@ -131,11 +140,11 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
     for (name, environment) in step.stats.environments.played() {
         let measured = measure::of(environment);
         rows.like.environment = name.to_owned();
-        rows.put_with("success", measured.success, measured.interval);
+        rows.put_rate("success", Some(measured.success));
         rows.count("episodes", environment.episodes());
         rows.count("errors", environment.errors);
         rows.put("turns", environment.turns.mean());
-        rows.put("episode_reward", environment.reward.mean());
+        rows.put_rate("episode_reward", measured.returns);
         let last = environment.solved_at_turn.keys().next_back().copied();
         for turn in (0..TURNS).take_while(|turn| last.is_some_and(|last| *turn <= last)) {
             let solved = environment.solved_at_turn.get(&turn).copied().unwrap_or_default();
@@ -215,7 +224,7 @@ fn of_agents(stats: &StreamStats, rows: &mut Rows) {
             rows.put("advantage_cosine", credit.cosine());
         }
         for (component, stats) in &agent.components {
-            rows.put(&format!("component/{component}"), stats.mean());
+            rows.put(&format!("{COMPONENT}{component}"), stats.mean());
         }
     }
     rows.like.agent.clear();

@@ -89,7 +89,6 @@ struct PageChart {
     x: &'static str,
     unit: ValueUnit,
     log: bool,
-    whole: bool,
     series: Vec<PageSeries>,
 }
 
@@ -219,7 +218,7 @@ fn run_data<'a>(table: &RunMetrics<'a>, metrics: &[Metric], places: &mut Places)
 
 impl Places {
     fn page_chart(&mut self, chart: Chart) -> PageChart {
-        let Chart { name, title, note, kind, x, unit, log, whole, series } = chart;
+        let Chart { name, title, note, kind, x, unit, log, series } = chart;
         let series = series.into_iter().map(|series| {
             let places = series.points.iter().map(|point| point.x).collect();
             let ends = |of: fn(&crate::chart::Point) -> Option<f64>| {
@@ -239,7 +238,7 @@ impl Places {
             }
         });
         let series = series.collect();
-        PageChart { name, title, note, kind, x, unit, log, whole, series }
+        PageChart { name, title, note, kind, x, unit, log, series }
     }
 
     fn number(&mut self, places: Vec<f64>) -> usize {

@@ -18,6 +18,7 @@ use crate::credit::StepCredit;
 use crate::metrics;
 use crate::run;
 use crate::stats::StreamStats;
+use crate::table::aligned;
 
 /// Reads the streams and prints what each agent's samples are worth.
 ///
@@ -113,16 +114,5 @@ fn table(names: &[String], agents: &[(&String, Map<String, Value>)]) -> String {
         let cells = agents.iter().map(|(_, values)| cell(values.get(name)));
         rows.push([name.clone()].into_iter().chain(cells).collect());
     }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut text = String::new();
-    for row in &rows {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("  {cell:>width$}"),
-        });
-        text += cells.collect::<String>().trim_end();
-        text.push('\n');
-    }
-    text
+    aligned(&rows, 1)
 }

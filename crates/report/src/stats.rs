@@ -47,12 +47,14 @@ impl RunningStats {
 }
 
 /// The episodes of one task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskStats {
     /// Episodes begun; one that could not be scored is among them and is not solved.
     pub episodes: u64,
     /// Episodes solved.
     pub solved: u64,
+    /// Returns of the episodes that were scored.
+    pub returns: RunningStats,
 }
 
 impl TaskStats {
@@ -90,14 +92,14 @@ impl AnswerCounts {
 pub struct EnvironmentStats {
     /// By task name.
     pub tasks: BTreeMap<String, TaskStats>,
+    /// Components of the executed candidates' rewards, by agent, name and task.
+    pub components: BTreeMap<String, BTreeMap<String, BTreeMap<String, RunningStats>>>,
     /// Episodes that could not be scored.
     pub errors: u64,
     /// Episodes solved, by the turn that solved them, from turn 0.
     pub solved_at_turn: BTreeMap<u32, u64>,
     /// Turns begun.
     pub turns: RunningStats,
-    /// Rewards of the executed paths.
-    pub reward: RunningStats,
     /// What each agent answered.
     pub answers: BTreeMap<String, AnswerCounts>,
     /// Tokens of the prompts, each counted once a group.
@@ -140,6 +142,13 @@ impl EnvironmentStats {
         if sample.is_parallel() || sample.branch.unwrap_or_default() == 0 {
             self.prompt_tokens += count(sample.prompt_ids.as_ref());
         }
+        let is_executed = sample.is_parallel() || sample.selected == Some(true) || sample.branches == Some(1);
+        if let Some(components) = sample.reward_components.as_ref().filter(|_| is_executed) {
+            let (by_name, task) = (entry(&mut self.components, agent), sample.task.as_deref());
+            for (name, value) in components {
+                entry(entry(by_name, name), task.unwrap_or_default()).push(*value);
+            }
+        }
     }
 
     fn episode(&mut self, episode: &Episode) {
@@ -148,7 +157,7 @@ impl EnvironmentStats {
         self.errors += u64::from(episode.stop == "error");
         self.turns.push(f64::from(episode.turns));
         if let Some(reward) = episode.reward {
-            self.reward.push(reward);
+            task.returns.push(reward);
         }
         if episode.success {
             task.solved += 1;

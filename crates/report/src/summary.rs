@@ -20,7 +20,7 @@ use crate::metrics::Metric;
 use crate::run::now;
 
 /// Changes whenever a summary of an earlier build would not do.
-const FORMAT: u32 = 6;
+const FORMAT: u32 = 7;
 
 /// A stream, summed up.
 #[derive(Debug, Serialize, Deserialize)]

@@ -3,6 +3,7 @@
 //!
 //! Reads the run again when a step is committed. Where stdout is no terminal it is printed once.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -15,9 +16,12 @@ use serde_json::Value;
 
 use crate::chart::series::RunMetrics;
 use crate::episodes::EpisodeLimits;
+use crate::evaluate::measure::Rate;
+use crate::evaluate::print::with_interval;
 use crate::facts::{self, MANY_CUT};
-use crate::metrics::{self, Metric};
+use crate::metrics::{self, COMPONENT, Metric};
 use crate::run::{RunDirectory, Snapshot};
+use crate::table::numbers;
 
 /// How often the run directory is looked at.
 const EVERY: Duration = Duration::from_secs(1);
@@ -126,6 +130,22 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
             line(0, format!("{label:>4} │{row}"));
         }
     }
+    if let Some([first, now]) = facts.returns {
+        let interval = now.interval.map(|ends| format!(", 95 % interval {}", numbers(ends)));
+        let (first, now) = (format!("{:.3} at step {}", first.value, first.step), (now.value, now.step));
+        line(
+            0,
+            format!(
+                "return, held out: {first}, {:.3} at step {}{}",
+                now.0,
+                now.1,
+                interval.unwrap_or_default()
+            ),
+        );
+        for (agent, parts) in components(metrics, now.1) {
+            line(0, format!("parts      {agent:<12} {}", parts.join(", ")));
+        }
+    }
     let Some(last) = last else { return text };
     let now = |name: &str, split: &str| -> Vec<&Metric> {
         metrics.iter().filter(|one| one.step == last && one.name == name && one.split == split).collect()
@@ -184,6 +204,18 @@ fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) ->
         episode(&tree, &mut line);
     }
     text
+}
+
+/// The components of each agent's rewards in the evaluation after `step`.
+fn components(metrics: &[Metric], step: u64) -> BTreeMap<&str, Vec<String>> {
+    let mut by_agent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for metric in metrics.iter().filter(|metric| metric.split == "test" && metric.step == step) {
+        if let Some(name) = metric.name.strip_prefix(COMPONENT) {
+            let rate = Rate { value: metric.value, interval: metric.interval };
+            by_agent.entry(&metric.agent).or_default().push(format!("{name} {}", with_interval(&rate)));
+        }
+    }
+    by_agent
 }
 
 /// What the last step says of an agent's learning, as far as it was measured.

@@ -2,7 +2,7 @@
 
 use crate::chart::series::{RunMetrics, by_x, totals};
 use crate::chart::{Chart, Color, Point, Series, ValueUnit};
-use crate::metrics::Metric;
+use crate::metrics::{COMPONENT, Metric};
 
 fn any(_: &Metric) -> bool {
     true
@@ -47,20 +47,26 @@ pub fn groups(run: &RunMetrics) -> Vec<Chart> {
 
 /// Components of each role's rewards, and at which turn episodes were solved.
 pub fn rewards(run: &RunMetrics) -> Vec<Chart> {
-    let components = run.names("train", "component/");
     let agents = run.values("train", "samples", |metric| &metric.agent);
-    let mut charts: Vec<Chart> = agents
-        .into_iter()
-        .map(|agent| {
-            let series = components.iter().enumerate().map(|(place, name)| {
-                let points = run.points("train", name, |metric| metric.agent == agent);
-                let name = name.trim_start_matches("component/");
-                Series { dash: place, ..Series::new(name, Color::Of(place), points) }
-            });
-            let title = format!("Components for {agent}");
-            Chart::new(&format!("components-{agent}"), title, "", series.collect())
-        })
-        .collect();
+    let of_components = |agent: &str, split: &'static str, end: &str, note: &str| {
+        let series = run.names(split, COMPONENT).into_iter().enumerate().map(|(place, name)| {
+            let points = run.points(split, name, |metric| metric.agent == agent);
+            let name = name.trim_start_matches(COMPONENT);
+            Series { dash: place, ..Series::new(name, Color::Of(place), points) }
+        });
+        Chart::new(
+            &format!("components-{agent}{end}"),
+            format!("Components for {agent}{end}"),
+            note,
+            series.collect(),
+        )
+    };
+    let mut charts = Vec::new();
+    for agent in agents {
+        charts.push(of_components(agent, "train", "", "In training: the mean over all candidates."));
+        let note = "Of the executed candidates on held-out tasks; the band is the 95 % interval.";
+        charts.push(of_components(agent, "test", ", held out", note));
+    }
     for environment in run.values("train", "episodes", |metric| &metric.environment) {
         let of = |metric: &Metric| metric.environment == environment;
         let mut names = run.names("train", "solved_at_turn/");

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::chart::series::{RunMetrics, over_seeds};
-use crate::chart::{Chart, Color, Point, Series, ValueUnit};
+use crate::chart::{Chart, Color, Point, Series};
 use crate::methods::MethodRuns;
 use crate::metrics::{MEASURE, Metric};
 
@@ -141,7 +141,7 @@ const ROWS: &[Row] = &[
         "0 with one optimizer step a batch; more minibatches move the policy while it learns.",
         "clip_ratio",
         Column::Policy,
-        |chart| chart.unit(ValueUnit::Share),
+        Chart::share,
     ),
     ("kl", "KL to the reference", "Only with update --kl.", "kl", Column::Policy, plain),
     (
@@ -211,23 +211,39 @@ impl<'a> Drawn<'a> {
         let held_out = format!(
             "Held out: the policy alone, most likely tokens, on tasks that it never trains on; {band}.{training}"
         );
-        let mut series = self.of_success("test", "held out", false);
-        if !self.has_several() {
-            series.extend(self.of_success("train", "in training", false));
+        let both = |metric| {
+            let mut series = self.of_success(metric, "test", "held out", false);
+            if !self.has_several() {
+                series.extend(self.of_success(metric, "train", "in training", false));
+            }
+            series
+        };
+        let success = both("success");
+        let mut returns = both("episode_reward");
+        if success.iter().zip(&returns).all(|(one, other)| one.points == other.points) {
+            returns.clear();
         }
-        let mut charts = vec![Chart::new("success", "Success", held_out, series).share()];
-        let cost = self.of_success("test", "held out", true);
+        let cost = self.of_success("success", "test", "held out", true);
         let mut cost = Chart::new(
             "success-cost",
-            "Success for what it cost",
+            "Success by tokens",
             "The same held-out success against the tokens generated in training so far: runs of different widths compare at equal cost.",
             cost,
         )
         .share();
         cost.x = "tokens";
-        charts.push(cost);
+        let mut charts = vec![
+            Chart::new("success", "Success", held_out, success).share(),
+            cost,
+            Chart::new(
+                "return",
+                "Mean return",
+                "The reward of an episode's executed path, on the tasks of the success above.",
+                returns,
+            ),
+        ];
         if self.has_several() {
-            let mut series = self.of_success("train", "in training", false);
+            let mut series = self.of_success("success", "train", "in training", false);
             series.iter_mut().for_each(|series| series.thin = false);
             let note = "Sampled, while it learns.";
             charts.push(Chart::new("success-in-training", "Success in training", note, series).share());
@@ -328,14 +344,14 @@ impl<'a> Drawn<'a> {
         series
     }
 
-    fn of_success(&self, split: &'a str, what: &str, on_tokens: bool) -> Vec<Series> {
+    fn of_success(&self, metric: &'a str, split: &'a str, what: &str, on_tokens: bool) -> Vec<Series> {
         let environments: BTreeSet<&str> = self
             .runs
             .iter()
             .flat_map(|run| {
                 ["test", "train"]
                     .into_iter()
-                    .flat_map(|split| run.values(split, "success", |one| &one.environment))
+                    .flat_map(|split| run.values(split, metric, |one| &one.environment))
             })
             .collect();
         let is_thin = split == "train";
@@ -344,7 +360,7 @@ impl<'a> Drawn<'a> {
             for (place, environment) in environments.iter().enumerate() {
                 let curves = method.runs.iter().map(|&run| {
                     let of = |metric: &Metric| metric.agent.is_empty() && metric.environment == *environment;
-                    let mut points = self.runs[run].points(split, "success", of);
+                    let mut points = self.runs[run].points(split, metric, of);
                     if is_thin {
                         points.iter_mut().for_each(|point| (point.low, point.high) = (None, None));
                     }

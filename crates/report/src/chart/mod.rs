@@ -105,8 +105,6 @@ pub struct Chart {
     pub unit: ValueUnit,
     /// True if the vertical axis is logarithmic; needs a value above 0.
     pub log: bool,
-    /// True if the vertical axis goes from 0 to 1.
-    pub whole: bool,
     /// The curves.
     pub series: Vec<Series>,
 }
@@ -122,18 +120,13 @@ impl Chart {
             x: "step",
             unit: ValueUnit::Number,
             log: false,
-            whole: false,
             series: series.into_iter().filter(|series| !series.points.is_empty()).collect(),
         }
     }
 
-    pub fn unit(self, unit: ValueUnit) -> Chart {
-        Chart { unit, ..self }
-    }
-
-    /// Its values are shares, on an axis from 0 to 100 %.
+    /// Its values are shares, written in percent.
     pub fn share(self) -> Chart {
-        Chart { unit: ValueUnit::Share, whole: true, ..self }
+        Chart { unit: ValueUnit::Share, ..self }
     }
 
     /// Bars of these units.

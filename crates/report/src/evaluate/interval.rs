@@ -6,7 +6,7 @@
 //! - Several samples a task are not independent, so tasks are drawn and not samples: the percentile bootstrap over
 //!   clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh, "Bootstrapping
 //!   clustered data", JRSS B 69, 2007).
-//! - Seeds are few and each one's success is near normal: Student's interval of their mean ("The probable error of a mean",
+//! - Returns and components of rewards, and seeds, which are few and each one's success is near normal: Student's interval of their mean ("The probable error of a mean",
 //!   Biometrika 6, 1908).
 //!
 //! Left out: tests of significance. An interval says more.
@@ -58,6 +58,14 @@ pub fn of_rates(rates: &[f64]) -> Option<Interval> {
         return wilson(rates.iter().filter(|&&rate| rate > 0.0).count() as u64, rates.len() as u64);
     }
     bootstrap(rates)
+}
+
+/// The interval of the mean of numbers, one per task: Wilson's where each is 0 or 1, otherwise Student's.
+pub fn of_numbers(values: &[f64]) -> Option<Interval> {
+    match values.iter().all(|&value| value == 0.0 || value == 1.0) {
+        true => of_rates(values),
+        false => mean_of_seeds(values)?.interval,
+    }
 }
 
 /// The mean of a few numbers, their standard deviation over n - 1, and the 95 % interval of the mean by Student's distribution with

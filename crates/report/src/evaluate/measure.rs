@@ -5,33 +5,33 @@
 //! evaluations task by task: hard tasks are hard for both, so its interval is narrower than the two rates'
 //! intervals suggest.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::evaluate::interval::{self, Interval};
-use crate::stats::{EnvironmentStats, TaskStats};
-
-/// pass@k with its interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pass {
-    /// Samples taken.
-    pub k: u64,
-    /// The estimate, averaged over tasks.
-    pub value: f64,
-    /// Its 95 % interval.
-    pub interval: Option<Interval>,
-}
+use crate::stats::{EnvironmentStats, RunningStats, TaskStats};
 
 /// The result of an evaluation on one environment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Mean over distinct tasks, at least one, of the share of each one's episodes that solved it.
-    pub success: f64,
-    /// Its 95 % interval.
-    pub interval: Option<Interval>,
-    /// How the interval was made: `wilson` or `bootstrap`.
+    pub success: Rate,
+    /// How the interval of success was made: `wilson` or `bootstrap`.
     pub method: &'static str,
-    /// pass@k, where every task has the same number of episodes, above one.
-    pub pass: Vec<Pass>,
+    /// pass@k by k, averaged over tasks, where every task has the same number of episodes, above one.
+    pub pass: BTreeMap<u64, Rate>,
+    /// Mean over tasks of their mean return; `None` if no episode was scored.
+    pub returns: Option<Rate>,
+    /// Components of the executed candidates' rewards, by agent and name, each a mean over tasks.
+    pub components: BTreeMap<String, BTreeMap<String, Rate>>,
+}
+
+impl Measured {
+    /// The mean return, if the environment pays for more than success.
+    pub fn partial_returns(&self) -> Option<Rate> {
+        self.returns.filter(|returns| (returns.value - self.success.value).abs() > 1e-9)
+    }
 }
 
 /// Measures the episodes of an environment.
@@ -39,20 +39,26 @@ pub fn of(stats: &EnvironmentStats) -> Measured {
     let episodes = || stats.tasks.values().map(|task| task.episodes);
     let (fewest, most) = (episodes().min().unwrap_or(0), episodes().max().unwrap_or(0));
     let rates: Vec<f64> = stats.tasks.values().map(TaskStats::rate).collect();
-    let mut pass = Vec::new();
+    let mut pass = BTreeMap::new();
     if most > 1 && fewest == most {
         for k in ks(most) {
             let of_task = |task: &TaskStats| pass_at(k, task.episodes, task.solved);
-            if let Some(values) = stats.tasks.values().map(of_task).collect::<Option<Vec<f64>>>() {
-                pass.push(Pass { k, value: mean(&values), interval: interval::of_rates(&values) });
-            }
+            let values = stats.tasks.values().map(of_task).collect::<Option<Vec<f64>>>();
+            pass.extend(values.and_then(|values| Rate::of(&values)).map(|rate| (k, rate)));
         }
     }
+    let of_name = |(name, tasks): (&String, &BTreeMap<String, RunningStats>)| {
+        Some((name.clone(), Rate::of_numbers(tasks.values().filter_map(RunningStats::mean).collect())?))
+    };
+    let components = stats.components.iter();
     Measured {
-        success: mean(&rates),
-        interval: interval::of_rates(&rates),
+        success: Rate::of(&rates).unwrap_or(Rate { value: f64::NAN, interval: None }),
         method: if most > 1 { "bootstrap" } else { "wilson" },
         pass,
+        returns: Rate::of_numbers(stats.tasks.values().filter_map(|task| task.returns.mean()).collect()),
+        components: components
+            .map(|(agent, names)| (agent.clone(), names.iter().filter_map(of_name).collect()))
+            .collect(),
     }
 }
 
@@ -106,8 +112,14 @@ pub struct Rate {
 }
 
 impl Rate {
-    fn of(rates: &[f64]) -> Rate {
-        Rate { value: mean(rates), interval: interval::of_rates(rates) }
+    /// Of shares, one per task; `None` without tasks.
+    fn of(rates: &[f64]) -> Option<Rate> {
+        (!rates.is_empty()).then(|| Rate { value: mean(rates), interval: interval::of_rates(rates) })
+    }
+
+    /// Of any numbers, one per task; `None` without tasks.
+    fn of_numbers(values: Vec<f64>) -> Option<Rate> {
+        (!values.is_empty()).then(|| Rate { value: mean(&values), interval: interval::of_numbers(&values) })
     }
 }
 
@@ -118,12 +130,12 @@ pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<D
     let over = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> { pairs.iter().map(of).collect() };
     let differences = over(|(own, other)| own - other);
     let interval = (pairs.len() > 1).then(|| interval::bootstrap(&differences)).flatten();
-    (!pairs.is_empty()).then(|| Difference {
+    Some(Difference {
         tasks: pairs.len(),
         value: mean(&differences),
         interval,
-        helped: Rate::of(&over(|(own, other)| own * (1.0 - other))),
-        hurt: Rate::of(&over(|(own, other)| other * (1.0 - own))),
+        helped: Rate::of(&over(|(own, other)| own * (1.0 - other)))?,
+        hurt: Rate::of(&over(|(own, other)| other * (1.0 - own)))?,
     })
 }
 
@@ -170,8 +182,9 @@ mod tests {
     }
 
     fn stats(solved: impl Iterator<Item = (u32, bool)>) -> EnvironmentStats {
-        let tasks = solved
-            .map(|(task, solved)| (format!("t{task:03}"), TaskStats { episodes: 1, solved: solved.into() }));
+        let tasks = solved.map(|(task, solved)| {
+            (format!("t{task:03}"), TaskStats { episodes: 1, solved: solved.into(), ..TaskStats::default() })
+        });
         EnvironmentStats { tasks: tasks.collect(), ..EnvironmentStats::default() }
     }
 
@@ -201,7 +214,7 @@ mod tests {
         assert!((found.value - 0.3).abs() < 1e-12);
         // Several episodes of a task: 3 of 4 solved with the role and 1 of 2 without it, at random which.
         let one = |episodes, solved| EnvironmentStats {
-            tasks: [("t".to_owned(), TaskStats { episodes, solved })].into(),
+            tasks: [("t".to_owned(), TaskStats { episodes, solved, ..TaskStats::default() })].into(),
             ..EnvironmentStats::default()
         };
         let found = difference(&one(4, 3), &one(2, 1)).unwrap();

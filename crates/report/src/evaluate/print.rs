@@ -7,18 +7,20 @@ use record::write::{self, Writer};
 use serde_json::{Map, Value, json};
 
 use crate::evaluate::Evaluated;
-use crate::evaluate::interval::Interval;
-use crate::evaluate::measure::{self, Difference, Measured, difference};
+use crate::evaluate::measure::{self, Difference, Measured, Rate, difference};
 use crate::facts::MANY_CUT;
 use crate::stats::{AnswerCounts, EnvironmentStats};
+use crate::table::{aligned, numbers, or_dash, percent, percents};
 
-const HEADS: [&str; 10] = [
+const HEADS: [&str; 12] = [
     "stream",
     "environment",
     "tasks",
     "episodes",
     "solved",
     "success",
+    "95 % interval",
+    "return",
     "95 % interval",
     "turns",
     "tokens/episode",
@@ -70,18 +72,21 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             stats.tasks.len().to_string(),
             episodes.to_string(),
             stats.solved().to_string(),
-            percent(measured.success),
-            measured
-                .interval
-                .map_or("-".to_owned(), |(low, high)| format!("{:.1} to {}", 100.0 * low, percent(high))),
-            stats.turns.mean().map_or("-".to_owned(), |turns| format!("{turns:.2}")),
-            tokens.map_or("-".to_owned(), |tokens| format!("{tokens:.1}")),
-            stats.cut().map_or("-".to_owned(), percent),
+            percent(measured.success.value),
+            or_dash(measured.success.interval, percents),
+            or_dash(measured.returns, |returns| format!("{:.2}", returns.value)),
+            or_dash(measured.returns.and_then(|returns| returns.interval), numbers),
+            or_dash(stats.turns.mean(), |turns| format!("{turns:.2}")),
+            or_dash(tokens, |tokens| format!("{tokens:.1}")),
+            or_dash(stats.cut(), percent),
         ]);
         let place = format!("{}, {environment}", stream.name);
-        for pass in &measured.pass {
-            let interval = pass.interval.map_or(String::new(), percents);
-            notes.push(format!("{place}: pass@{} {}{interval}", pass.k, percent(pass.value)));
+        for (k, rate) in &measured.pass {
+            notes.push(format!("{place}: pass@{k} {}", in_percent(rate)));
+        }
+        for (agent, components) in &measured.components {
+            let parts = components.iter().map(|(name, rate)| format!("{name} {}", with_interval(rate)));
+            notes.push(format!("{place}: {agent}: {}", parts.collect::<Vec<String>>().join(", ")));
         }
         if let Some(found) = against(base, stream, environment, stats)? {
             let interval = found.interval.map_or(String::new(), |(low, high)| {
@@ -93,9 +98,11 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
                 "{place}: {points:+.1} points{interval} against {base} on {} tasks",
                 found.tasks
             ));
-            let [helped, hurt] = [found.helped, found.hurt]
-                .map(|share| percent(share.value) + &share.interval.map_or(String::new(), percents));
-            notes.push(format!("{place}: solves where {base} fails {helped}, fails where it solves {hurt}"));
+            notes.push(format!(
+                "{place}: solves where {base} fails {}, fails where it solves {}",
+                in_percent(&found.helped),
+                in_percent(&found.hurt)
+            ));
         }
     }
     let mut text = aligned(&table, 2);
@@ -103,24 +110,15 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     write::stdout(text.as_bytes())
 }
 
-/// Columns under their heads: the first `names` to the left, numbers to the right.
-pub fn aligned(table: &[Vec<String>], names: usize) -> String {
-    let width =
-        |column: usize| table.iter().map(|row| printable(&row[column]).chars().count()).max().unwrap_or(0);
-    let mut text = String::new();
-    for row in table {
-        let cells: Vec<String> = row
-            .iter()
-            .enumerate()
-            .map(|(column, cell)| (column, printable(cell)))
-            .map(|(column, cell)| match column < names {
-                true => format!("{cell:<0$}", width(column)),
-                false => format!("{cell:>0$}", width(column)),
-            })
-            .collect();
-        text += &format!("{}\n", cells.join("  "));
-    }
-    text
+fn in_percent(rate: &Rate) -> String {
+    let interval = rate.interval.map(|ends| format!(" (95 % interval {})", percents(ends)));
+    percent(rate.value) + &interval.unwrap_or_default()
+}
+
+/// A number with its interval: `1.25 (0.75 to 1.75)`.
+pub fn with_interval(rate: &Rate) -> String {
+    let interval = rate.interval.map(|ends| format!(" ({})", numbers(ends)));
+    format!("{:.2}{}", rate.value, interval.unwrap_or_default())
 }
 
 /// One `evaluation` line for each stream and environment.
@@ -140,15 +138,13 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         put("episodes", json!(stats.episodes()));
         put("solved", json!(stats.solved()));
         put("errors", json!(stats.errors));
-        put("success", json!(measured.success));
-        put("success_interval", json!(measured.interval));
+        put("success", json!(measured.success.value));
+        put("success_interval", json!(measured.success.interval));
         put("interval_method", json!(measured.method));
-        let pass = measured
-            .pass
-            .iter()
-            .map(|pass| (pass.k.to_string(), json!({"value": pass.value, "interval": pass.interval})));
-        put("pass_at", Value::Object(pass.collect()));
-        put("reward", json!(stats.reward.mean()));
+        put("pass_at", json!(measured.pass));
+        put("reward", json!(measured.returns.map(|returns| returns.value)));
+        put("reward_interval", json!(measured.returns.and_then(|returns| returns.interval)));
+        put("reward_components", json!(measured.components));
         put("turns", json!(stats.turns.mean()));
         let known = stats.samples > 0;
         put("completion_tokens", json!(stats.completion_tokens()));
@@ -176,14 +172,16 @@ pub fn line(streams: &[Evaluated]) -> Result<()> {
     let mut text = String::new();
     for (_, _, stats, measured) in rows(streams) {
         let (solved, episodes) = (stats.solved(), stats.episodes());
+        let success = measured.success.value;
         text += &match stats.tasks.len() as u64 {
-            tasks if tasks == episodes => format!("{:.3} ({solved}/{episodes})", measured.success),
-            tasks => {
-                format!("{:.3} over {tasks} distinct tasks ({solved}/{episodes} episodes)", measured.success)
-            }
+            tasks if tasks == episodes => format!("{success:.3} ({solved}/{episodes})"),
+            tasks => format!("{success:.3} over {tasks} distinct tasks ({solved}/{episodes} episodes)"),
         };
-        if let Some((low, high)) = measured.interval {
+        if let Some((low, high)) = measured.success.interval {
             text += &format!(", 95 % interval {low:.3} to {high:.3}");
+        }
+        if let Some(returns) = measured.partial_returns() {
+            text += &format!(", return {}", with_interval(&returns));
         }
         if let Some(tokens) = stats.completion_tokens() {
             text += &format!(", {:.1} tokens an episode", tokens as f64 / episodes as f64);
@@ -194,12 +192,4 @@ pub fn line(streams: &[Evaluated]) -> Result<()> {
         text.push('\n');
     }
     write::stdout(text.as_bytes())
-}
-
-pub fn percent(rate: f64) -> String {
-    format!("{:.1} %", 100.0 * rate)
-}
-
-fn percents((low, high): Interval) -> String {
-    format!(" (95 % interval {:.1} to {})", 100.0 * low, percent(high))
 }

@@ -67,7 +67,6 @@ function yAxis(spec, series, log) {
   const ys = all.flatMap(point => [point.y, point.low, point.high]).filter(y => Number.isFinite(y) && (!log || y > 0));
   let [low, high] = [least(ys), most(ys)];
   if (log && Number.isFinite(low)) return logAxis(low, high);
-  if (spec.whole) [low, high] = [Math.min(low, 0), Math.max(high, 1)];
   if (low > 0 && low < 0.6 * high) low = 0;
   if (low === high) { const room = low === 0 ? 1 : Math.abs(low) * 0.1; if (low !== 0) low -= room; high += room; }
   return linearAxis(low, high, 4, spec.unit, true);

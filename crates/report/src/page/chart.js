@@ -1,6 +1,6 @@
 // Two kinds of charts, curves and stacked bars, drawn as SVG at the size of their place so that type stays readable.
 //
-// chart(spec, {height, note, legend}): a spec is what chart/mod.rs made: {name, title, note, kind, x, unit, log, whole, series}, and
+// chart(spec, {height, note, legend}): a spec is what chart/mod.rs made: {name, title, note, kind, x, unit, log, series}, and
 // series are {name, method, color, dash, thin, x, y, low, high}. Pointing anywhere tells all values at the nearest x; a click on a name
 // hides its curve. A series with a `method` is hidden in all charts at once, see `methods`.
 

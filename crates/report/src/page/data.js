@@ -26,7 +26,7 @@ const make = (create) => (tag, attributes = {}, ...children) => {
 const h = make(tag => document.createElement(tag));
 const s = make(tag => document.createElementNS('http://www.w3.org/2000/svg', tag));
 
-const percent = value => `${(100 * value).toFixed(value > 0 && value < 0.001 ? 3 : 1)} %`;
+const percent = value => `${(100 * value).toFixed(value > 0 && value < 0.001 ? 3 : 1)}\u00a0%`;
 const count = value => Math.round(value).toLocaleString('en-US');
 const raised = power => [...String(+power)].map(digit => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit] || '⁻').join('');
 // A number with as many digits as a reader can use.

@@ -9,10 +9,12 @@ function status(run) {
 
 function tiles({facts}) {
   const tile = (label, value, more, bad) => h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: `value${bad ? ' bad' : ''}`}, value), h('div', {class: 'more'}, more));
-  const {first, best, now, training, tokens, taught, gap, cut} = facts;
+  const {first, best, now, training, returns, tokens, taught, gap, cut} = facts;
   const later = now && now.step !== best.step ? `best after step ${best.step}; last ${percent(now.value)} after step ${now.step}` : best && `after step ${best.step}`;
   const all = [
     best && tile('Best success, held out', now.step > first.step ? [h('small', {}, `${percent(first.value)} → `), percent(best.value)] : percent(best.value), [range(best), h('br'), later]),
+    returns && tile('Mean return, held out', returns[1].step > returns[0].step ? [h('small', {}, `${short(returns[0].value)} → `), short(returns[1].value)] : short(returns[1].value),
+      [returns[1].interval ? `95 % interval ${returns[1].interval.map(short).join('–')}` : 'mean over environments', h('br'), `last, after step ${returns[1].step}`]),
     training && tile('Success in training', percent(training.value), `step ${training.step}, sampled`),
     cut >= 0.2 && tile('Answers cut', percent(cut), 'ended at the token limit', true),
     tokens > 0 && tile('Tokens generated', short(tokens), 'in training, evaluations aside'),
@@ -35,8 +37,8 @@ function comparison() {
   const whole = method => [[method.name, `${plural(method.runs.length, 'seed')}: ${method.seeds.join(', ')}`], count(method.steps), told(method.first?.mean, percent),
     told(method.now?.mean, value => `${percent(value)}${Number.isFinite(method.now.deviation) ? ` ± ${(100 * method.now.deviation).toFixed(1)}` : ''}`),
     between(method.now?.interval), told(method.best?.mean, percent), short(method.tokens), told(method.taught ?? NaN, percent), told(method.gap ?? NaN, short)];
-  const heads = ['', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens generated', 'Groups that taught', 'Sampler against trainer'];
-  const row = ([[name, more], ...cells], kind) => h('tr', {class: kind}, h('td', {}, name, more && h('small', {}, more)), cells.map(text => h('td', {class: 'number'}, text)));
+  const heads = ['Run', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens generated', 'Groups that taught', 'Sampler against trainer'];
+  const row = ([[name, more], ...cells], kind) => h('tr', {class: kind}, h('td', {}, name, more && h('small', {}, more)), cells.map((text, place) => h('td', {class: 'number', 'data-head': heads[place + 1]}, text)));
   return [h('div', {class: 'scroll'}, h('table', {class: 'facts compared'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
     METHODS.flatMap(method => {
       const runs = method.runs.map(index => RUNS[index]);
@@ -83,7 +85,7 @@ function renewal() {
   return button;
 }
 
-const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'Rewards'], ['cost', 'Tokens and time'], ['episodes', 'Episodes'], ['settings', 'Settings']];
+const SECTIONS = [['learning', 'Learning'], ['groups', 'Groups'], ['rewards', 'Rewards'], ['cost', 'Cost'], ['episodes', 'Episodes'], ['settings', 'Settings']];
 
 function main() {
   const details = h('div', {}), learned = learning(), own = REDRAW.length;

@@ -21,6 +21,8 @@ pub struct Made {
     pub seconds: f64,
     /// True if agents act jointly.
     pub joint: bool,
+    /// True if each agent has four candidates and not two.
+    pub wide: bool,
 }
 
 impl Default for Made {
@@ -33,6 +35,7 @@ impl Default for Made {
             cut: 0.05,
             seconds: 1.5,
             joint: false,
+            wide: false,
         }
     }
 }
@@ -75,18 +78,19 @@ impl Made {
             let episode = format!("{step}.{number}");
             let mut members = Vec::new();
             for (place, agent) in AGENTS.into_iter().enumerate() {
-                for branch in 0..2 {
+                let branches = if self.wide { 4 } else { 2 };
+                for branch in 0..branches {
                     let reward = if self.learns && branch == 1 { 1.0 } else { 0.25 };
                     let is_cut = ((number * 4 + place as u64 * 2 + branch) as f64) < self.cut * 16.0;
                     let id = format!("{episode}/0/{agent}/{branch}");
                     members.push(id.clone());
                     lines.push(json!({"type": "sample", "v": 1, "step": step, "env": "plan", "task": format!("t{number}"),
-                        "episode": episode, "turn": 0, "agent": agent, "branch": branch, "branches": 2, "id": id,
+                        "episode": episode, "turn": 0, "agent": agent, "branch": branch, "branches": branches, "id": id,
                         "selected": branch == 1, "prompt": [{"role": "user", "content": "where to?"}],
                         "completion": format!("R {}", "D ".repeat(branch as usize)), "prompt_ids": [1, 2],
                         "completion_ids": [5, 4, 3], "finish_reason": if is_cut { "length" } else { "stop" },
                         "terminated": branch == 1, "reward": reward, "reward_components": {"format": 1.0, "oracle": reward},
-                        "group": format!("{episode}/{agent}/0"), "group_size": 2, "advantage": if self.learns { reward - 0.6 } else { 0.0 }}));
+                        "group": format!("{episode}/{agent}/0"), "group_size": branches, "advantage": if self.learns { reward - 0.6 } else { 0.0 }}));
                 }
             }
             for branch in (0..2).filter(|_| self.joint) {
@@ -131,7 +135,8 @@ impl Made {
             lines.push(json!({"type": "sample", "v": 1, "step": step, "env": "plan", "task": format!("e{number}"), "episode": episode,
                 "turn": 0, "agent": "tool", "branch": 0, "branches": 1, "id": format!("{episode}/0/tool/0"), "selected": true,
                 "prompt": [{"role": "user", "content": "where to?"}], "completion": "R", "prompt_ids": [1], "completion_ids": [2],
-                "finish_reason": if is_cut { "length" } else { "stop" }, "reward": 1.0}));
+                "finish_reason": if is_cut { "length" } else { "stop" }, "reward": 1.0,
+                "reward_components": {"format": 1.0, "distance": 0.5 + 0.01 * (number % 5) as f64 * self.learns as u64 as f64}}));
             let success = self.solves(step, seed, number, 20);
             lines.push(json!({"type": "episode", "v": 1, "step": step, "env": "plan", "task": format!("e{number}"), "episode": episode,
                 "success": success, "turns": 1, "reward": 1.0, "stop": if success { "success" } else { "turns" }}));

@@ -72,13 +72,15 @@ fn methods_are_compared_seed_by_seed() {
         lines[3],
         "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -100.0 to -55.7, paired over seeds 1, 2"
     );
-    let json = must(folder.path(), &[&["compare", "--format", "json"], &names[..]].concat());
-    let second: Value = serde_json::from_str(json.lines().nth(1).expect("two lines")).expect("JSON");
+    let second = compared(folder.path(), &names)[1].clone();
     assert_eq!(
         (&second["method"], &second["step"], &second["against"]["seeds"]),
         (&json!("lr 1e-4"), &json!(12), &json!(["1", "2"]))
     );
-    assert_eq!(second["runs"][1], json!({"seed": "2", "run": "another"}));
+    assert_eq!(
+        second["runs"][1],
+        json!({"seed": "2", "run": "another", "step": 12, "tokens": 576.0, "success": 0.0})
+    );
     Made { steps: 0, ..Made::default() }.put(folder.path(), "begun");
     let none = report(folder.path(), &["compare", "monday", "begun"]);
     assert_eq!(none.status.code(), Some(65));
@@ -88,6 +90,58 @@ fn methods_are_compared_seed_by_seed() {
     let shorter = report(folder.path(), &["compare", "monday", "shorter"]);
     let told = String::from_utf8_lossy(&shorter.stderr);
     assert!(told.contains("some runs go on after step 8"), "{told}");
+}
+
+/// The lines of `report compare --format json`.
+fn compared(folder: &Path, arguments: &[&str]) -> Vec<Value> {
+    let lines = must(folder, &[&["compare", "--quiet", "--format", "json"], arguments].concat());
+    lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// A step of a made run generates 48 tokens, and every fourth one is evaluated: 192 tokens apart. The wide run generates
+/// 96 a step.
+#[test]
+fn compare_counts_the_tokens_up_to_the_evaluation_that_it_compares() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, steps, wide, budget: Option<&str>| {
+        let mut settings = json!({"branches": if wide { "4" } else { "2" }});
+        settings["tokens"] = budget.map_or(Value::Null, Value::from);
+        settings.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
+        Made { steps, wide, settings, ..Made::default() }.put(folder.path(), name);
+    };
+    let at = |arguments: &[&str]| -> Vec<(Value, Value)> {
+        let lines = compared(folder.path(), arguments);
+        lines.iter().map(|line| (line["runs"][0]["step"].clone(), line["tokens"].clone())).collect()
+    };
+    put("narrow", 12, false, None);
+    put("wide", 8, true, None);
+    // The narrow run generated 576 tokens in all, and 384 up to the last common step.
+    assert_eq!(at(&["narrow", "wide"]), [(json!(8), json!(384.0)), (json!(8), json!(768.0))]);
+    // The last evaluation after a step that begins below the limit, as `--tokens` ends a run.
+    assert_eq!(
+        at(&["narrow", "wide", "--at-tokens", "384"]),
+        [(json!(8), json!(384.0)), (json!(4), json!(384.0))]
+    );
+    assert_eq!(
+        at(&["narrow", "wide", "--at-tokens", "337"]),
+        [(json!(8), json!(384.0)), (json!(4), json!(384.0))]
+    );
+    assert_eq!(
+        at(&["narrow", "wide", "--at-tokens", "336"]),
+        [(json!(4), json!(192.0)), (json!(4), json!(384.0))]
+    );
+    let refused = report(folder.path(), &["compare", "narrow", "wide", "--at-tokens", "577"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8_lossy(&refused.stderr),
+        "report: --at-tokens 577: narrow generated 576 tokens up to its last evaluation\nhint: the most that all runs have is --at-tokens 576\n"
+    );
+    // Runs with a budget are compared at it, wherever they ended.
+    put("narrow-budget", 8, false, Some("350"));
+    put("wide-budget", 4, true, Some("350"));
+    let table = must(folder.path(), &["compare", "narrow-budget", "wide-budget"]);
+    assert!(table.contains("  at 350 tokens  "), "{table}");
+    assert_eq!(at(&["narrow-budget", "wide-budget"]), [(json!(8), json!(384.0)), (json!(4), json!(384.0))]);
 }
 
 #[test]
