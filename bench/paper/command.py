@@ -50,5 +50,5 @@ def page(lab, runs):
         print(f"{Path(sys.argv[0]).name}: no run is finished\nhint: {sys.argv[0]} run trains them", file=sys.stderr)
         return 1
     file = lab.root / f"{Path(sys.argv[0]).stem}.html"
-    lab.run(["report", *runs, "--episode-steps", 3, "--episodes", 1, "--html", file])
+    lab.run(["report", *runs, "--html", file])
     return 0

@@ -125,18 +125,10 @@ pub struct Runs {
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
 
-    /// Write a chart as a plain vector figure, and its data as CSV (repeatable): success.pdf,
+    /// Draw a chart for a paper with matplotlib, and write its data as CSV (repeatable): success.pdf,
     /// figures/entropy.svg. The page shows each chart's name below it; an unknown name lists all
-    #[arg(long, value_name = "NAME.pdf|svg")]
+    #[arg(long, value_name = "NAME.pdf|svg|png")]
     pub figure: Vec<PathBuf>,
-
-    /// Number of steps, evenly spaced, whose sampled episodes the page shows in full
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub episode_steps: usize,
-
-    /// Number of solved and of unsolved episodes that the page shows for each of these steps
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub episodes: usize,
 
     /// Show a run on the terminal while it trains, until Ctrl-C
     #[arg(long, conflicts_with_all = ["html", "csv", "tensorboard", "figure", "show"])]

@@ -15,7 +15,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::arguments::{Compare, TableFormat};
-use crate::episodes::EpisodeLimits;
 use crate::evaluate::interval::{MeanOfSeeds, mean_of_differences, mean_of_rates, mean_of_seeds};
 use crate::facts::{Facts, Success, best, held_out};
 use crate::methods::{self, MethodRuns};
@@ -213,9 +212,7 @@ struct Paired {
 /// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an evaluation, no
 /// evaluation after the same step (65), I/O (74).
 pub fn run(arguments: &Compare) -> Result<()> {
-    // The number of episodes that a page keeps of a stream, so that both use the cache.
-    let limits = EpisodeLimits { steps: 1, episodes: 2 };
-    let runs = stage::read(&arguments.runs, limits, &[])?;
+    let runs = stage::read(&arguments.runs, 1, &[])?;
     let curves = runs.iter().map(RunCurve::of).collect::<Result<Vec<RunCurve>>>()?;
     let at = Comparison::choose(arguments.at_tokens, &curves)?;
     let results = |method: MethodRuns| MethodResult {

@@ -268,7 +268,7 @@ fn printed(ratings: &[Rating]) -> String {
         let counts = [won + drawn + lost, *won, *drawn, *lost].map(|count| count.to_string());
         let [elo, error] =
             [Some(*rating), *error].map(|number| or_dash(number, |number| format!("{number:.0}")));
-        table.push([&[player.clone()], &counts[..], &[elo, error]].concat());
+        table.push([std::slice::from_ref(player), &counts, &[elo, error]].concat());
     }
     aligned(&table, 1)
 }

@@ -22,28 +22,18 @@ use crate::vocabulary::Vocabularies;
 /// The longest text that is shown whole, in characters.
 const LONGEST: usize = 4000;
 
-/// How much is shown.
-#[derive(Clone, Copy, Debug)]
-pub struct EpisodeLimits {
-    /// Steps, spread evenly; the first and the last are among them.
-    pub steps: usize,
-    /// Number of solved and of unsolved episodes of each stream.
-    pub episodes: usize,
-}
+/// Solved and unsolved episodes of a stream that are shown, each.
+const EPISODES: usize = 2;
 
-impl EpisodeLimits {
-    /// The steps to show out of all.
-    pub fn shown(self, all: &[u64]) -> Vec<u64> {
-        if all.len() <= self.steps {
-            return all.to_vec();
-        }
-        let last = all.len() - 1;
-        let places = self.steps.max(2) - 1;
-        let mut shown: Vec<u64> =
-            (0..=places).map(|place| all[(place * last + places / 2) / places]).collect();
-        shown.dedup();
-        shown
+/// At most `count` of the steps, spread evenly, the first and the last among them.
+pub fn spread(steps: &[u64], count: usize) -> Vec<u64> {
+    if steps.len() <= count {
+        return steps.to_vec();
     }
+    let (last, gaps) = (steps.len() - 1, count.max(2) - 1);
+    let mut spread: Vec<u64> = (0..=gaps).map(|gap| steps[(gap * last + gaps / 2) / gaps]).collect();
+    spread.dedup();
+    spread
 }
 
 /// Sampled episodes of one stream.
@@ -170,7 +160,6 @@ pub struct Beside {
 pub struct EpisodeSampler {
     set: EpisodeSet,
     wanted: Vec<String>,
-    limits: EpisodeLimits,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
     beside: Beside,
@@ -180,24 +169,14 @@ pub struct EpisodeSampler {
 
 impl EpisodeSampler {
     /// A sampler for the stream of a step; it also takes the episodes that are `wanted` by name.
-    pub fn new(step: u64, held_out: bool, limits: EpisodeLimits, wanted: &[String], beside: Beside) -> Self {
+    pub fn new(step: u64, held_out: bool, wanted: &[String], beside: Beside) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
-        EpisodeSampler {
-            set,
-            wanted: wanted.to_vec(),
-            limits,
-            pending: Vec::new(),
-            beside,
-            solved: 0,
-            unsolved: 0,
-        }
+        EpisodeSampler { set, wanted: wanted.to_vec(), pending: Vec::new(), beside, solved: 0, unsolved: 0 }
     }
 
     /// Adds a line; `sample` is its parsed form if it is a sample.
     pub fn take(&mut self, line: &Line, sample: Option<&Sample>) -> Result<()> {
-        let full = self.wanted.is_empty()
-            && self.solved >= self.limits.episodes
-            && self.unsolved >= self.limits.episodes;
+        let full = self.wanted.is_empty() && self.solved >= EPISODES && self.unsolved >= EPISODES;
         match (line.kind, sample) {
             (Kind::Sample, Some(sample)) if !full => self.sample(sample),
             (Kind::Served, _) if !full => {
@@ -277,7 +256,7 @@ impl EpisodeSampler {
         let index = self.pending.iter().position(|(tree, _)| tree.episode == episode.episode);
         let ended = index.map(|index| self.pending.remove(index).0);
         let kept = if solved { &mut self.solved } else { &mut self.unsolved };
-        if *kept < self.limits.episodes || self.wanted.contains(&episode.episode) {
+        if *kept < EPISODES || self.wanted.contains(&episode.episode) {
             *kept += 1;
             if let Some(mut tree) = ended {
                 self.beside.boards.draw(&mut tree);
@@ -415,13 +394,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_steps_are_spread_and_hold_both_ends() {
-        let limits = EpisodeLimits { steps: 5, episodes: 1 };
+    fn spread_steps_hold_both_ends() {
         let all: Vec<u64> = (0..=80).collect();
-        assert_eq!(limits.shown(&all), [0, 20, 40, 60, 80]);
-        assert_eq!(limits.shown(&[0, 10, 20]), [0, 10, 20]);
-        assert_eq!(limits.shown(&[]), [0; 0]);
-        assert_eq!(EpisodeLimits { steps: 1, ..limits }.shown(&all), [0, 80]);
+        assert_eq!(spread(&all, 5), [0, 20, 40, 60, 80]);
+        assert_eq!(spread(&[0, 10, 20], 5), [0, 10, 20]);
+        assert_eq!(spread(&[], 5), [0; 0]);
+        assert_eq!(spread(&all, 1), [0, 80]);
     }
 
     #[test]

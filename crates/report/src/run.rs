@@ -18,7 +18,7 @@ use record::{compressed, file};
 use serde_json::{Map, Value};
 
 use crate::boards::Boards;
-use crate::episodes::{Beside, EpisodeLimits, EpisodeSampler, EpisodeSet};
+use crate::episodes::{Beside, EpisodeSampler, EpisodeSet, spread};
 use crate::index::Indexer;
 use crate::metrics;
 use crate::stats::{Environments, GroupStats, StreamStats};
@@ -94,63 +94,54 @@ impl RunDirectory {
     pub fn read(
         directory: &Path,
         name: String,
-        limits: EpisodeLimits,
+        shown_steps: usize,
         wanted: &[String],
     ) -> Result<RunDirectory> {
+        let mut run = RunDirectory {
+            name,
+            settings: Map::new(),
+            defaults: None,
+            streams: Vec::new(),
+            begun: None,
+            episode_sets: Vec::new(),
+            vocabularies: Rc::default(),
+        };
         if directory.is_file() {
-            let mut sampler = EpisodeSampler::new(0, false, limits, wanted, Beside::default());
+            let mut sampler = EpisodeSampler::new(0, false, wanted, Beside::default());
             let folder = directory.parent().unwrap_or(directory);
-            let summary = training(folder, 0, &[directory], &mut sampler)?;
-            let mut episode_sets = vec![sampler.close()];
-            episode_sets.retain(|set| !set.episodes.is_empty());
-            return Ok(RunDirectory {
-                name,
-                settings: Map::new(),
-                defaults: None,
-                streams: vec![summary],
-                begun: None,
-                episode_sets,
-                vocabularies: Rc::default(),
-            });
+            run.streams = vec![training(folder, 0, &[directory], &mut sampler)?];
+            run.episode_sets = vec![sampler.close()];
+        } else {
+            run.read_steps(directory, shown_steps, wanted)?;
         }
-        let settings = settings(directory)?;
-        let (committed, begun) = steps(directory)?;
-        let cache = Cache::of(directory, limits.episodes);
-        let vocabularies = Rc::new(RefCell::new(Vocabularies::of(directory)));
-        let (streams, episode_sets) = (Vec::new(), Vec::new());
+        run.episode_sets.retain(|set| !set.episodes.is_empty());
+        Ok(run)
+    }
+
+    fn read_steps(&mut self, directory: &Path, shown_steps: usize, wanted: &[String]) -> Result<()> {
+        self.settings = settings(directory)?;
         // A page without it is a page without marks.
         let defaults = file::read(&directory.join("defaults.json")).ok();
-        let defaults = defaults.and_then(|text| serde_json::from_slice(&text).ok());
-        let mut run = RunDirectory { name, settings, defaults, streams, begun, episode_sets, vocabularies };
-        let found = numbered(&directory.join("eval"), "step-", ".jsonl")?;
-        let shown = limits.shown(&found.keys().copied().collect::<Vec<u64>>());
-        for (number, path) in found {
-            run.add(
-                &cache,
-                (number, true),
-                &[&path],
-                &shown,
-                wanted,
-                |sampler| evaluation(directory, number, &path, sampler),
-                limits,
-            )?;
+        self.defaults = defaults.and_then(|text| serde_json::from_slice(&text).ok());
+        self.vocabularies = Rc::new(RefCell::new(Vocabularies::of(directory)));
+        let (committed, begun) = steps(directory)?;
+        self.begun = begun;
+        let cache = Cache::of(directory);
+        let evaluations = numbered(&directory.join("eval"), "step-", ".jsonl")?;
+        let shown = spread(&evaluations.keys().copied().collect::<Vec<u64>>(), shown_steps);
+        for (&step, path) in &evaluations {
+            let read = |sampler: &mut EpisodeSampler| evaluation(directory, step, path, sampler);
+            self.add(&cache, (step, true), &[path], shown.contains(&step), wanted, read)?;
         }
-        let shown = limits.shown(&committed);
-        for number in committed {
-            let folder = directory.join("steps").join(format!("{number:06}"));
+        let shown = spread(&committed, shown_steps);
+        for step in committed {
+            let folder = directory.join("steps").join(format!("{step:06}"));
             let (samples, metrics) = (stream(&folder, "samples.jsonl"), folder.join("metrics.jsonl"));
             let files = [&*samples, &*metrics];
-            run.add(
-                &cache,
-                (number, false),
-                &files,
-                &shown,
-                wanted,
-                |sampler| training(directory, number, &files, sampler),
-                limits,
-            )?;
+            let read = |sampler: &mut EpisodeSampler| training(directory, step, &files, sampler);
+            self.add(&cache, (step, false), &files, shown.contains(&step), wanted, read)?;
         }
-        let has = |name: &String| run.streams.iter().any(|stream| stream.index.has(stream.step, name));
+        let has = |name: &String| self.streams.iter().any(|stream| stream.index.has(stream.step, name));
         if let Some(unknown) = wanted.iter().find(|name| !has(name)) {
             return Err(Failure::usage(format!(
                 "--show {unknown}: {} has no such episode",
@@ -158,8 +149,8 @@ impl RunDirectory {
             ))
             .hint("episodes are called STEP.NUMBER, as in 12.7; the page lists them"));
         }
-        run.episode_sets.sort_by_key(|set| (set.step, set.held_out));
-        Ok(run)
+        self.episode_sets.sort_by_key(|set| (set.step, set.held_out));
+        Ok(())
     }
 
     /// What there is to read now.
@@ -176,35 +167,33 @@ impl RunDirectory {
         })
     }
 
-    /// Adds a stream; one that holds a wanted episode is read again for it.
-    #[allow(clippy::too_many_arguments, reason = "one caller for steps and one for evaluations")]
+    /// Adds a stream, and its sampled episodes if `shown`; one that holds a wanted episode is read again for it.
     fn add(
         &mut self,
         cache: &Cache,
         (step, held_out): (u64, bool),
         files: &[&Path],
-        shown: &[u64],
+        shown: bool,
         wanted: &[String],
         read: impl Fn(&mut EpisodeSampler) -> Result<Summary>,
-        limits: EpisodeLimits,
     ) -> Result<()> {
         let boards = || match files[0].parent() {
             Some(folder) if !held_out => Boards::of_step(&self.settings, &stream(folder, "tasks.jsonl")),
             _ => Boards::of_evaluation(&self.settings),
         };
-        let beside = || Beside { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
-        let sampled = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
-            let mut sampler = EpisodeSampler::new(step, held_out, limits, wanted, beside());
+        let sample = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
+            let beside = Beside { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
+            let mut sampler = EpisodeSampler::new(step, held_out, wanted, beside);
             let summary = read(&mut sampler)?;
             Ok((summary, sampler.close()))
         };
         let name = format!("{}-{step:06}", if held_out { "eval" } else { "step" });
-        let (summary, mut set) = cache.get(&name, files, shown.contains(&step), || sampled(&[]))?;
+        let (summary, mut set) = cache.get(&name, files, shown, || sample(&[]))?;
         if wanted.iter().any(|name| summary.index.has(step, name)) {
-            set = Some(sampled(wanted)?.1);
+            set = Some(sample(wanted)?.1);
         }
         self.streams.push(summary);
-        self.episode_sets.extend(set.filter(|set| !set.episodes.is_empty()));
+        self.episode_sets.extend(set);
         Ok(())
     }
 

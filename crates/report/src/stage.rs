@@ -9,20 +9,21 @@ use record::{file, stage, write};
 
 use crate::arguments::Runs;
 use crate::csv;
-use crate::episodes::EpisodeLimits;
 use crate::figure;
 use crate::metrics::{self, Metric};
 use crate::page;
 use crate::run::RunDirectory;
 use crate::tensorboard;
 
+/// Steps whose sampled episodes a page shows.
+const SHOWN_STEPS: usize = 8;
+
 /// Reads the runs and writes the requested output.
 ///
 /// # Errors
 /// No run directory, no such chart (2, 65), a broken stream (65), I/O (74).
 pub fn run(arguments: &Runs) -> Result<()> {
-    let limits = EpisodeLimits { steps: arguments.episode_steps, episodes: arguments.episodes };
-    let mut runs = read(&arguments.runs, limits, &arguments.show)?;
+    let mut runs = read(&arguments.runs, SHOWN_STEPS, &arguments.show)?;
     let metrics: Vec<(String, Vec<Metric>)> =
         runs.iter().map(|run| (run.name.clone(), metrics::of(run))).collect();
     if let Some(path) = &arguments.csv {
@@ -37,9 +38,8 @@ pub fn run(arguments: &Runs) -> Result<()> {
         }
     }
     if !arguments.figure.is_empty() {
-        for (path, bytes) in figure::files(&runs, &metrics, &arguments.figure)? {
-            put(&path, &bytes, arguments.quiet)?;
-        }
+        let put = |path: &Path, bytes: &[u8]| put(path, bytes, arguments.quiet);
+        figure::write(&runs, &metrics, &arguments.figure, put)?;
     }
     if let Some(path) = html(arguments) {
         put(&path, page::of(&mut runs, &metrics)?.as_bytes(), arguments.quiet)?;
@@ -47,26 +47,26 @@ pub fn run(arguments: &Runs) -> Result<()> {
     Ok(())
 }
 
-/// Reads runs that are named once each.
+/// Reads runs that are named once each, with sampled episodes of `shown_steps` steps and the episodes `wanted`.
 ///
 /// # Errors
 /// No run directory, a run that is named twice (2, 65), a broken stream (65), I/O (74).
-pub fn read(directories: &[PathBuf], limits: EpisodeLimits, show: &[String]) -> Result<Vec<RunDirectory>> {
+pub fn read(directories: &[PathBuf], shown_steps: usize, wanted: &[String]) -> Result<Vec<RunDirectory>> {
     let directories = &without_outputs(directories)[..];
     if let Some(twice) = twice(directories) {
         return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
     }
     let mut runs = Vec::new();
     for (directory, name) in directories.iter().zip(names(directories)) {
-        runs.push(RunDirectory::read(directory, name, limits, show).map_err(
-            |failure| match failure.code {
+        runs.push(RunDirectory::read(directory, name, shown_steps, wanted).map_err(|failure| {
+            match failure.code {
                 record::failure::USAGE => failure,
                 _ if directories.len() > 1 && !failure.message.contains(&*directory.to_string_lossy()) => {
                     failure.at(directory.display())
                 }
                 _ => failure,
-            },
-        )?);
+            }
+        })?);
     }
     Ok(runs)
 }

@@ -42,7 +42,6 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
-    episodes: usize,
 }
 
 /// The files of a stream as they were when it was summed up.
@@ -50,15 +49,14 @@ pub struct Cache {
 struct Key {
     format: u32,
     build: String,
-    episodes: usize,
     /// Bytes and time of last change, in nanoseconds since 1970, of each file.
     files: Vec<(u64, u64)>,
 }
 
 impl Cache {
-    /// The summaries of the run in `directory`, with up to `episodes` episodes of each kind.
-    pub fn of(directory: &Path, episodes: usize) -> Self {
-        Cache { folder: directory.join("report.cache"), episodes }
+    /// The summaries of the run in `directory`.
+    pub fn of(directory: &Path) -> Self {
+        Cache { folder: directory.join("report.cache") }
     }
 
     /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if `shown`.
@@ -69,7 +67,7 @@ impl Cache {
         shown: bool,
         read: impl FnOnce() -> Result<(Summary, EpisodeSet)>,
     ) -> Result<(Summary, Option<EpisodeSet>)> {
-        let key = self.key(files)?;
+        let key = Key::of(files)?;
         let path = self.folder.join(format!("{name}.json"));
         let wall =
             key.files.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or_default() as f64 / 1e9;
@@ -83,26 +81,27 @@ impl Cache {
         Ok((summary, shown.then_some(set)))
     }
 
-    fn key(&self, files: &[&Path]) -> Result<Key> {
-        let facts = |path: &&Path| {
-            let of = fs::metadata(now(path)).and_then(|found| Ok((found.len(), found.modified()?)));
-            let (bytes, time) = of.map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
+    /// Three lines: the key, the summary, the episodes.
+    fn store(&self, path: &Path, key: &Key, summary: &Summary, set: &EpisodeSet) -> Result<()> {
+        let text = format!("{}\n{}\n{}\n", json(key)?, json(summary)?, json(set)?);
+        fs::create_dir_all(&self.folder)?;
+        file::replace(path, text.as_bytes())
+    }
+}
+
+impl Key {
+    fn of(files: &[&Path]) -> Result<Key> {
+        let stamp = |path: &&Path| {
+            let found = fs::metadata(now(path)).and_then(|found| Ok((found.len(), found.modified()?)));
+            let (bytes, time) = found.map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
             let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok((bytes, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
         };
         Ok(Key {
             format: FORMAT,
             build: record::stage::build().to_owned(),
-            episodes: self.episodes,
-            files: files.iter().map(facts).collect::<Result<Vec<_>>>()?,
+            files: files.iter().map(stamp).collect::<Result<Vec<_>>>()?,
         })
-    }
-
-    /// Three lines: the key, the summary, the episodes.
-    fn store(&self, path: &Path, key: &Key, summary: &Summary, set: &EpisodeSet) -> Result<()> {
-        let text = format!("{}\n{}\n{}\n", json(key)?, json(summary)?, json(set)?);
-        fs::create_dir_all(&self.folder)?;
-        file::replace(path, text.as_bytes())
     }
 }
 

@@ -13,9 +13,9 @@ use record::failure::{Failure, Result};
 use record::stage::{interrupted, printable};
 use record::{file, write};
 use serde_json::Value;
+use terminal_size::terminal_size;
 
 use crate::chart::series::RunMetrics;
-use crate::episodes::EpisodeLimits;
 use crate::evaluate::measure::Rate;
 use crate::evaluate::print::with_interval;
 use crate::facts::{self, MANY_CUT};
@@ -38,8 +38,6 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
         return Err(Failure::usage("--watch shows one run"));
     };
     let terminal = io::stdout().is_terminal();
-    // One episode is enough, the page has more.
-    let limits = EpisodeLimits { steps: 2, episodes: 2 };
     let name = directory.display().to_string();
     let mut state: Option<Snapshot> = None;
     let mut loaded: Option<((usize, usize), RunDirectory, Vec<Metric>)> = None;
@@ -47,12 +45,13 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
         let now = RunDirectory::state(directory)?;
         let read = (now.committed, now.evaluations);
         if loaded.as_ref().is_none_or(|(known, ..)| *known != read) {
-            let run = RunDirectory::read(directory, name.clone(), limits, &[])?;
+            let run = RunDirectory::read(directory, name.clone(), 2, &[])?;
             let metrics = metrics::of(&run);
             loaded = Some((read, run, metrics));
         }
         if let Some((_, run, metrics)) = loaded.as_ref().filter(|_| state.as_ref() != Some(&now)) {
-            let (width, height) = if terminal { size() } else { (WIDTH, usize::MAX) };
+            let size = terminal_size().map(|(width, height)| (width.0.into(), height.0.into()));
+            let (width, height) = if terminal { size.unwrap_or((WIDTH, 40)) } else { (WIDTH, usize::MAX) };
             let text = view(run, metrics, &progress(directory, now.begun), width);
             if !terminal {
                 return write::stdout(text.as_bytes());
@@ -71,15 +70,6 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
             std::thread::sleep(EVERY / 10);
         }
     }
-}
-
-/// Columns and lines of the terminal.
-fn size() -> (usize, usize) {
-    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the call writes a winsize to the address of one.
-    let told = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0;
-    let or = |told: u16, other: usize| if told > 0 { usize::from(told) } else { other };
-    if told { (or(size.ws_col, WIDTH), or(size.ws_row, 40)) } else { (WIDTH, 40) }
 }
 
 /// How far the step that was begun is.

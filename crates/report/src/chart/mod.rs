@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use crate::csv::cell;
 
 /// A point of a curve, or the height of a bar.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
     /// The step, or the tokens generated so far.
     pub x: f64,
@@ -47,7 +47,7 @@ impl Serialize for Color {
 }
 
 /// One curve, or one part of the bars.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Series {
     /// What the legend calls it.
     pub name: String,
@@ -90,7 +90,7 @@ pub enum ValueUnit {
     Seconds,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Chart {
     /// Its name for `--figure`: lower-case letters, digits and dashes.
     pub name: String,

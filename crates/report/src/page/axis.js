@@ -1,5 +1,4 @@
-// Axes: round ticks, labels that tell each tick from the next, and where a value lies. Figures of `report --figure` have the same
-// (figure/axis.rs).
+// Axes: round ticks, labels that tell each tick from the next, and where a value lies.
 
 // By what values are divided before they are written, and what is written behind them.
 function scaleOf(most, unit) {

@@ -145,57 +145,67 @@ fn compare_counts_the_tokens_up_to_the_evaluation_that_it_compares() {
 }
 
 #[test]
-fn every_chart_is_a_figure_with_its_data_beside_it() {
+fn figures_are_drawn_with_their_data_beside_them() {
     let folder = tempfile::tempdir().expect("a folder");
     Made::default().put(folder.path(), "one");
-    let read = |name: &str| std::fs::read(folder.path().join(name)).expect("a file");
-    must(
-        folder.path(),
-        &[
-            "one",
-            "--figure",
-            "success.svg",
-            "--figure",
-            "success.pdf",
-            "--figure",
-            "agreement.pdf",
-            "--quiet",
-        ],
-    );
+    let names =
+        ["success.svg", "success.pdf", "agreement.pdf", "turns-plan.svg", "time.pdf", "success-cost.png"];
+    let mut arguments = vec!["one", "--quiet"];
+    names.iter().for_each(|name| arguments.extend(["--figure", name]));
+    let drawn = report(folder.path(), &arguments);
+    let stderr = String::from_utf8_lossy(&drawn.stderr);
+    if drawn.status.code() == Some(69) {
+        troupe_tests::skip::not_run(&format!("no figure was drawn: {stderr}"));
+        return;
+    }
+    assert!(drawn.status.success(), "{stderr}");
     assert!(!folder.path().join("one/report.html").exists(), "only what was asked for");
+    let read = |name: &str| std::fs::read(folder.path().join(name)).expect("a file");
+    let starts = names.map(|name| read(name)[..4].to_vec());
+    assert_eq!(starts.map(|start| start[1]), [b'?', b'P', b'P', b'?', b'P', b'P'], "SVG, PDF and PNG");
     let svg = String::from_utf8(read("success.svg")).expect("a text");
-    for part in ["<svg xmlns", ">100 %<", ">held out<", ">step<", "rotate(-90", "stroke-dasharray=\"6 3\""] {
+    for part in [">held out<", ">in training<", ">step<", ">success<"] {
         assert!(svg.contains(part), "no {part} in {svg}");
     }
     let table = String::from_utf8(read("success.csv")).expect("a text");
     assert!(table.starts_with("series,step,value,low,high\nheld out,0,0.25,0.11"), "{table}");
     let pdf = read("success.pdf");
-    let text = String::from_utf8_lossy(&pdf);
-    assert!(text.starts_with("%PDF-1.7") && text.trim_end().ends_with("%%EOF"));
-    assert!(
-        text.contains("/FontFile2") && text.contains("/WinAnsiEncoding") && text.contains("(held out) Tj"),
-        "the font is in the file"
-    );
+    assert!(String::from_utf8_lossy(&pdf).contains("/FontFile2"), "a TrueType font is in the file");
+    assert!(!String::from_utf8_lossy(&pdf).contains("/Type3"), "which publishers refuse");
     must(folder.path(), &["one", "--figure", "success.pdf", "--quiet"]);
     assert_eq!(read("success.pdf"), pdf, "the same run, the same bytes");
-    let bad = report(folder.path(), &["one", "--figure", "succes.pdf"]);
-    let told = String::from_utf8_lossy(&bad.stderr);
-    assert_eq!(bad.status.code(), Some(2));
-    assert!(told.starts_with("report: --figure succes.pdf: there is no chart called succes\nhint: a figure is called by its chart: success, success-cost, "), "{told}");
-    for name in
-        ["cut-answers", "groups", "flat-groups", "components-tool", "turns-plan", "tokens", "time", "threads"]
-    {
-        assert!(told.contains(name), "no {name} in {told}");
-        must(
-            folder.path(),
-            &["one", "--figure", &format!("{name}.pdf"), "--figure", &format!("{name}.svg"), "--quiet"],
-        );
-        let svg = String::from_utf8(read(&format!("{name}.svg"))).expect("a text");
-        assert!(svg.contains("<path") && !svg.contains("NaN"), "{name}: {svg}");
+}
+
+#[test]
+fn figures_that_cannot_be_drawn_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    Made::default().put(folder.path(), "one");
+    let python = folder.path().join("bin/python3");
+    std::fs::create_dir(folder.path().join("bin")).expect("a folder");
+    let script = "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'matplotlib'\" >&2\nexit 1\n";
+    std::fs::write(&python, script).expect("written");
+    std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("a program");
+    let install = "hint: figures are drawn by matplotlib: pip install matplotlib";
+    for (figure, path, code, told) in [
+        (
+            "succes.pdf",
+            "",
+            2,
+            "there is no chart called succes\nhint: a figure is called by its chart: success, success-cost, return, ",
+        ),
+        ("success.eps", "", 2, "not .pdf, .svg or .png\nhint: "),
+        ("success.pdf", "", 69, &format!("there is no python3\n{install}")),
+        ("success.pdf", "bin", 69, &format!("No module named 'matplotlib'\n{install}")),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_report"))
+            .args(["one", "--quiet", "--figure", figure])
+            .env("PATH", folder.path().join(path).join(if path.is_empty() { "nothing" } else { "" }))
+            .current_dir(&folder)
+            .output()
+            .expect("report runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.starts_with("report: --figure") && stderr.contains(told), "{stderr}");
     }
-    let png = report(folder.path(), &["one", "--figure", "success.png"]);
-    assert!(
-        String::from_utf8_lossy(&png.stderr)
-            .starts_with("report: --figure success.png: neither .pdf nor .svg\nhint: ")
-    );
 }
