@@ -12,6 +12,7 @@ import lab
 import magrpo
 import real_model
 import tables
+import two_beat_one
 from main_table import METHODS, evaluate_warm_ups
 
 
@@ -74,8 +75,8 @@ def check_cells():
         assert tables.final(place, cells[0], 1) is None, "a run without all its steps is no result"
 
 
-def check_real_model():
-    """Every cell of a world of real_model.py, with a tiny model of random weights in place of the real one."""
+def check_real_models():
+    """Every cell of tables of a pretrained model, with a tiny model of random weights in its place."""
     with tempfile.TemporaryDirectory() as folder:
         there, place = Path(folder) / "runs", lab.Lab(Path(folder) / "runs")
         place.run(["policy", "init", f"{folder}/tiny", "--preset", "tiny"])
@@ -83,21 +84,23 @@ def check_real_model():
         # Enough tokens to make it pretrained for pipeline.sh.
         Path(folder, "config.json").write_text(json.dumps(dict(config, vocab_size=1024)), encoding="utf-8")
         place.run(["policy", "init", f"{folder}/model", "--config", f"{folder}/config.json"])
-        lab.WORLDS["sums"] = replace(lab.WORLDS["sums"], model=f"{folder}/model", max_tokens=4, budget=100, samples=16, test_tasks=4)
-        cells = [cell for cell in real_model.CELLS if cell.place == "sums"]
-        assert lab.Plan(cells, lambda lab, seed: evaluate_warm_ups(lab, seed, cells)).work(there, 2, [1]) == []
-        for cell in cells:
-            assert tables.final(place, cell, 1).trials == 4, cell.name
-            for policy in set(cell.policies().values()):
-                adapter = place.directory(cell, 1) / "policies" / policy / "current" / "adapter_config.json"
-                assert adapter.exists() == cell.adapters, adapter
-        (heading, table), _ = list(real_model.sections(place, [1]))[:2]
-        assert heading.startswith("### sums") and "not run" not in table and len(table.splitlines()) == 9, table
+        for script, world, rows in [(real_model, "sums", 7), (two_beat_one, "orders-prose", 12)]:
+            lab.WORLDS[world] = replace(lab.WORLDS[world], model=f"{folder}/model", max_tokens=4, budget=100, samples=16, test_tasks=4)
+            cells = [cell for cell in script.CELLS if cell.place == world]
+            assert lab.Plan(cells, lambda lab, seed: evaluate_warm_ups(lab, seed, cells)).work(there, 2, [1]) == []
+            for cell in cells:
+                assert tables.final(place, cell, 1).trials == 4, cell.name
+                for policy in set(cell.policies().values()):
+                    adapter = place.directory(cell, 1) / "policies" / policy / "current" / "adapter_config.json"
+                    assert adapter.exists() == cell.adapters, adapter
+            heading, table = next(script.sections(place, [1]))
+            assert heading.startswith(f"### {lab.WORLDS[world].title}"), heading
+            assert "not run" not in table and len(table.splitlines()) == 2 + rows, table
 
 
 if __name__ == "__main__":
     check_figures()
     check_answers()
     check_cells()
-    check_real_model()
+    check_real_models()
     print("all well", file=sys.stderr)

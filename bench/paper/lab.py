@@ -94,6 +94,8 @@ WORLDS = {
                          budget=48_000, samples=192, marks=(1 / 2, 1), test_tasks=500, command="python3 bench/paper/coop_small.py --alone 0"),
     "orders": World("orders", "Orders: four orders against a clock", turns=4, max_tokens=2, warmup=400, budget=24_000,
                     samples=192, marks=(1,), test_tasks=500, command="python3 bench/paper/orders.py"),
+    "orders-prose": World("orders", "Orders in English, SmolLM2-135M-Instruct", turns=4, max_tokens=4, warmup=0, budget=10_000,
+                          command="python3 bench/paper/orders.py --prose", **dict(REAL, test_tasks=200, marks=(1,))),
     "sokoban": World("sokoban", "Sokoban 6x6, one box", turns=4, max_tokens=8, warmup=1200, budget=240_000),
 }
 

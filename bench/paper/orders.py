@@ -12,6 +12,7 @@ Who fills all at once earns 0.875 of 1 with two agents and 0.625 with one; two w
     --agents 1|2   who works [2]
     --limit N      words of an agent that count in a turn [1]
     --clock X      what an order loses a turn, of 1 [0.25]
+    --prose        ask in English, for a pretrained model
 
     (python3 bench/paper/orders.py tasks --count 50; python3 bench/paper/orders.py tasks --split test --count 50) |
       envs check --env-command 'python3 bench/paper/orders.py'
@@ -24,6 +25,7 @@ from pair import Pair, Probe, Step, options
 parser = options(__doc__)
 parser.add_argument("--clock", type=float, default=0.25)
 parser.add_argument("--limit", type=int, default=1)
+parser.add_argument("--prose", action="store_true")
 ORDERS = 4
 
 
@@ -41,14 +43,18 @@ class Orders(Pair):
 
     def see(self, state):
         """The open orders, and which of two the agent is."""
-        text = f"at {' '.join(state['open'])} goal"
+        text = "at {} goal {}"
+        if self.options.prose:
+            text = "Open orders: {}. You are worker {} of 2. Name the one order that you fill now."
+        orders = (", " if self.options.prose else " ").join(state["open"])
         if not self.both:
-            return state, {self.single: f"{text} {1 + state['time'] % 2}"}
-        return state, {agent: f"{text} {1 + role}" for role, agent in enumerate(self.pair)}
+            return state, {self.single: text.format(orders, 1 + state["time"] % 2)}
+        return state, {agent: text.format(orders, 1 + role) for role, agent in enumerate(self.pair)}
 
     def taken(self, state, text):
-        """The open orders among the first words of a text."""
-        return {word for word in text.split()[: self.options.limit] if word in state["open"]}
+        """The open orders among the first words of a text; in prose, a word may end in a period or a comma."""
+        words = [word.strip(".,") if self.options.prose else word for word in text.split()]
+        return {word for word in words[: self.options.limit] if word in state["open"]}
 
     def turn(self, state, texts):
         """What the texts of a turn earn together: their share of all orders, by what an order is worth by now."""
