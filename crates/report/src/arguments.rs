@@ -204,9 +204,9 @@ pub struct Elo {
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// Output format; json and line print an object for each version
-    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
-    pub format: ResultFormat,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
+    pub format: TableFormat,
 }
 
 /// What to compress.
@@ -221,12 +221,12 @@ pub struct Compress {
     pub quiet: bool,
 }
 
-/// How a comparison is printed.
+/// How a table is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableFormat {
     /// A table for people
     Table,
-    /// One JSON line of type comparison for each method
+    /// A JSON line for each row; of roles for each agent
     Json,
 }
 
@@ -241,9 +241,9 @@ pub struct Roles {
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// Output format; json and line print an object for each agent
-    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
-    pub format: ResultFormat,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
+    pub format: TableFormat,
 }
 
 /// How a result is printed.
@@ -262,7 +262,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         super::Arguments::command().debug_assert();
     }
 }

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Compare, TableFormat};
 use crate::evaluate::interval::{MeanOfSeeds, mean_of_differences, mean_of_rates, mean_of_seeds};
-use crate::facts::{Facts, Success, best, held_out};
 use crate::methods::{self, MethodRuns};
 use crate::metrics;
-use crate::run::RunDirectory;
-use crate::stage;
+use crate::outputs;
+use crate::run_directory::RunDirectory;
+use crate::run_summary::{RunSummary, Success, best, held_out};
 use crate::table::{aligned, or_dash, percent, percents};
 
 /// A method over its runs, for the page.
@@ -33,31 +33,31 @@ pub struct Compared {
     best: Option<MeanOfSeeds>,
     now: Option<MeanOfSeeds>,
     tokens: f64,
-    taught: Option<f64>,
+    teaching: Option<f64>,
     gap: Option<f64>,
 }
 
-/// Sums a method up from the facts of all runs; a number is there if every run of it has it.
-pub fn sum_up(method: &MethodRuns, facts: &[&Facts], runs: &[RunDirectory]) -> Compared {
-    let of = |value: &dyn Fn(&Facts) -> Option<f64>| -> Vec<f64> {
-        let values: Option<Vec<f64>> = method.runs.iter().map(|&run| value(facts[run])).collect();
+/// Sums a method up from the summaries of all runs; a number is there if every run of it has it.
+pub fn sum_up(method: &MethodRuns, summaries: &[&RunSummary], runs: &[RunDirectory]) -> Compared {
+    let of = |value: &dyn Fn(&RunSummary) -> Option<f64>| -> Vec<f64> {
+        let values: Option<Vec<f64>> = method.runs.iter().map(|&run| value(summaries[run])).collect();
         values.unwrap_or_default()
     };
     let mean = |values: Vec<f64>| mean_of_seeds(&values).map(|found| found.mean);
-    let success = |pick: fn(&Facts) -> Option<Success>| {
-        mean_of_rates(&of(&|facts| pick(facts).map(|success| success.value)))
+    let success = |pick: fn(&RunSummary) -> Option<Success>| {
+        mean_of_rates(&of(&|summary| pick(summary).map(|success| success.value)))
     };
     Compared {
         name: method.name.clone(),
         seeds: method.runs.iter().filter_map(|&run| methods::seed(&runs[run])).collect(),
         steps: mean(method.runs.iter().map(|&run| runs[run].steps().count() as f64).collect())
             .unwrap_or_default(),
-        first: success(|facts| facts.first),
-        best: success(|facts| facts.best),
-        now: success(|facts| facts.now),
-        tokens: mean(of(&|facts| Some(facts.tokens))).unwrap_or_default(),
-        taught: mean(of(&|facts| facts.taught)),
-        gap: of(&|facts| facts.gap).into_iter().reduce(f64::max),
+        first: success(|summary| summary.first),
+        best: success(|summary| summary.best),
+        now: success(|summary| summary.now),
+        tokens: mean(of(&|summary| Some(summary.tokens))).unwrap_or_default(),
+        teaching: mean(of(&|summary| summary.teaching)),
+        gap: of(&|summary| summary.gap).into_iter().reduce(f64::max),
     }
 }
 
@@ -105,7 +105,8 @@ impl RunCurve {
 enum Comparison {
     /// After the same training step.
     Step(u64),
-    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a run.
+    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a
+    /// run.
     Tokens(f64),
 }
 
@@ -209,10 +210,10 @@ struct Paired {
 /// Compares the runs and prints the result.
 ///
 /// # Errors
-/// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an evaluation, no
-/// evaluation after the same step (65), I/O (74).
+/// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an
+/// evaluation, no evaluation after the same step (65), I/O (74).
 pub fn run(arguments: &Compare) -> Result<()> {
-    let runs = stage::read(&arguments.runs, 1, &[])?;
+    let runs = outputs::read_runs(&arguments.runs, 1, &[])?;
     let curves = runs.iter().map(RunCurve::of).collect::<Result<Vec<RunCurve>>>()?;
     let at = Comparison::choose(arguments.at_tokens, &curves)?;
     let results = |method: MethodRuns| MethodResult {

@@ -1,9 +1,9 @@
 //! `report elo`: ratings of the versions of a policy, from games that they played against each other.
 //!
-//! Ratings are the maximum likelihood of the model of Bradley and Terry (Biometrika 39, 1952): a beats b with probability
-//! 1 / (1 + 10^((R_b − R_a) / 400)), which is Elo's scale, and a draw counts as half a win for both. The oldest version is
-//! anchored at 0. A standard error is of the difference to it, from the inverse of the observed information. Left out: the
-//! advantage of a seat, so let each pair play both ways.
+//! Ratings are the maximum likelihood of the model of Bradley and Terry (Biometrika 39, 1952): a beats b with
+//! probability 1 / (1 + 10^((R_b − R_a) / 400)), which is Elo's scale, and a draw counts as half a win for
+//! both. The oldest version is anchored at 0. A standard error is of the difference to it, from the inverse
+//! of the observed information. Left out: the advantage of a seat, so let each pair play both ways.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,11 +12,12 @@ use record::line::{self, Episode};
 use record::read::{Kind, Line, Reader, VERSION};
 use record::sample::Sample;
 use record::stream::Stream;
+use record::write::{self, Writer};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::arguments::{Elo, ResultFormat};
-use crate::run;
+use crate::arguments::{Elo, TableFormat};
+use crate::run_directory;
 use crate::table::{aligned, or_dash};
 
 /// Elo's scale: 400 points are odds of ten to one.
@@ -31,7 +32,7 @@ const MOST_STEPS: usize = 200;
 pub fn run(arguments: &Elo) -> Result<()> {
     let mut games = Games::default();
     for path in &arguments.files {
-        let input = run::open(path)?;
+        let input = run_directory::open(path)?;
         games.read(Reader::new(&path.display().to_string(), input))?;
     }
     if arguments.files.is_empty() {
@@ -48,11 +49,18 @@ pub fn run(arguments: &Elo) -> Result<()> {
         ));
     }
     let table = games.table()?;
-    let text: String = match arguments.format {
-        ResultFormat::Table => printed(&table),
-        _ => table.iter().map(json_line).collect(),
-    };
-    record::write::stdout(text.as_bytes())
+    if arguments.format == TableFormat::Table {
+        return write::stdout(printed(&table).as_bytes());
+    }
+    let mut writer = Writer::stdout();
+    for Rating { player, score: [won, drawn, lost], rating, error } in &table {
+        let line = json!({"type": "elo", "v": VERSION, "version": player, "won": won, "drawn": drawn, "lost": lost,
+            "elo": rating, "error": error});
+        if let Some(line) = line.as_object() {
+            writer.object(line)?;
+        }
+    }
+    writer.flush()
 }
 
 /// A line of `sample` or `served`: who said it.
@@ -183,8 +191,8 @@ impl Games {
     }
 }
 
-/// Two players, if any, of whom the second cannot be reached from the first by points against: there the likelihood has no
-/// finite maximum (Ford, American Mathematical Monthly 64, 1957).
+/// Two players, if any, of whom the second cannot be reached from the first by points against: there the
+/// likelihood has no finite maximum (Ford, American Mathematical Monthly 64, 1957).
 fn separated(points: &[Vec<f64>]) -> Option<(usize, usize)> {
     let count = points.len();
     for start in 0..count {
@@ -202,7 +210,8 @@ fn separated(points: &[Vec<f64>]) -> Option<(usize, usize)> {
     None
 }
 
-/// The most likely strengths, natural logarithms of odds with the first at 0, and their standard errors, by Newton's method.
+/// The most likely strengths, natural logarithms of odds with the first at 0, and their standard errors, by
+/// Newton's method.
 fn most_likely(points: &[Vec<f64>]) -> Result<(Vec<f64>, Vec<f64>)> {
     let count = points.len();
     let mut strengths = vec![0.0_f64; count];
@@ -273,14 +282,6 @@ fn printed(ratings: &[Rating]) -> String {
     aligned(&table, 1)
 }
 
-fn json_line(rating: &Rating) -> String {
-    let Rating { player, score: [won, drawn, lost], rating, error } = rating;
-    let line = json!({
-        "type": "elo", "v": VERSION, "version": player, "won": won, "drawn": drawn, "lost": lost, "elo": rating, "error": error,
-    });
-    format!("{line}\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,18 +290,9 @@ mod tests {
         assert!((one - other).abs() < 1e-6, "{one} is not {other}");
     }
 
-    #[test]
-    fn two_players_have_the_log_odds_of_their_points() {
-        // 30 wins, 10 draws and 60 losses: 35 points of 100.
-        let (strengths, errors) = most_likely(&[vec![0.0, 65.0], vec![35.0, 0.0]]).expect("ratings");
-        close(strengths[1], (35.0_f64 / 65.0).ln());
-        close(errors[1], (1.0 / (100.0 * 0.35 * 0.65_f64)).sqrt());
-        close(SCALE * 10.0_f64.ln(), 400.0);
-    }
-
     /// 30 wins, 10 draws and 60 losses are 35 points of 100: 400 log10(35/65).
     #[test]
-    fn a_draw_counts_as_half_a_win_for_both() {
+    fn draw_counts_as_half_a_win_for_both() {
         let games = Games {
             players: vec!["0:a".to_owned(), "8:b".to_owned()],
             scores: BTreeMap::from([((0, 1), [60, 10, 30]), ((1, 0), [30, 10, 60])]),
@@ -313,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn ratings_explain_what_three_players_scored() {
+    fn ratings_of_three_players_predict_their_points() {
         let points = [vec![0.0, 20.0, 8.0], vec![30.0, 0.0, 21.5], vec![42.0, 28.5, 0.0]];
         let (strengths, errors) = most_likely(&points).expect("ratings");
         // At the maximum each player's expected points are those it has (Bradley and Terry, equation 9).
@@ -328,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_player_that_never_lost_has_no_rating() {
+    fn player_that_never_lost_has_no_rating() {
         assert_eq!(separated(&[vec![0.0, 0.0], vec![5.0, 0.0]]), Some((1, 0)));
         assert_eq!(separated(&[vec![0.0, 0.5], vec![5.0, 0.0]]), None);
         // Two that never met.

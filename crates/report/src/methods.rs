@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// Runs that differ only in their seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_are_told_by_their_settings_whatever_the_folders_are_called() {
+    fn seeds_are_recognized_by_settings_not_by_folders() {
         let base = |seed: &str, lr: &str| json!({"env": "e", "workflow": "team", "seed": seed, "lr": lr});
         let runs = [
             run("monday", base("1", "1e-3")),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_names_a_method() {
+    fn methods_are_named_by_their_differences() {
         let of = |seed: &str, more: Value| {
             let mut settings = json!({"env": "e", "seed": seed, "policies": "shared", "build": "one\ntwo"});
             for (key, value) in more.as_object().unwrap() {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_of_the_own_seed_is_no_other_method() {
+    fn warm_up_per_seed_is_one_method() {
         let of = |seed: &str, start: &str, digest: &str| {
             let path = format!("tool=/x/warm/seed-{start}/policies/tool");
             json!({"env": "e", "seed": seed, "policies": path, (format!("input {path}")): digest})

@@ -1,5 +1,5 @@
-//! The metrics of a run as one tidy table: a number per row, and columns that name its subject. The page, the CSV file
-//! and the TensorBoard events are three views of it.
+//! The metrics of a run as one tidy table: a number per row, and columns that name its subject. The page, the
+//! CSV file and the TensorBoard events are three views of it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure::{self, Rate};
-use crate::run::{Evaluation, RunDirectory, TrainingStep};
+use crate::run_directory::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::{StreamStats, ends_of};
 
 /// One number.
@@ -252,7 +252,8 @@ fn of_rule(ends: &[End], rows: &mut Rows) {
     (rows.like.environment, rows.like.agent) = Default::default();
 }
 
-/// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it says `by_agent`.
+/// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it
+/// says `by_agent`.
 fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
     let agents = values.get("agents").and_then(Value::as_array);
     let by_agent = values.get("by_agent").and_then(Value::as_object);
@@ -270,8 +271,8 @@ fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
     rows.like.agent.clear();
 }
 
-/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their `seconds` are left
-/// out.
+/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their
+/// `seconds` are left out.
 fn of_times(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "timing");
     for end in ends_of(&step.stats.ends, "rollout") {
@@ -309,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_says_what_it_waited_for_and_how_far_it_lags() {
+    fn metrics_have_refills_and_the_lag_of_baselines() {
         let end = json!({
             "type": "end", "v": 1, "stage": "advantage", "ok": true,
             "counts": {"baselines": {"file": "000002.json", "roles": {"e/tool": {"baseline": 0.25, "mean": 0.75, "episodes": 4}}}},

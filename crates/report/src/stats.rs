@@ -1,7 +1,7 @@
 //! Statistics of a stream, counted from its `sample` and `episode` lines: environments, agents, groups.
 //!
-//! From `end` lines come only the number of groups expected and the reasons why some are missing, so that the two can be
-//! checked against each other.
+//! From `end` lines come only the number of groups expected and the reasons why some are missing, so that the
+//! two can be checked against each other.
 
 use std::collections::BTreeMap;
 
@@ -223,8 +223,8 @@ pub struct AgentStats {
 }
 
 impl AgentStats {
-    /// The share of the variance of its rewards that lies between candidates for one state; none without variance, and in parallel
-    /// sampling, where members of a group are in different states.
+    /// The share of the variance of its rewards that lies between candidates for one state; none without
+    /// variance, and in parallel sampling, where members of a group are in different states.
     pub fn within_share(&self) -> Option<f64> {
         let all = self.reward.squares();
         (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))

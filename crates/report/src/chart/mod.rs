@@ -134,7 +134,8 @@ impl Chart {
         Chart { kind: Kind::Bars, unit, ..self }
     }
 
-    /// Its data as CSV: a row for each point. `low` and `high` are an interval, or the lowest and the highest seed.
+    /// Its data as CSV: a row for each point. `low` and `high` are an interval, or the lowest and the highest
+    /// seed.
     ///
     /// # Errors
     /// 74: the table cannot be written to memory.
@@ -164,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_beside_a_figure_is_what_it_draws() {
+    fn csv_of_a_chart_has_its_points() {
         let point = Point { x: 3.0, y: 0.5, low: Some(0.25), high: Some(1.0) };
         let series = Series::new("lr 1e-3, \"a\"", Color::Of(0), vec![point]);
         let empty = Series::new("nothing", Color::Idle, Vec::new());

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::chart::Point;
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// A run with its metrics by split and name.
 pub struct RunMetrics<'a> {
@@ -92,8 +92,8 @@ pub fn by_x(points: &[Point]) -> BTreeMap<u64, f64> {
     points.iter().map(|point| (point.x as u64, point.y)).collect()
 }
 
-/// The mean of the curves of several seeds where all of them are, with the lowest and the highest; between two points of a curve a
-/// straight line. A single curve is left as it is.
+/// The mean of the curves of several seeds where all of them are, with the lowest and the highest; between
+/// two points of a curve a straight line. A single curve is left as it is.
 pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
     curves.retain(|curve| !curve.is_empty());
     if curves.len() < 2 {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_averaged_where_all_of_them_are() {
+    fn curves_of_seeds_are_averaged_over_their_common_range() {
         let curve = |points: &[(f64, f64)]| -> Vec<Point> {
             points.iter().map(|&(x, y)| Point { x, y, ..Point::default() }).collect()
         };

@@ -97,7 +97,8 @@ pub struct Difference {
     pub value: f64,
     /// Its 95 % interval, by a bootstrap over tasks; `None` below two tasks.
     pub interval: Option<Interval>,
-    /// The chance that it solves a task that the other fails. If the other is played without a role, this is how often the role helps.
+    /// The chance that it solves a task that the other fails. If the other is played without a role, this is
+    /// how often the role helps.
     pub helped: Rate,
     /// The reverse: how often the role hurts. The difference is `helped` less `hurt`.
     pub hurt: Rate,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_what_counting_gives() {
+    fn pass_at_k_agrees_with_counting() {
         for samples in 1..=10 {
             for solved in 0..=samples {
                 for k in 1..=samples {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reported_k() {
+    fn pass_at_k_is_reported_for_powers_of_two() {
         assert_eq!(ks(1), [1]);
         assert_eq!(ks(8), [1, 2, 4, 8]);
         assert_eq!(ks(10), [1, 2, 4, 8, 10]);
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tasks_of_both_count_and_pairing_narrows() {
+    fn difference_takes_common_tasks_and_narrows_the_interval() {
         // Both solve the same half; the better one solves 10 tasks more.
         let base = stats((0..200).map(|task| (task, task < 100)));
         let better = stats((0..220).map(|task| (task, task < 110)));
@@ -203,9 +204,10 @@ mod tests {
         assert_eq!(difference(&base, &stats(std::iter::empty())), None);
     }
 
-    /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in one.
+    /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in
+    /// one.
     #[test]
-    fn a_role_helps_where_it_is_missed_and_hurts_where_it_is_not() {
+    fn role_helps_and_hurts_are_counted_by_task() {
         let with = stats((1..=10).map(|task| (task, task <= 6)));
         let without = stats((1..=10).map(|task| (task, (5..=7).contains(&task))));
         let found = difference(&with, &without).unwrap();

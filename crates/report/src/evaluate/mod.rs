@@ -1,7 +1,7 @@
 //! `report evaluate`: success on held-out tasks with its interval, pass@k, and the tokens it took.
 //!
-//! It reads only the streams of `rollout`, so tasks, policies and sampling are chosen by the command before it. Success is
-//! what `jq` over the `episode` lines gives; this adds the interval, pass@k and the tokens.
+//! It reads only the streams of `rollout`, so tasks, policies and sampling are chosen by the command before
+//! it. Success is what `jq` over the `episode` lines gives; this adds the interval, pass@k and the tokens.
 
 pub mod interval;
 pub mod measure;
@@ -18,8 +18,8 @@ use record::stream::Stream;
 use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
-use crate::facts::MANY_CUT;
-use crate::run;
+use crate::run_directory;
+use crate::run_summary::MANY_CUT;
 use crate::stats::{Environments, ends_of};
 
 /// One stream that was read.
@@ -53,7 +53,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    let input = run::open(path)?;
+    let input = run_directory::open(path)?;
     read(&name, Reader::new(&name, input), arguments)
 }
 
@@ -81,8 +81,8 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
         environments.take(&line, sample.as_ref())?;
     }
     stream.whole().map_err(|failure| named(failure, name))?;
-    let told = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
-    let expected = ends_of(stream.ends(), "rollout").map(told).sum::<Option<u64>>().unwrap_or_default();
+    let played = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
+    let expected = ends_of(stream.ends(), "rollout").map(played).sum::<Option<u64>>().unwrap_or_default();
     let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
     if episodes < expected && !arguments.allow_incomplete {
         return Err(Failure::data(format!("{name}: {episodes} of the {expected} episodes that were played"))

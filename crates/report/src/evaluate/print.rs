@@ -1,4 +1,5 @@
-//! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a log.
+//! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a
+//! log.
 
 use record::failure::{Failure, Result};
 use record::read::VERSION;
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::evaluate::Evaluated;
 use crate::evaluate::measure::{self, Difference, Measured, Rate, difference};
-use crate::facts::MANY_CUT;
+use crate::run_summary::MANY_CUT;
 use crate::stats::{AnswerCounts, EnvironmentStats};
 use crate::table::{aligned, numbers, or_dash, percent, percents};
 

@@ -1,4 +1,4 @@
-//! All episodes of a stream in a few bytes each: what a reader can search, filter and sort a whole run by.
+//! All episodes of a stream in a few bytes each, so that a page can search, filter and sort a whole run.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_counts_groups_and_needs_no_names_where_they_follow_from_the_step() {
+    fn index_counts_groups_and_omits_regular_names() {
         let mut indexer = Indexer::default();
         for (episode, rewards) in [("7.10", [1.0, 1.0]), ("7.2", [0.0, 1.0])] {
             for reward in rewards {

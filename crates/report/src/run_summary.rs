@@ -10,12 +10,13 @@ use serde_json::Value;
 use crate::chart::series::RunMetrics;
 use crate::evaluate::interval::Interval;
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// From this share on cut answers are worth a word.
 pub const MANY_CUT: f64 = 0.2;
 
-/// Success (or the mean return) of an evaluation over all environments: the only one, or their mean, which has no interval.
+/// Success (or the mean return) of an evaluation over all environments: the only one, or their mean, which
+/// has no interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Success {
     /// After which training step.
@@ -43,7 +44,7 @@ pub struct Loop {
 
 /// Groups of a whole run, and the check that their counts add up.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Books {
+pub struct GroupTotals {
     /// Groups that agents, turns and episodes should have made; `None` if the grouping has no fixed number.
     expected: Option<f64>,
     /// Steps that say how many.
@@ -59,9 +60,9 @@ pub struct Books {
     mixed: f64,
 }
 
-/// The facts of a run.
+/// The summary of a run.
 #[derive(Debug, PartialEq, Serialize)]
-pub struct Facts {
+pub struct RunSummary {
     /// The first evaluation.
     pub first: Option<Success>,
     /// The best; of equals the first.
@@ -75,7 +76,7 @@ pub struct Facts {
     /// Tokens generated in training.
     pub tokens: f64,
     /// The share of groups that were not flat; `None` without groups.
-    pub taught: Option<f64>,
+    pub teaching: Option<f64>,
     /// The largest difference of a log-probability between sampler and trainer, nats.
     pub gap: Option<f64>,
     /// The share of answers that the token limit cut, at the last step, else at the last evaluation.
@@ -86,7 +87,7 @@ pub struct Facts {
     #[serde(rename = "loop")]
     pub pipe: Option<Loop>,
     /// Sums that must add up.
-    pub books: Option<Books>,
+    pub group_totals: Option<GroupTotals>,
 }
 
 /// Success of every evaluation, in order.
@@ -121,7 +122,7 @@ fn over_environments(metrics: &[Metric], split: &str, name: &str) -> Vec<Success
     steps.into_iter().map(mean).collect()
 }
 
-pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
+pub fn of(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let evaluations = held_out(metrics);
     let training = over_environments(metrics, "train", "success").pop();
     let returns = held_out_returns(metrics);
@@ -132,18 +133,18 @@ pub fn of(run: &RunMetrics, metrics: &[Metric]) -> Facts {
     let now = evaluations.last().copied();
     let is_flat = pipe.as_ref().is_some_and(|pipe| pipe.groups == pipe.flat);
     let is_zero = now.or(training).is_some_and(|success| success.value == 0.0);
-    Facts {
+    RunSummary {
         first: evaluations.first().copied(),
         best: best(&evaluations),
         now,
         training,
         returns: returns.first().copied().zip(returns.last().copied()).map(|(first, last)| [first, last]),
         tokens: all("completion_tokens").map(|metric| metric.value).sum(),
-        taught: (groups > 0.0).then(|| 1.0 - flat / groups),
+        teaching: (groups > 0.0).then(|| 1.0 - flat / groups),
         gap,
         cut,
         advice: if is_flat || is_zero { advice(run.run, cut, is_flat) } else { Vec::new() },
-        books: books(run),
+        group_totals: group_totals(run),
         pipe,
     }
 }
@@ -217,7 +218,7 @@ fn pipe(run: &RunMetrics) -> Option<Loop> {
     })
 }
 
-fn books(run: &RunMetrics) -> Option<Books> {
+fn group_totals(run: &RunMetrics) -> Option<GroupTotals> {
     let steps = |name| -> BTreeMap<u64, f64> {
         let all = run.all("train", name).iter().filter(|metric| of_all(metric));
         all.map(|metric| (metric.step, metric.value)).collect()
@@ -229,7 +230,7 @@ fn books(run: &RunMetrics) -> Option<Books> {
     let at = |of: &BTreeMap<u64, f64>, step: &u64| of.get(step).copied().unwrap_or_default();
     let is_off = |(step, expected): &(&u64, &f64)| **expected != at(&seen, step) + at(&dropped, step);
     let reasons = run.names("train", "groups_dropped/").into_iter();
-    Some(Books {
+    Some(GroupTotals {
         expected: (!expected.is_empty()).then(|| expected.values().sum()),
         steps: expected.len(),
         off: expected.iter().filter(is_off).map(|(step, _)| *step).collect(),

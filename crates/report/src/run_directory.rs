@@ -1,7 +1,7 @@
 //! A run directory: the settings of `pipeline.sh`, and the streams of every committed step.
 //!
-//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the metrics of its finished
-//! part. Nothing is locked; only `report.cache/` is written.
+//! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the
+//! metrics of its finished part. Nothing is locked; only `report.cache/` is written.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -18,11 +18,11 @@ use record::{compressed, file};
 use serde_json::{Map, Value};
 
 use crate::boards::Boards;
-use crate::episodes::{Beside, EpisodeSampler, EpisodeSet, spread};
-use crate::index::Indexer;
+use crate::episode_index::Indexer;
+use crate::episodes::{EpisodeContext, EpisodeSampler, EpisodeSet, spread};
 use crate::metrics;
 use crate::stats::{Environments, GroupStats, StreamStats};
-use crate::summary::{Cache, Summary};
+use crate::stream_summary::{Cache, StreamSummary};
 use crate::vocabulary::Vocabularies;
 
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub struct RunDirectory {
     /// Defaults of the values that differ from them; `None` if the run does not record them.
     pub defaults: Option<Map<String, Value>>,
     /// The evaluations, then the committed steps.
-    pub streams: Vec<Summary>,
+    pub streams: Vec<StreamSummary>,
     /// A step that was begun and is not committed: in progress, or stopped.
     pub begun: Option<u64>,
     /// Sampled episodes of some steps.
@@ -107,7 +107,7 @@ impl RunDirectory {
             vocabularies: Rc::default(),
         };
         if directory.is_file() {
-            let mut sampler = EpisodeSampler::new(0, false, wanted, Beside::default());
+            let mut sampler = EpisodeSampler::new(0, false, wanted, EpisodeContext::default());
             let folder = directory.parent().unwrap_or(directory);
             run.streams = vec![training(folder, 0, &[directory], &mut sampler)?];
             run.episode_sets = vec![sampler.close()];
@@ -167,7 +167,8 @@ impl RunDirectory {
         })
     }
 
-    /// Adds a stream, and its sampled episodes if `shown`; one that holds a wanted episode is read again for it.
+    /// Adds a stream, and its sampled episodes if `shown`; one that holds a wanted episode is read again for
+    /// it.
     fn add(
         &mut self,
         cache: &Cache,
@@ -175,14 +176,14 @@ impl RunDirectory {
         files: &[&Path],
         shown: bool,
         wanted: &[String],
-        read: impl Fn(&mut EpisodeSampler) -> Result<Summary>,
+        read: impl Fn(&mut EpisodeSampler) -> Result<StreamSummary>,
     ) -> Result<()> {
         let boards = || match files[0].parent() {
             Some(folder) if !held_out => Boards::of_step(&self.settings, &stream(folder, "tasks.jsonl")),
             _ => Boards::of_evaluation(&self.settings),
         };
-        let sample = |wanted: &[String]| -> Result<(Summary, EpisodeSet)> {
-            let beside = Beside { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
+        let sample = |wanted: &[String]| -> Result<(StreamSummary, EpisodeSet)> {
+            let beside = EpisodeContext { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
             let mut sampler = EpisodeSampler::new(step, held_out, wanted, beside);
             let summary = read(&mut sampler)?;
             Ok((summary, sampler.close()))
@@ -198,7 +199,7 @@ impl RunDirectory {
     }
 
     /// The committed training steps.
-    pub fn steps(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+    pub fn steps(&self) -> impl DoubleEndedIterator<Item = &StreamSummary> {
         self.streams.iter().filter(|stream| !stream.held_out)
     }
 }
@@ -281,7 +282,8 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, P
     Ok(found)
 }
 
-/// The committed steps from 1 (step 0 is the starting point and has no samples), and one that was begun after them.
+/// The committed steps from 1 (step 0 is the starting point and has no samples), and one that was begun after
+/// them.
 fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
     let found = numbered(&directory.join("steps"), "", "")?;
     let (committed, begun): (Vec<_>, Vec<_>) =
@@ -312,7 +314,12 @@ pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
 
 /// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. For a
 /// stream without a run the samples name the step.
-fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut EpisodeSampler) -> Result<Summary> {
+fn training(
+    directory: &Path,
+    number: u64,
+    files: &[&Path],
+    sampler: &mut EpisodeSampler,
+) -> Result<StreamSummary> {
     let (mut stats, mut indexer) = (StreamStats::default(), Indexer::default());
     let mut measures = BTreeMap::new();
     read(directory, files[0], |line, sample| {
@@ -338,7 +345,7 @@ fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut Episod
         })?;
     }
     let step = TrainingStep { number, stats, groups, metrics, update, measures };
-    Ok(Summary {
+    Ok(StreamSummary {
         step: number,
         held_out: false,
         equal_prompts: step.groups.equal_prompts,
@@ -348,7 +355,12 @@ fn training(directory: &Path, number: u64, files: &[&Path], sampler: &mut Episod
     })
 }
 
-fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSampler) -> Result<Summary> {
+fn evaluation(
+    directory: &Path,
+    step: u64,
+    path: &Path,
+    sampler: &mut EpisodeSampler,
+) -> Result<StreamSummary> {
     let (mut environments, mut indexer) = (Environments::default(), Indexer::default());
     let (mut ends, mut measures) = (Vec::new(), BTreeMap::new());
     read(directory, path, |line, sample| {
@@ -360,7 +372,7 @@ fn evaluation(directory: &Path, step: u64, path: &Path, sampler: &mut EpisodeSam
         }
         environments.take(line, sample)
     })?;
-    Ok(Summary {
+    Ok(StreamSummary {
         step,
         held_out: true,
         equal_prompts: true,
@@ -380,7 +392,8 @@ fn measure(line: &Line, measures: &mut BTreeMap<String, f64>) -> Result<()> {
     Ok(())
 }
 
-/// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run directory.
+/// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run
+/// directory.
 fn read(
     directory: &Path,
     path: &Path,

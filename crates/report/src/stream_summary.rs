@@ -1,8 +1,8 @@
-//! What the report keeps of one stream: its metrics, an index of its episodes, and a few episodes with all candidates.
+//! The summary of one stream: its metrics, an index of its episodes, and a few episodes with all candidates.
 //!
-//! A stream of a committed step does not change, so its summary is kept in `RUN/report.cache/` and read back while size and
-//! time of the stream's files are the same. Reading a stream again gives the same bytes; a folder that cannot be written,
-//! or a summary that cannot be read, costs time and nothing else.
+//! A stream of a committed step does not change, so its summary is kept in `RUN/report.cache/` and read back
+//! while size and time of the stream's files are the same. Reading a stream again gives the same bytes; a
+//! folder that cannot be written, or a summary that cannot be read, costs time and nothing else.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use record::splice::json;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::episode_index::EpisodeIndex;
 use crate::episodes::EpisodeSet;
-use crate::index::EpisodeIndex;
 use crate::metrics::Metric;
-use crate::run::now;
+use crate::run_directory::now;
 
 /// Changes whenever a summary of an earlier build would not do.
 const FORMAT: u32 = 7;
 
 /// A stream, summed up.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Summary {
+pub struct StreamSummary {
     /// The training step; of an evaluation the one after which it was made, 0 before the first.
     pub step: u64,
     /// True if the stream is an evaluation's.
@@ -59,30 +59,31 @@ impl Cache {
         Cache { folder: directory.join("report.cache") }
     }
 
-    /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if `shown`.
+    /// The summary called `name` of the stream in `files`, from the cache or from `read`, and its episodes if
+    /// `shown`.
     pub fn get(
         &self,
         name: &str,
         files: &[&Path],
         shown: bool,
-        read: impl FnOnce() -> Result<(Summary, EpisodeSet)>,
-    ) -> Result<(Summary, Option<EpisodeSet>)> {
+        read: impl FnOnce() -> Result<(StreamSummary, EpisodeSet)>,
+    ) -> Result<(StreamSummary, Option<EpisodeSet>)> {
         let key = Key::of(files)?;
         let path = self.folder.join(format!("{name}.json"));
         let wall =
             key.files.iter().map(|(_, nanoseconds)| *nanoseconds).max().unwrap_or_default() as f64 / 1e9;
         if let Some((summary, set)) = load(&path, &key, shown) {
-            return Ok((Summary { wall, ..summary }, set));
+            return Ok((StreamSummary { wall, ..summary }, set));
         }
         let (summary, set) = read()?;
-        let summary = Summary { wall, ..summary };
+        let summary = StreamSummary { wall, ..summary };
         // Without the cache the next report takes longer, nothing else.
         let _ = self.store(&path, &key, &summary, &set);
         Ok((summary, shown.then_some(set)))
     }
 
     /// Three lines: the key, the summary, the episodes.
-    fn store(&self, path: &Path, key: &Key, summary: &Summary, set: &EpisodeSet) -> Result<()> {
+    fn store(&self, path: &Path, key: &Key, summary: &StreamSummary, set: &EpisodeSet) -> Result<()> {
         let text = format!("{}\n{}\n{}\n", json(key)?, json(summary)?, json(set)?);
         fs::create_dir_all(&self.folder)?;
         file::replace(path, text.as_bytes())
@@ -106,7 +107,7 @@ impl Key {
 }
 
 /// The summary at `path`, and its episodes if `shown`; none unless it has this key.
-fn load(path: &Path, key: &Key, shown: bool) -> Option<(Summary, Option<EpisodeSet>)> {
+fn load(path: &Path, key: &Key, shown: bool) -> Option<(StreamSummary, Option<EpisodeSet>)> {
     let text = String::from_utf8(file::read(path).ok()?).ok()?;
     let mut lines = text.lines();
     if serde_json::from_str::<Key>(lines.next()?).ok()? != *key {

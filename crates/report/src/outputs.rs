@@ -12,7 +12,7 @@ use crate::csv;
 use crate::figure;
 use crate::metrics::{self, Metric};
 use crate::page;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 use crate::tensorboard;
 
 /// Steps whose sampled episodes a page shows.
@@ -23,7 +23,7 @@ const SHOWN_STEPS: usize = 8;
 /// # Errors
 /// No run directory, no such chart (2, 65), a broken stream (65), I/O (74).
 pub fn run(arguments: &Runs) -> Result<()> {
-    let mut runs = read(&arguments.runs, SHOWN_STEPS, &arguments.show)?;
+    let mut runs = read_runs(&arguments.runs, SHOWN_STEPS, &arguments.show)?;
     let metrics: Vec<(String, Vec<Metric>)> =
         runs.iter().map(|run| (run.name.clone(), metrics::of(run))).collect();
     if let Some(path) = &arguments.csv {
@@ -47,11 +47,16 @@ pub fn run(arguments: &Runs) -> Result<()> {
     Ok(())
 }
 
-/// Reads runs that are named once each, with sampled episodes of `shown_steps` steps and the episodes `wanted`.
+/// Reads runs that are named once each, with sampled episodes of `shown_steps` steps and the episodes
+/// `wanted`.
 ///
 /// # Errors
 /// No run directory, a run that is named twice (2, 65), a broken stream (65), I/O (74).
-pub fn read(directories: &[PathBuf], shown_steps: usize, wanted: &[String]) -> Result<Vec<RunDirectory>> {
+pub fn read_runs(
+    directories: &[PathBuf],
+    shown_steps: usize,
+    wanted: &[String],
+) -> Result<Vec<RunDirectory>> {
     let directories = &without_outputs(directories)[..];
     if let Some(twice) = twice(directories) {
         return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
@@ -117,7 +122,8 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
         .unwrap_or_else(|| whole.iter().map(|path| path.display().to_string()).collect())
 }
 
-/// Appends what a file lacks of `bytes`, for readers that have it open; a file that begins otherwise is replaced.
+/// Appends what a file lacks of `bytes`, for readers that have it open; a file that begins otherwise is
+/// replaced.
 fn extend(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
     let failure = |error: io::Error| Failure::io(format!("{}: {error}", path.display()));
     let before = match file::read(path) {
@@ -147,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_called_by_what_tells_them_apart() {
+    fn run_names_are_the_shortest_distinct_paths() {
         let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>());
         assert_eq!(of(&["/no/where/a"]), ["a"]);
         assert_eq!(of(&["/no/x/a", "/no/y/a"]), ["x/a", "y/a"]);
