@@ -39,16 +39,13 @@ Examples:
     subcommand_negates_reqs = true
 )]
 pub struct Arguments {
-    /// Another command.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Which runs, and what to write.
     #[command(flatten)]
     pub runs: Runs,
 }
 
-/// Commands other than writing about runs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, generated tokens
@@ -105,7 +102,6 @@ pub enum Command {
     Roles(Roles),
 }
 
-/// Which runs, and what to write.
 #[derive(Args, Debug)]
 pub struct Runs {
     /// Run directories of pipeline.sh, or a stream of samples; several share one page
@@ -150,7 +146,6 @@ impl Runs {
     }
 }
 
-/// What to compare.
 #[derive(Args, Debug)]
 pub struct Compare {
     /// Run directories of pipeline.sh
@@ -197,7 +192,6 @@ pub struct Evaluate {
     pub quiet: bool,
 }
 
-/// What to rate.
 #[derive(Args, Debug)]
 pub struct Elo {
     /// Streams of `rollout` [default: stdin]
@@ -209,7 +203,6 @@ pub struct Elo {
     pub format: TableFormat,
 }
 
-/// What to compress.
 #[derive(Args, Debug)]
 pub struct Compress {
     /// Streams, or run directories of pipeline.sh
@@ -230,7 +223,6 @@ pub enum TableFormat {
     Json,
 }
 
-/// What to show.
 #[derive(Args, Debug)]
 pub struct Roles {
     /// A stream of `advantage` [default: stdin]

@@ -20,7 +20,7 @@ use crate::methods::{self, MethodRuns};
 use crate::metrics;
 use crate::outputs;
 use crate::run_directory::RunDirectory;
-use crate::run_summary::{RunSummary, Success, best, held_out};
+use crate::run_summary::{RunSummary, Success, best, held_out, held_out_returns};
 use crate::table::{aligned, or_dash, percent, percents};
 
 /// A method over its runs, for the page.
@@ -66,6 +66,8 @@ struct RunCurve {
     name: String,
     seed: String,
     evaluations: Vec<Success>,
+    /// Mean returns of the evaluations; empty where they are success.
+    returns: Vec<Success>,
     /// Tokens generated at each training step.
     tokens: BTreeMap<u64, f64>,
     /// The run's `--tokens`.
@@ -74,7 +76,7 @@ struct RunCurve {
 
 impl RunCurve {
     fn of(run: &RunDirectory) -> Result<RunCurve> {
-        let metrics = metrics::of(run);
+        let metrics = metrics::run_metrics(run);
         let evaluations = held_out(&metrics);
         if evaluations.is_empty() {
             return Err(Failure::data(format!("{}: the run has no evaluation", run.name))
@@ -86,7 +88,7 @@ impl RunCurve {
         }
         let budget = run.settings.get("tokens").and_then(Value::as_str).and_then(|text| text.parse().ok());
         let (name, seed) = (run.name.clone(), methods::seed(run).unwrap_or_default());
-        Ok(RunCurve { name, seed, evaluations, tokens, budget })
+        Ok(RunCurve { name, seed, evaluations, returns: held_out_returns(&metrics), tokens, budget })
     }
 
     /// Tokens generated in the steps before `step`.
@@ -154,6 +156,8 @@ struct RunResult {
     tokens: f64,
     first: f64,
     success: f64,
+    /// Mean return, where it is not success.
+    returns: Option<f64>,
     best: f64,
 }
 
@@ -168,6 +172,7 @@ impl RunResult {
             tokens: run.tokens_before(last.step + 1),
             first: evaluations[0].value,
             success: last.value,
+            returns: run.returns.iter().find(|one| one.step == last.step).map(|one| one.value),
             best: best(evaluations).map_or(f64::NAN, |best| best.value),
         }
     }
@@ -182,6 +187,10 @@ struct MethodResult {
 impl MethodResult {
     fn mean(&self, of: fn(&RunResult) -> f64) -> Option<MeanOfSeeds> {
         mean_of_rates(&self.runs.iter().map(of).collect::<Vec<f64>>())
+    }
+
+    fn mean_return(&self) -> Option<MeanOfSeeds> {
+        mean_of_seeds(&self.runs.iter().map(|run| run.returns).collect::<Option<Vec<f64>>>()?)
     }
 
     fn tokens(&self) -> f64 {
@@ -220,7 +229,7 @@ pub fn run(arguments: &Compare) -> Result<()> {
         runs: method.runs.iter().map(|&run| RunResult::of(&curves[run], at)).collect(),
         name: method.name,
     };
-    let methods: Vec<MethodResult> = methods::of(&runs).into_iter().map(results).collect();
+    let methods: Vec<MethodResult> = methods::group_runs(&runs).into_iter().map(results).collect();
     let goes_on = |run: &RunCurve| at.evaluations(run).len() < run.evaluations.len();
     if !arguments.quiet && curves.iter().any(goes_on) {
         let place = match at {
@@ -243,7 +252,8 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
         Comparison::Step(step) => format!("at step {step}"),
         Comparison::Tokens(tokens) => format!("at {tokens} tokens"),
     };
-    let heads = ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "tokens"];
+    let heads =
+        ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "return", "tokens"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     for method in methods {
         let success = method.mean(|run| run.success);
@@ -255,6 +265,7 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
             or_dash(success.and_then(|success| success.deviation), points),
             or_dash(success.and_then(|success| success.interval), percents),
             or_dash(method.mean(|run| run.best), |best| percent(best.mean)),
+            or_dash(method.mean_return(), |returns| format!("{:.2}", returns.mean)),
             format!("{:.0}", method.tokens()),
         ]);
     }
@@ -300,8 +311,8 @@ fn print_json(methods: &[MethodResult], at: Comparison) -> Result<()> {
         });
         let line = json!({"type": "comparison", "v": VERSION, "method": method.name, "step": step, "at_tokens": tokens,
             "runs": method.runs.iter().map(run).collect::<Vec<Value>>(), "first": method.mean(|run| run.first),
-            "success": method.mean(|run| run.success), "best": method.mean(|run| run.best), "tokens": method.tokens(),
-            "against": against});
+            "success": method.mean(|run| run.success), "best": method.mean(|run| run.best),
+            "return": method.mean_return(), "tokens": method.tokens(), "against": against});
         if let Some(line) = line.as_object() {
             writer.object(line)?;
         }

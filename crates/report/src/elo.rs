@@ -32,7 +32,7 @@ const MOST_STEPS: usize = 200;
 pub fn run(arguments: &Elo) -> Result<()> {
     let mut games = Games::default();
     for path in &arguments.files {
-        let input = run_directory::open(path)?;
+        let input = run_directory::open_stream(path)?;
         games.read(Reader::new(&path.display().to_string(), input))?;
     }
     if arguments.files.is_empty() {

@@ -151,7 +151,7 @@ struct Candidate {
 /// A run's knowledge about a stream's episodes that is not in the stream.
 #[derive(Default)]
 pub struct EpisodeContext {
-    /// What a person would have seen.
+    /// Draws the environment for a person.
     pub boards: Boards,
     /// What tokens are called.
     pub vocabularies: Rc<RefCell<Vocabularies>>,
@@ -328,7 +328,7 @@ impl Candidate {
     }
 }
 
-/// What a server's agent or an opponent said, as a sample of the fields that it has.
+/// A line of a served agent or an opponent as a sample with the fields that it has.
 fn served(line: &Line) -> Result<String> {
     let mut value: Value = line::parse(line)?;
     value["type"] = "sample".into();

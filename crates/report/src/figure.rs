@@ -31,7 +31,7 @@ pub fn write(
     paths: &[PathBuf],
     put: impl Fn(&Path, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let methods = methods::of(runs);
+    let methods = methods::group_runs(runs);
     let tables: Vec<RunMetrics> = runs
         .iter()
         .zip(metrics)
@@ -73,7 +73,6 @@ fn find_chart<'a>(charts: &'a [Chart], path: &Path, runs: usize) -> Result<&'a C
     })
 }
 
-/// The bytes of a figure.
 fn draw(chart: &Chart, format: &str) -> Result<Vec<u8>> {
     let failure = |error: std::io::Error| Failure::work(format!("python3: {error}"));
     let missing = |cause: &str| {

@@ -24,7 +24,7 @@ const PLAIN: &[&str] =
     &["history", "env", "workflow", "method", "policies", "model", "settings", "stages", "env_command"];
 
 /// Groups runs by method, in order of appearance.
-pub fn of(runs: &[RunDirectory]) -> Vec<MethodRuns> {
+pub fn group_runs(runs: &[RunDirectory]) -> Vec<MethodRuns> {
     let values: Vec<BTreeMap<String, String>> = runs.iter().map(values).collect();
     let mut methods: Vec<(MethodRuns, BTreeSet<String>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
@@ -135,7 +135,7 @@ fn is_same(one: Option<&String>, other: Option<&String>) -> bool {
     one == other || number(one).is_some_and(|one| number(other) == Some(one))
 }
 
-/// What the only method trains on.
+/// The environment and workflow, as the name of an only method.
 fn only(values: &BTreeMap<String, String>) -> String {
     let parts = ["env", "workflow"].map(|key| values.get(key).map_or("", String::as_str));
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join(", ")
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn found(runs: &[RunDirectory]) -> Vec<(String, Vec<usize>)> {
-        of(runs).into_iter().map(|method| (method.name, method.runs)).collect()
+        group_runs(runs).into_iter().map(|method| (method.name, method.runs)).collect()
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
                 ),
             ),
         ];
-        let names: Vec<String> = super::of(&runs).into_iter().map(|method| method.name).collect();
+        let names: Vec<String> = super::group_runs(&runs).into_iter().map(|method| method.name).collect();
         assert_eq!(names[0], "branches 4, advantage --estimator rloo, at-grpo");
         assert_eq!(names[1], "branches 8, magrpo");
         assert_eq!(names[2], "branches 8, from step 4 on --lr 1e-4 instead of --lr 1e-3, at-grpo");

@@ -25,7 +25,7 @@ const SHOWN_STEPS: usize = 8;
 pub fn run(arguments: &Runs) -> Result<()> {
     let mut runs = read_runs(&arguments.runs, SHOWN_STEPS, &arguments.show)?;
     let metrics: Vec<(String, Vec<Metric>)> =
-        runs.iter().map(|run| (run.name.clone(), metrics::of(run))).collect();
+        runs.iter().map(|run| (run.name.clone(), metrics::run_metrics(run))).collect();
     if let Some(path) = &arguments.csv {
         put(path, &csv::table(&metrics)?, arguments.quiet)?;
     }
@@ -34,15 +34,15 @@ pub fn run(arguments: &Runs) -> Result<()> {
             let folder = folder.join(&run.name);
             fs::create_dir_all(&folder)
                 .map_err(|error| Failure::io(format!("{}: {error}", folder.display())))?;
-            extend(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(run), arguments.quiet)?;
+            append_rest(&folder.join(tensorboard::FILE_NAME), &tensorboard::events(run), arguments.quiet)?;
         }
     }
     if !arguments.figure.is_empty() {
         let put = |path: &Path, bytes: &[u8]| put(path, bytes, arguments.quiet);
         figure::write(&runs, &metrics, &arguments.figure, put)?;
     }
-    if let Some(path) = html(arguments) {
-        put(&path, page::of(&mut runs, &metrics)?.as_bytes(), arguments.quiet)?;
+    if let Some(path) = page_path(arguments) {
+        put(&path, page::render(&mut runs, &metrics)?.as_bytes(), arguments.quiet)?;
     }
     Ok(())
 }
@@ -58,11 +58,11 @@ pub fn read_runs(
     wanted: &[String],
 ) -> Result<Vec<RunDirectory>> {
     let directories = &without_outputs(directories)[..];
-    if let Some(twice) = twice(directories) {
-        return Err(Failure::usage(format!("{}: this run is there twice", twice.display())));
+    if let Some(duplicate) = find_duplicate(directories) {
+        return Err(Failure::usage(format!("{}: this run is there twice", duplicate.display())));
     }
     let mut runs = Vec::new();
-    for (directory, name) in directories.iter().zip(names(directories)) {
+    for (directory, name) in directories.iter().zip(run_names(directories)) {
         runs.push(RunDirectory::read(directory, name, shown_steps, wanted).map_err(|failure| {
             match failure.code {
                 record::failure::USAGE => failure,
@@ -89,7 +89,7 @@ fn without_outputs(named: &[PathBuf]) -> Vec<PathBuf> {
 }
 
 /// Where the page goes, if one is wanted.
-fn html(arguments: &Runs) -> Option<PathBuf> {
+fn page_path(arguments: &Runs) -> Option<PathBuf> {
     match (&arguments.html, arguments.runs.as_slice()) {
         (Some(path), _) => Some(path.clone()),
         (None, _) if arguments.writes_more() => None,
@@ -100,18 +100,18 @@ fn html(arguments: &Runs) -> Option<PathBuf> {
 }
 
 /// A run that is named twice, perhaps by different paths.
-fn twice(runs: &[PathBuf]) -> Option<&PathBuf> {
-    let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
+fn find_duplicate(runs: &[PathBuf]) -> Option<&PathBuf> {
+    let whole: Vec<PathBuf> = runs.iter().map(|run| canonical(run)).collect();
     (1..runs.len()).find(|&place| whole[..place].contains(&whole[place])).map(|place| &runs[place])
 }
 
-fn real(run: &Path) -> PathBuf {
+fn canonical(run: &Path) -> PathBuf {
     fs::canonicalize(run).unwrap_or_else(|_| run.to_path_buf())
 }
 
 /// Names of the runs: the shortest ends of their paths that tell them apart.
-fn names(runs: &[PathBuf]) -> Vec<String> {
-    let whole: Vec<PathBuf> = runs.iter().map(|run| real(run)).collect();
+fn run_names(runs: &[PathBuf]) -> Vec<String> {
+    let whole: Vec<PathBuf> = runs.iter().map(|run| canonical(run)).collect();
     let last = |path: &Path, parts: usize| -> String {
         let all: Vec<_> = path.iter().map(|part| part.to_string_lossy()).filter(|part| part != "/").collect();
         all[all.len().saturating_sub(parts)..].join("/")
@@ -124,7 +124,7 @@ fn names(runs: &[PathBuf]) -> Vec<String> {
 
 /// Appends what a file lacks of `bytes`, for readers that have it open; a file that begins otherwise is
 /// replaced.
-fn extend(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
+fn append_rest(path: &Path, bytes: &[u8], quiet: bool) -> Result<()> {
     let failure = |error: io::Error| Failure::io(format!("{}: {error}", path.display()));
     let before = match file::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return put(path, bytes, quiet),
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn run_names_are_the_shortest_distinct_paths() {
-        let of = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>());
+        let of = |paths: &[&str]| run_names(&paths.iter().map(PathBuf::from).collect::<Vec<PathBuf>>());
         assert_eq!(of(&["/no/where/a"]), ["a"]);
         assert_eq!(of(&["/no/x/a", "/no/y/a"]), ["x/a", "y/a"]);
         assert_eq!(of(&["/no/x/a", "/no/x/b"]), ["a", "b"]);
         let same = [PathBuf::from("/no/a"), PathBuf::from("/no/b"), PathBuf::from("/no/a")];
-        assert_eq!(twice(&same), Some(&same[2]));
+        assert_eq!(find_duplicate(&same), Some(&same[2]));
     }
 }

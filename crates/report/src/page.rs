@@ -129,10 +129,10 @@ struct StreamIndex<'a> {
 ///
 /// # Errors
 /// 65: the data cannot be written as JSON.
-pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
+pub fn render(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
     let budget = EPISODES / runs.len().max(1);
     let left_out = runs.iter_mut().map(|run| episodes::fit(&mut run.episode_sets, budget)).sum();
-    let methods = methods::of(runs);
+    let methods = methods::group_runs(runs);
     let tables: Vec<RunMetrics> =
         runs.iter().zip(metrics).map(|(run, (_, metrics))| RunMetrics::new(run, metrics, STEPS)).collect();
     let drawn = Drawn::new(&tables, &methods);
@@ -208,7 +208,7 @@ fn run_data<'a>(table: &RunMetrics<'a>, metrics: &[Metric], places: &mut Places)
         last: run.steps().next_back().map(|step| step.step),
         begun: run.begun,
         equal_prompts: run.steps().all(|step| step.equal_prompts),
-        summary: run_summary::of(table, metrics),
+        summary: run_summary::summarize(table, metrics),
         groups: charts(detail::groups(table)),
         rewards: charts(detail::rewards(table)),
         cost: charts(detail::cost(table)),

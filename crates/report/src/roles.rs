@@ -40,7 +40,7 @@ pub fn run(arguments: &Roles) -> Result<()> {
             Failure::data("the stream has no samples").hint("report roles reads what advantage writes")
         );
     }
-    let metrics = metrics::of_roles(&stats);
+    let metrics = metrics::role_metrics(&stats);
     let mut names: Vec<&str> = Vec::new();
     metrics.iter().for_each(|metric| {
         if !names.contains(&metric.name.as_str()) {
@@ -74,7 +74,7 @@ pub fn run(arguments: &Roles) -> Result<()> {
 }
 
 fn open(path: &Path) -> Result<Reader<record::file::InputFile>> {
-    let input = run_directory::open(path)?;
+    let input = run_directory::open_stream(path)?;
     Ok(Reader::new(&path.display().to_string(), input))
 }
 

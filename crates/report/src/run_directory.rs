@@ -29,7 +29,6 @@ use crate::vocabulary::Vocabularies;
 pub struct TrainingStep {
     /// From 1.
     pub number: u64,
-    /// Stats of its samples and episodes.
     pub stats: StreamStats,
     /// How its groups add up.
     pub groups: GroupStats,
@@ -67,9 +66,8 @@ pub struct RunDirectory {
     pub streams: Vec<StreamSummary>,
     /// A step that was begun and is not committed: in progress, or stopped.
     pub begun: Option<u64>,
-    /// Sampled episodes of some steps.
     pub episode_sets: Vec<EpisodeSet>,
-    /// What its policies' tokens are called.
+    /// Vocabularies of its policies.
     pub vocabularies: Rc<RefCell<Vocabularies>>,
 }
 
@@ -109,7 +107,7 @@ impl RunDirectory {
         if directory.is_file() {
             let mut sampler = EpisodeSampler::new(0, false, wanted, EpisodeContext::default());
             let folder = directory.parent().unwrap_or(directory);
-            run.streams = vec![training(folder, 0, &[directory], &mut sampler)?];
+            run.streams = vec![summarize_step(folder, 0, &[directory], &mut sampler)?];
             run.episode_sets = vec![sampler.close()];
         } else {
             run.read_steps(directory, shown_steps, wanted)?;
@@ -124,21 +122,21 @@ impl RunDirectory {
         let defaults = file::read(&directory.join("defaults.json")).ok();
         self.defaults = defaults.and_then(|text| serde_json::from_slice(&text).ok());
         self.vocabularies = Rc::new(RefCell::new(Vocabularies::of(directory)));
-        let (committed, begun) = steps(directory)?;
+        let (committed, begun) = committed_steps(directory)?;
         self.begun = begun;
         let cache = Cache::of(directory);
-        let evaluations = numbered(&directory.join("eval"), "step-", ".jsonl")?;
+        let evaluations = numbered_files(&directory.join("eval"), "step-", ".jsonl")?;
         let shown = spread(&evaluations.keys().copied().collect::<Vec<u64>>(), shown_steps);
         for (&step, path) in &evaluations {
-            let read = |sampler: &mut EpisodeSampler| evaluation(directory, step, path, sampler);
+            let read = |sampler: &mut EpisodeSampler| summarize_evaluation(directory, step, path, sampler);
             self.add(&cache, (step, true), &[path], shown.contains(&step), wanted, read)?;
         }
         let shown = spread(&committed, shown_steps);
         for step in committed {
             let folder = directory.join("steps").join(format!("{step:06}"));
-            let (samples, metrics) = (stream(&folder, "samples.jsonl"), folder.join("metrics.jsonl"));
+            let (samples, metrics) = (stream_path(&folder, "samples.jsonl"), folder.join("metrics.jsonl"));
             let files = [&*samples, &*metrics];
-            let read = |sampler: &mut EpisodeSampler| training(directory, step, &files, sampler);
+            let read = |sampler: &mut EpisodeSampler| summarize_step(directory, step, &files, sampler);
             self.add(&cache, (step, false), &files, shown.contains(&step), wanted, read)?;
         }
         let has = |name: &String| self.streams.iter().any(|stream| stream.index.has(stream.step, name));
@@ -154,12 +152,12 @@ impl RunDirectory {
     }
 
     /// What there is to read now.
-    pub fn state(directory: &Path) -> Result<Snapshot> {
-        let (committed, begun) = steps(directory)?;
+    pub fn snapshot(directory: &Path) -> Result<Snapshot> {
+        let (committed, begun) = committed_steps(directory)?;
         let samples = |step| directory.join("steps").join(format!("{step:06}")).join("samples.jsonl");
         Ok(Snapshot {
             committed: committed.len(),
-            evaluations: numbered(&directory.join("eval"), "step-", ".jsonl")?.len(),
+            evaluations: numbered_files(&directory.join("eval"), "step-", ".jsonl")?.len(),
             bytes: begun
                 .and_then(|step| std::fs::metadata(samples(step)).ok())
                 .map_or(0, |facts| facts.len()),
@@ -179,7 +177,7 @@ impl RunDirectory {
         read: impl Fn(&mut EpisodeSampler) -> Result<StreamSummary>,
     ) -> Result<()> {
         let boards = || match files[0].parent() {
-            Some(folder) if !held_out => Boards::of_step(&self.settings, &stream(folder, "tasks.jsonl")),
+            Some(folder) if !held_out => Boards::of_step(&self.settings, &stream_path(folder, "tasks.jsonl")),
             _ => Boards::of_evaluation(&self.settings),
         };
         let sample = |wanted: &[String]| -> Result<(StreamSummary, EpisodeSet)> {
@@ -205,13 +203,13 @@ impl RunDirectory {
 }
 
 /// Opens a stream that the command line names.
-pub fn open(path: &Path) -> Result<file::InputFile> {
+pub fn open_stream(path: &Path) -> Result<file::InputFile> {
     if !path.join("run.json").is_file() {
         return file::open(path).map_err(|error| Failure::named_file(path, &error));
     }
-    let evaluations = numbered(&path.join("eval"), "step-", ".jsonl")?;
-    let step = steps(path)?.0.last().copied();
-    let samples = step.map(|step| stream(&path.join(format!("steps/{step:06}")), "samples.jsonl"));
+    let evaluations = numbered_files(&path.join("eval"), "step-", ".jsonl")?;
+    let step = committed_steps(path)?.0.last().copied();
+    let samples = step.map(|step| stream_path(&path.join(format!("steps/{step:06}")), "samples.jsonl"));
     let streams = evaluations.into_values().next_back().into_iter().chain(samples);
     let streams: Vec<String> = streams.map(|path| path.display().to_string()).collect();
     Err(Failure::usage(format!("{}: a run, and not a stream", path.display())).hint(
@@ -264,7 +262,7 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
 }
 
 /// The numbers among the names in a folder, without `prefix` and `suffix`; empty if there is no folder.
-fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, PathBuf>> {
+fn numbered_files(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -284,8 +282,8 @@ fn numbered(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, P
 
 /// The committed steps from 1 (step 0 is the starting point and has no samples), and one that was begun after
 /// them.
-fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
-    let found = numbered(&directory.join("steps"), "", "")?;
+fn committed_steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
+    let found = numbered_files(&directory.join("steps"), "", "")?;
     let (committed, begun): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|(_, path)| path.join("done").exists());
     let committed = committed.into_iter().map(|(number, _)| number).filter(|&number| number > 0);
@@ -293,28 +291,30 @@ fn steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
 }
 
 /// A stream of a step, compressed or not.
-fn stream(folder: &Path, name: &str) -> PathBuf {
-    now(&folder.join(name)).into_owned()
+fn stream_path(folder: &Path, name: &str) -> PathBuf {
+    current_path(&folder.join(name)).into_owned()
 }
 
 /// A stream by its path, compressed if it was since it was found.
-pub fn now(path: &Path) -> Cow<'_, Path> {
+pub fn current_path(path: &Path) -> Cow<'_, Path> {
     let compressed = compressed::path(path);
     if !path.exists() && compressed.exists() { compressed.into() } else { path.into() }
 }
 
 /// The streams of committed steps that `report compress` would compress.
-pub fn uncompressed(directory: &Path) -> Result<Vec<PathBuf>> {
+pub fn compressible_streams(directory: &Path) -> Result<Vec<PathBuf>> {
     settings(directory)?;
-    let folders =
-        steps(directory)?.0.into_iter().map(|step| directory.join("steps").join(format!("{step:06}")));
+    let folders = committed_steps(directory)?
+        .0
+        .into_iter()
+        .map(|step| directory.join("steps").join(format!("{step:06}")));
     let files = folders.flat_map(|folder| ["samples.jsonl", "tasks.jsonl"].map(|name| folder.join(name)));
     Ok(files.filter(|file| file.is_file()).collect())
 }
 
 /// Sums up the streams of a training step: its samples and, if there is a second file, its metrics. For a
 /// stream without a run the samples name the step.
-fn training(
+fn summarize_step(
     directory: &Path,
     number: u64,
     files: &[&Path],
@@ -322,8 +322,8 @@ fn training(
 ) -> Result<StreamSummary> {
     let (mut stats, mut indexer) = (StreamStats::default(), Indexer::default());
     let mut measures = BTreeMap::new();
-    read(directory, files[0], |line, sample| {
-        measure(line, &mut measures)?;
+    read_lines(directory, files[0], |line, sample| {
+        take_measures(line, &mut measures)?;
         sampler.take(line, sample)?;
         indexer.take(line, sample)?;
         stats.take(line, sample)
@@ -332,7 +332,7 @@ fn training(
     let groups = stats.close();
     let (mut metrics, mut update) = (BTreeMap::new(), None);
     for file in &files[1..] {
-        read(directory, file, |line, _| {
+        read_lines(directory, file, |line, _| {
             match line.kind {
                 Kind::Metrics => {
                     let read: Metrics = line::parse(line)?;
@@ -350,12 +350,12 @@ fn training(
         held_out: false,
         equal_prompts: step.groups.equal_prompts,
         wall: 0.0,
-        metrics: metrics::of_step(&step),
+        metrics: metrics::step_metrics(&step),
         index: indexer.close(number),
     })
 }
 
-fn evaluation(
+fn summarize_evaluation(
     directory: &Path,
     step: u64,
     path: &Path,
@@ -363,8 +363,8 @@ fn evaluation(
 ) -> Result<StreamSummary> {
     let (mut environments, mut indexer) = (Environments::default(), Indexer::default());
     let (mut ends, mut measures) = (Vec::new(), BTreeMap::new());
-    read(directory, path, |line, sample| {
-        measure(line, &mut measures)?;
+    read_lines(directory, path, |line, sample| {
+        take_measures(line, &mut measures)?;
         sampler.take(line, sample)?;
         indexer.take(line, sample)?;
         if line.kind == Kind::End {
@@ -377,13 +377,13 @@ fn evaluation(
         held_out: true,
         equal_prompts: true,
         wall: 0.0,
-        metrics: metrics::of_evaluation(&Evaluation { step, environments, ends, measures }),
+        metrics: metrics::evaluation_metrics(&Evaluation { step, environments, ends, measures }),
         index: indexer.close(step),
     })
 }
 
 /// Takes the numbers of a `measure` line.
-fn measure(line: &Line, measures: &mut BTreeMap<String, f64>) -> Result<()> {
+fn take_measures(line: &Line, measures: &mut BTreeMap<String, f64>) -> Result<()> {
     if line.kind == Kind::Measure {
         let values: Map<String, Value> = line::parse(line)?;
         let named = values.into_iter().filter(|(name, _)| !["v", "step"].contains(&name.as_str()));
@@ -394,13 +394,13 @@ fn measure(line: &Line, measures: &mut BTreeMap<String, f64>) -> Result<()> {
 
 /// Shows every line of a file to `visit`, samples parsed. Messages name the file by its path in the run
 /// directory.
-fn read(
+fn read_lines(
     directory: &Path,
     path: &Path,
     mut visit: impl FnMut(&Line, Option<&Sample>) -> Result<()>,
 ) -> Result<()> {
     let name = path.strip_prefix(directory).unwrap_or(path).display().to_string();
-    let file = file::regular(&now(path)).map_err(|error| Failure::io(format!("{name}: {error}")))?;
+    let file = file::regular(&current_path(path)).map_err(|error| Failure::io(format!("{name}: {error}")))?;
     let mut reader = Reader::new(&name, file);
     while let Some(line) = reader.next()? {
         let sample = (line.kind == Kind::Sample).then(|| Sample::parse(&line)).transpose()?;

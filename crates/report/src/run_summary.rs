@@ -12,7 +12,7 @@ use crate::evaluate::interval::Interval;
 use crate::metrics::Metric;
 use crate::run_directory::RunDirectory;
 
-/// From this share on cut answers are worth a word.
+/// Share of cut answers from which on they are mentioned.
 pub const MANY_CUT: f64 = 0.2;
 
 /// Success (or the mean return) of an evaluation over all environments: the only one, or their mean, which
@@ -21,14 +21,12 @@ pub const MANY_CUT: f64 = 0.2;
 pub struct Success {
     /// After which training step.
     pub step: u64,
-    /// The rate.
     pub value: f64,
-    /// Its 95 % interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
 }
 
-/// What went through the pipe at the last step.
+/// Counts and times of the last step.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Loop {
     step: u64,
@@ -60,20 +58,16 @@ pub struct GroupTotals {
     mixed: f64,
 }
 
-/// The summary of a run.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct RunSummary {
-    /// The first evaluation.
     pub first: Option<Success>,
     /// The best; of equals the first.
     pub best: Option<Success>,
-    /// The last.
     pub now: Option<Success>,
     /// The last training step's.
     pub training: Option<Success>,
     /// Mean return of the first and of the last evaluation; `None` where it is success.
     pub returns: Option<[Success; 2]>,
-    /// Tokens generated in training.
     pub tokens: f64,
     /// The share of groups that were not flat; `None` without groups.
     pub teaching: Option<f64>,
@@ -83,7 +77,6 @@ pub struct RunSummary {
     pub cut: Option<f64>,
     /// Advice if the run learns nothing, the first to try first.
     pub advice: Vec<String>,
-    /// The loop at the last step.
     #[serde(rename = "loop")]
     pub pipe: Option<Loop>,
     /// Sums that must add up.
@@ -122,7 +115,7 @@ fn over_environments(metrics: &[Metric], split: &str, name: &str) -> Vec<Success
     steps.into_iter().map(mean).collect()
 }
 
-pub fn of(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
+pub fn summarize(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let evaluations = held_out(metrics);
     let training = over_environments(metrics, "train", "success").pop();
     let returns = held_out_returns(metrics);

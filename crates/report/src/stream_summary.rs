@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use crate::episode_index::EpisodeIndex;
 use crate::episodes::EpisodeSet;
 use crate::metrics::Metric;
-use crate::run_directory::now;
+use crate::run_directory::current_path;
 
 /// Changes whenever a summary of an earlier build would not do.
 const FORMAT: u32 = 7;
@@ -38,7 +38,7 @@ pub struct StreamSummary {
     pub index: EpisodeIndex,
 }
 
-/// Where summaries of a run are kept.
+/// The folder with the summaries of a run.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
@@ -93,7 +93,8 @@ impl Cache {
 impl Key {
     fn of(files: &[&Path]) -> Result<Key> {
         let stamp = |path: &&Path| {
-            let found = fs::metadata(now(path)).and_then(|found| Ok((found.len(), found.modified()?)));
+            let found =
+                fs::metadata(current_path(path)).and_then(|found| Ok((found.len(), found.modified()?)));
             let (bytes, time) = found.map_err(|error| Failure::io(format!("{}: {error}", path.display())))?;
             let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             Ok((bytes, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))

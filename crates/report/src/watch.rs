@@ -39,11 +39,11 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
     let mut state: Option<Snapshot> = None;
     let mut loaded: Option<((usize, usize), RunDirectory, Vec<Metric>)> = None;
     loop {
-        let now = RunDirectory::state(directory)?;
+        let now = RunDirectory::snapshot(directory)?;
         let read = (now.committed, now.evaluations);
         if loaded.as_ref().is_none_or(|(known, ..)| *known != read) {
             let run = RunDirectory::read(directory, name.clone(), 2, &[])?;
-            let metrics = metrics::of(&run);
+            let metrics = metrics::run_metrics(&run);
             loaded = Some((read, run, metrics));
         }
         if let Some((_, run, metrics)) = loaded.as_ref().filter(|_| state.as_ref() != Some(&now)) {
@@ -100,7 +100,7 @@ impl Screen {
 fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) -> String {
     let mut screen = Screen { width, text: String::new() };
     let table = RunMetrics::new(run, metrics, usize::MAX);
-    let summary = run_summary::of(&table, metrics);
+    let summary = run_summary::summarize(&table, metrics);
     let setting =
         |name: &&str| run.settings.get(*name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let settings: Vec<&str> = ["env", "workflow", "policies"].iter().filter_map(setting).collect();
@@ -155,7 +155,9 @@ fn show_success(screen: &mut Screen, metrics: &[Metric], summary: &RunSummary) {
         interval.unwrap_or_default()
     ));
     for (agent, parts) in components(metrics, last.step) {
-        screen.line(&format!("parts      {agent:<12} {}", parts.join(", ")));
+        for parts in parts.chunks(2) {
+            screen.line(&format!("parts      {agent:<12} {}", parts.join(", ")));
+        }
     }
 }
 

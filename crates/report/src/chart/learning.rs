@@ -39,7 +39,6 @@ pub struct Drawn<'a> {
 type Row = (&'static str, &'static str, Column, fn(Chart) -> Chart, &'static str, &'static str);
 
 /// The charts of metrics by role or policy, in the order of the page.
-
 #[rustfmt::skip]
 const ROWS: &[Row] = &[
     ("cut-answers", "completions_cut", Column::Agent, Chart::share, "Answers cut at the token limit",

@@ -17,7 +17,6 @@ use crate::csv::cell;
 pub struct Point {
     /// The step, or the tokens generated so far.
     pub x: f64,
-    /// The value.
     pub y: f64,
     /// The lower end of its interval, or the lowest seed.
     pub low: Option<f64>,
@@ -97,7 +96,6 @@ pub struct Chart {
     pub title: String,
     /// What a reader should know of it.
     pub note: String,
-    /// Curves or bars.
     pub kind: Kind,
     /// Quantity on the horizontal axis: `step` or `tokens`.
     pub x: &'static str,
@@ -105,7 +103,6 @@ pub struct Chart {
     pub unit: ValueUnit,
     /// True if the vertical axis is logarithmic; needs a value above 0.
     pub log: bool,
-    /// The curves.
     pub series: Vec<Series>,
 }
 

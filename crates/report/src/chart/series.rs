@@ -109,7 +109,7 @@ pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
     xs.sort_by(f64::total_cmp);
     xs.dedup();
     let point = |x: f64| {
-        let ys: Vec<f64> = curves.iter().map(|curve| at(curve, x)).collect();
+        let ys: Vec<f64> = curves.iter().map(|curve| interpolate(curve, x)).collect();
         Point {
             x,
             y: ys.iter().sum::<f64>() / ys.len() as f64,
@@ -121,7 +121,7 @@ pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
 }
 
 /// The value of a curve at an x within it.
-fn at(curve: &[Point], x: f64) -> f64 {
+fn interpolate(curve: &[Point], x: f64) -> f64 {
     let next = curve.partition_point(|point| point.x < x).min(curve.len() - 1);
     let after = curve[next];
     if after.x <= x || next == 0 {

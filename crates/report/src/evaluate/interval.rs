@@ -21,7 +21,6 @@ const Z: f64 = 1.959_963_984_540_054;
 /// Resamples of a bootstrap; the ends then wander by about 1 % of the interval's width from seed to seed.
 const RESAMPLES: usize = 10_000;
 
-/// Low and high end.
 pub type Interval = (f64, f64);
 
 /// Wilson's 95 % interval of `successes` out of `trials` independent ones; `None` without trials.
@@ -72,13 +71,9 @@ pub fn of_numbers(values: &[f64]) -> Option<Interval> {
 /// Student's distribution with n - 1 degrees of freedom; deviation and interval only of two and more.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MeanOfSeeds {
-    /// How many.
     pub count: usize,
-    /// Their mean.
     pub mean: f64,
-    /// Their standard deviation.
     pub deviation: Option<f64>,
-    /// The interval of the mean.
     pub interval: Option<Interval>,
 }
 

@@ -35,7 +35,7 @@ impl Measured {
 }
 
 /// Measures the episodes of an environment.
-pub fn of(stats: &EnvironmentStats) -> Measured {
+pub fn measure(stats: &EnvironmentStats) -> Measured {
     let episodes = || stats.tasks.values().map(|task| task.episodes);
     let (fewest, most) = (episodes().min().unwrap_or(0), episodes().max().unwrap_or(0));
     let rates: Vec<f64> = stats.tasks.values().map(TaskStats::rate).collect();
@@ -44,7 +44,7 @@ pub fn of(stats: &EnvironmentStats) -> Measured {
         for k in ks(most) {
             let of_task = |task: &TaskStats| pass_at(k, task.episodes, task.solved);
             let values = stats.tasks.values().map(of_task).collect::<Option<Vec<f64>>>();
-            pass.extend(values.and_then(|values| Rate::of(&values)).map(|rate| (k, rate)));
+            pass.extend(values.and_then(|values| Rate::of_shares(&values)).map(|rate| (k, rate)));
         }
     }
     let of_name = |(name, tasks): (&String, &BTreeMap<String, RunningStats>)| {
@@ -52,7 +52,7 @@ pub fn of(stats: &EnvironmentStats) -> Measured {
     };
     let components = stats.components.iter();
     Measured {
-        success: Rate::of(&rates).unwrap_or(Rate { value: f64::NAN, interval: None }),
+        success: Rate::of_shares(&rates).unwrap_or(Rate { value: f64::NAN, interval: None }),
         method: if most > 1 { "bootstrap" } else { "wilson" },
         pass,
         returns: Rate::of_numbers(stats.tasks.values().filter_map(|task| task.returns.mean()).collect()),
@@ -107,14 +107,13 @@ pub struct Difference {
 /// A mean over tasks with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// The mean.
     pub value: f64,
     pub interval: Option<Interval>,
 }
 
 impl Rate {
     /// Of shares, one per task; `None` without tasks.
-    fn of(rates: &[f64]) -> Option<Rate> {
+    fn of_shares(rates: &[f64]) -> Option<Rate> {
         (!rates.is_empty()).then(|| Rate { value: mean(rates), interval: interval::of_rates(rates) })
     }
 
@@ -135,8 +134,8 @@ pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<D
         tasks: pairs.len(),
         value: mean(&differences),
         interval,
-        helped: Rate::of(&over(|(own, other)| own * (1.0 - other)))?,
-        hurt: Rate::of(&over(|(own, other)| other * (1.0 - own)))?,
+        helped: Rate::of_shares(&over(|(own, other)| own * (1.0 - other)))?,
+        hurt: Rate::of_shares(&over(|(own, other)| other * (1.0 - own)))?,
     })
 }
 

@@ -22,7 +22,6 @@ use crate::run_directory;
 use crate::run_summary::MANY_CUT;
 use crate::stats::{Environments, ends_of};
 
-/// One stream that was read.
 pub struct Evaluated {
     name: String,
     environments: Environments,
@@ -53,7 +52,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    let input = run_directory::open(path)?;
+    let input = run_directory::open_stream(path)?;
     read(&name, Reader::new(&name, input), arguments)
 }
 

@@ -32,7 +32,7 @@ const HEADS: [&str; 12] = [
 fn rows(streams: &[Evaluated]) -> impl Iterator<Item = (&Evaluated, &str, &EnvironmentStats, Measured)> {
     streams.iter().flat_map(|stream| {
         let played = stream.environments.played();
-        played.map(move |(environment, stats)| (stream, environment, stats, measure::of(stats)))
+        played.map(move |(environment, stats)| (stream, environment, stats, measure::measure(stats)))
     })
 }
 

@@ -112,6 +112,7 @@ fn audit_finds_planted_faults() {
         ("document.querySelector('.plot path').setAttribute('d', 'MNaN 3')", "no number"),
         ("document.querySelector('.card').style.width = '20px'", "is cut by .card"),
         ("document.body.style.minWidth = '1600px'", "1600 wide"),
+        ("document.querySelector('nav').style.width = '100px'", "NAV is cut"),
     ] {
         browser.open(&page, VIEWS[0]);
         browser.run(&format!("{harm}; ''"));
