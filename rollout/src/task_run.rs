@@ -227,6 +227,7 @@ impl TaskRun {
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
         let mut candidates = candidates;
+        candidates.iter_mut().for_each(|candidate| candidate.is_in_thought = prompt.begins_thought);
         if request.first().tools.is_some() {
             let ids: Arc<[u32]> = prompt.ids.as_slice().into();
             candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());

@@ -27,6 +27,7 @@ pub mod stage;
 pub mod stream;
 pub mod tag;
 pub mod text;
+pub mod thoughts;
 pub mod tools;
 mod usage;
 pub mod write;

@@ -30,6 +30,7 @@ mod sudoku;
 #[path = "../../../crates/sandbox/tests/suite/support/mod.rs"]
 mod support;
 mod tasks;
+mod thoughts;
 mod tic_tac_toe;
 mod workflow_file;
 mod writing;

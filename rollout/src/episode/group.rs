@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use envs::Outcome;
 use record::sample::Message;
+use record::thoughts;
 use serde_json::Value;
 
 use super::joint::Node;
@@ -43,15 +44,17 @@ impl Spoken {
         let said = messages.get(count).filter(|message| message.role == "assistant");
         messages.len() > count + 1
             && messages[..count] == self.messages
-            && said.is_some_and(|message| message.content.trim() == self.candidate.text.trim())
+            && said.is_some_and(|message| message.content.trim() == self.candidate.answer().trim())
     }
 }
 
 /// One completion, as text and as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidate {
-    /// The text that the environment sees.
+    /// The whole text; the environment gets [`Candidate::answer`].
     pub text: String,
+    /// True if the prompt ends with the beginning of a thought.
+    pub is_in_thought: bool,
     /// Its tokens, the stop token included.
     pub ids: Vec<u32>,
     /// The log-probability of each token.
@@ -62,6 +65,13 @@ pub struct Candidate {
     pub usage: ServerTokens,
     /// The tokens that it continues, if the conversation may go on from it.
     pub prompt_ids: Arc<[u32]>,
+}
+
+impl Candidate {
+    /// The text that the environment gets: without thoughts.
+    pub fn answer(&self) -> &str {
+        thoughts::answer(&self.text, self.is_in_thought)
+    }
 }
 
 /// Tokens of a candidate as a server counted them, where it did.

@@ -423,3 +423,29 @@ fn only_the_last_stage_of_the_last_turn_is_cut_off() {
     }
     assert_eq!(truncated, [false, false, false, true]);
 }
+
+#[test]
+fn an_environment_gets_answers_without_thoughts() {
+    let spoken = |texts: [&str; 2], joint: Option<JointConfig>, is_in_thought: bool| {
+        let workflow = if joint.is_some() { parallel() } else { sequential() };
+        let (mut episode, mut requests) = begin(workflow, EpisodeConfig { joint, ..config() }, 2);
+        let mut rewards = Vec::new();
+        for _ in 0..2 {
+            let candidate =
+                |text: &str| Candidate { text: text.to_owned(), is_in_thought, ..Candidate::default() };
+            let transition = episode.step(requests.remove(0), texts.map(candidate).to_vec());
+            requests.extend(transition.requests);
+            rewards.extend(transition.groups.iter().flat_map(|group| {
+                assert_eq!(group.members[0].candidate.text, texts[0], "the record keeps the whole text");
+                group.members.iter().map(|member| member.reward)
+            }));
+        }
+        rewards
+    };
+    let aligned = JointConfig { mode: Mode::Aligned, expand: Expand::One, stop_above: None, parallel: false };
+    for joint in [None, Some(aligned)] {
+        let plain = spoken(["5", "0"], joint, false);
+        assert_eq!(spoken(["<think>9</think>\n\n5", "<think>9"], joint, false), plain);
+        assert_eq!(spoken(["9</think>5", "9"], joint, true), plain, "the prompt began the thought");
+    }
+}
