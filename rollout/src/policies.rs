@@ -49,11 +49,6 @@ impl ResidentState {
     pub fn release(&mut self) {
         self.engines.release();
     }
-
-    /// Models with weights taken from the process that published them, in the last part.
-    pub fn taken(&self) -> usize {
-        self.engines.taken().iter().filter(|taken| **taken).count()
-    }
 }
 
 /// A tokenizer, and the files that it was made from.
@@ -145,24 +140,11 @@ impl Policies {
                 devices: placed[group[0]],
             })
             .collect();
-        inference::take(&models, kept.as_deref_mut().map(|kept| &mut kept.engines));
-        // What was taken has the checksum of the file that its publisher wrote and hashed.
-        let of_models = |which: &dyn Fn(usize) -> bool| -> Vec<Policy> {
-            let models = groups.iter().enumerate().filter(|(model, _)| which(*model));
-            models.flat_map(|(_, group)| group.iter().map(|&index| opened[index].clone())).collect()
-        };
-        let taken = kept.as_ref().map(|kept| kept.engines.taken().to_vec()).unwrap_or_default();
-        let is_taken = |model: usize| taken.get(model) == Some(&true);
-        let unread = of_models(&|model| !is_taken(model));
         // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
-            let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&unread));
-            let loaded = inference::load(
-                &models,
-                placement.memory,
-                options,
-                kept.as_deref_mut().map(|kept| &mut kept.engines),
-            );
+            let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
+            let loaded =
+                inference::load(&models, placement.memory, options, kept.map(|kept| &mut kept.engines));
             let verified = verifying.map_err(|error| spawn_failure(&error)).and_then(|thread| {
                 thread
                     .join()
@@ -170,10 +152,6 @@ impl Policies {
             });
             (verified, loaded)
         });
-        // Engines that were opened anew after all have read the files.
-        let now = kept.as_ref().map(|kept| kept.engines.taken()).unwrap_or_default();
-        let verified = verified
-            .and_then(|()| verify(&of_models(&|model| is_taken(model) && now.get(model) != Some(&true))));
         // Report damaged weights rather than the error that they caused.
         verified.map_err(|failure| match local {
             Some(folder) => failure.hint(format!(

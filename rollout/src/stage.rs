@@ -139,10 +139,7 @@ fn run_part<W: Write>(
     if let Some(fill) = &settings.fill {
         counts.insert("fill".to_owned(), fill.counts(&totals));
     }
-    let mut timing = timing(settings, &totals.times, started.elapsed(), load);
-    if kept.taken() > 0 {
-        timing.insert("models_handed_over".to_owned(), kept.taken().into());
-    }
+    let timing = timing(settings, &totals.times, started.elapsed(), load);
     let end = End {
         stage: "rollout".to_owned(),
         ok: outcome.is_ok(),

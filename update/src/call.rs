@@ -2,7 +2,6 @@
 
 use policy::ownership::Ownership;
 
-use crate::hand_over::Offers;
 use crate::ranks::PolicyRanks;
 use crate::settings::Settings;
 
@@ -15,5 +14,4 @@ pub struct UpdateCall<'a> {
     /// The reference policies of `--kl`.
     pub references: &'a Ownership,
     pub processes: &'a PolicyRanks<'a>,
-    pub offers: &'a Offers,
 }

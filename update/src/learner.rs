@@ -5,7 +5,6 @@ mod on_device;
 use std::ops::Range;
 use std::time::Instant;
 
-use device::SharedMemory;
 use record::failure::{Failure, Result};
 
 use crate::checkpoint::OptimizerState;
@@ -104,12 +103,6 @@ pub trait Learner {
     /// Copies the bits of bf16 weights of the layout's tensor number `tensor`, from its value `from` on.
     fn read_bf16(&mut self, _tensor: usize, _from: usize, _bits: &mut [u16]) -> Result<()> {
         Err(Failure::work("no weights in bf16 are there"))
-    }
-
-    /// Frees all memory of a device but the weights', in the layout's order, which other processes may open; all of it if no
-    /// whole weights are trained there.
-    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
-        Ok(None)
     }
 }
 

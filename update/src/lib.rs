@@ -7,7 +7,6 @@ pub mod backend;
 mod by_agent;
 mod call;
 pub mod checkpoint;
-pub mod hand_over;
 pub mod hardware;
 mod kernels;
 pub mod learner;

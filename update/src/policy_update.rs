@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 
 use crate::call::UpdateCall;
 use crate::checkpoint::{self, Checkpoint, OptimizerState};
-use crate::hand_over::Offers;
 use crate::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use crate::logprobs;
 use crate::metrics;
@@ -37,7 +36,6 @@ use crate::weights::Weights;
 pub struct PolicyUpdate<'a> {
     settings: &'a Settings,
     ranks: &'a dyn Ranks,
-    offers: &'a Offers,
     owned: &'a Owner,
     samples: &'a Samples,
     reader: &'a SampleReader<'a>,
@@ -60,7 +58,7 @@ impl<'a> PolicyUpdate<'a> {
         reader: &'a SampleReader<'a>,
         resident: &ResidentPolicy,
     ) -> Result<PolicyUpdate<'a>> {
-        let UpdateCall { settings, ownership, references, processes, offers } = *call;
+        let UpdateCall { settings, ownership, references, processes } = *call;
         let (owned, samples, ranks) = (&ownership.owners()[index], &reader.samples[index], processes.own());
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
@@ -86,7 +84,6 @@ impl<'a> PolicyUpdate<'a> {
         Ok(PolicyUpdate {
             settings,
             ranks,
-            offers,
             owned,
             samples,
             reader,

@@ -24,7 +24,6 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Arguments;
 use crate::call::UpdateCall;
 use crate::checkpoint;
-use crate::hand_over::Offers;
 use crate::metrics;
 use crate::output::Output;
 use crate::overlap::Overlap;
@@ -76,13 +75,11 @@ fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
         (output, settings.messages.quiet) = (Output::silent(), true);
     }
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), settings.side_by_side);
-    let offers = Offers::default();
     let call = UpdateCall {
         settings: &settings,
         ownership: &ownership,
         references: &references,
         processes: &processes,
-        offers: &offers,
     };
     each_part(&call, &mut output)
 }

@@ -120,11 +120,7 @@ fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &m
     let (formats, method) = (checkpoint.trained.formats(), settings.training.optimizer.method);
     gather_state_on_rank0(&Alone, &formats.layout, learner, method, |learned| {
         let (input, change, trainer) = ("input", Change::All, Some(&state));
-        publish_next(
-            from,
-            &NextVersion { formats, state: learned, input, change, trainer, checksum: None },
-            &retention,
-        )
+        publish_next(from, &NextVersion { formats, state: learned, input, change, trainer }, &retention)
     })
     .unwrap();
 }

@@ -20,7 +20,6 @@ mod family;
 mod files;
 pub mod gguf;
 pub mod graph;
-pub mod hand_over;
 mod header;
 pub mod hub;
 pub mod initial;

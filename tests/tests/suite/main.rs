@@ -24,7 +24,6 @@ mod examples;
 mod exits;
 mod experiments;
 mod gpu_visit;
-mod hand_over;
 mod hostile;
 mod injected;
 mod isolation;

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use device::{Device, SharedMemory};
+use device::Device;
 use record::failure::Result;
 
 use super::{HostState, Learner, Workers, timed};
@@ -196,7 +196,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn device_bytes(&mut self) -> Option<u64> {
-        self.model.peak_bytes().ok()
+        self.model.device().arena().ok().map(|arena| arena.usage().1)
     }
 
     fn device_checksum(&mut self) -> Result<Option<u64>> {
@@ -214,17 +214,6 @@ impl<D: Device> Learner for DeviceLearner<D> {
     fn read_bf16(&mut self, tensor: usize, from: usize, bits: &mut [u16]) -> Result<()> {
         let start = self.model.layout().entries[tensor].range.start + from;
         self.model.weight_bits(start..start + bits.len(), bits)
-    }
-
-    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
-        let DeviceLearner { model, trained, .. } = *self;
-        match trained {
-            Trained::Full(optimizer) => {
-                drop(optimizer);
-                model.share_weights().map(Some)
-            }
-            Trained::Adapter(_) => Ok(None),
-        }
     }
 
     fn transport(&mut self) -> Option<&'static str> {

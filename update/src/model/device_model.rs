@@ -11,7 +11,7 @@ mod gradient;
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{AnySlice, Buffer, Device, Shape as LaunchShape, SharedMemory, Slice, footprint};
+use device::{AnySlice, Buffer, Device, Shape as LaunchShape, Slice};
 use policy::config::Config;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
@@ -39,8 +39,6 @@ pub struct DeviceModel<D: Device> {
     worker: Worker<Gpu<D>>,
     half: Half,
     weights: Values,
-    /// Another handle on the device: its memory holds the weights and nothing else, and other processes may open it.
-    apart: D,
     /// The weights that this rank steps; none where they are frozen.
     share: RankShare,
     /// The remainders of the share.
@@ -162,13 +160,10 @@ impl<D: Device> DeviceModel<D> {
     ) -> Result<DeviceModel<D>> {
         let (adapter, values) = adapter.unzip();
         check(config, adapter)?;
+        device.reserve(plan.bytes.total)?;
         let learns = plan.request.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
-        let own = footprint((length * size_of::<u16>()) as u64);
-        let mut apart = device.beside()?;
-        apart.reserve(own)?;
-        device.reserve(plan.bytes.total - own)?;
         let piece = STAGING.min(length);
         let (half, ranks) = (plan.request.half, plan.request.ranks);
         let share = match learns && adapter.is_none() {
@@ -183,8 +178,8 @@ impl<D: Device> DeviceModel<D> {
         let rope = &config.ropes()[0];
         let gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
         let mut gpu = gpu.computing_in(half);
-        let mut weights = Values::of(half);
-        weights.reserve(&mut apart, length)?;
+        let mut weights = gpu.buffer();
+        gpu.reserve(&mut weights, length);
         let parts = match learns && adapter.is_none() {
             true => Some(DeviceSum::new(
                 &mut gpu.device,
@@ -224,7 +219,6 @@ impl<D: Device> DeviceModel<D> {
             worker,
             half,
             weights,
-            apart,
             share,
             remainders,
             unread,
@@ -255,18 +249,6 @@ impl<D: Device> DeviceModel<D> {
     /// What adds parts; `None` unless all weights are trained.
     pub fn parts(&mut self) -> Option<&mut DeviceSum<D>> {
         self.parts.as_mut()
-    }
-
-    /// The most bytes that were in use at a time.
-    pub fn peak_bytes(&mut self) -> Result<u64> {
-        Ok(self.worker.backend.device.arena()?.usage().1 + self.apart.arena()?.usage().1)
-    }
-
-    /// Frees all but the weights, whose memory other processes may open. They are in the layout's order, from its first byte on.
-    pub fn share_weights(self) -> Result<SharedMemory> {
-        let DeviceModel { worker, apart, .. } = self;
-        drop(worker);
-        apart.share()
     }
 
     /// Where each tensor lies.

@@ -217,11 +217,7 @@ fn what_passes_in_pieces_is_whole() {
         let (retention, formats) = (Retention { keep: 9, pinned: &[] }, checkpoint.trained.formats());
         gather_state_on_rank0(&Alone, &formats.layout, &mut learner, method, |state| {
             let (input, change, trainer) = ("again", Change::All, Some(&notes));
-            publish_next(
-                &from,
-                &NextVersion { formats, state, input, change, trainer, checksum: None },
-                &retention,
-            )
+            publish_next(&from, &NextVersion { formats, state, input, change, trainer }, &retention)
         })
         .unwrap();
         for file in ["model.safetensors", "optimizer.safetensors"] {

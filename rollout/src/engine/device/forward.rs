@@ -39,11 +39,10 @@ fn logit_rows(vocabulary: usize) -> usize {
 }
 
 impl<T: Activation> Forward<T> {
-    /// Buffers for up to `rows` rows of logits, and in the arena of `apart` for the weights, which are not there yet.
+    /// Buffers for up to `rows` rows of logits, and for the weights, which are not there yet.
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
-        apart: &mut D,
         mut sessions: Sessions,
         rows: usize,
     ) -> Result<Self> {
@@ -53,7 +52,7 @@ impl<T: Activation> Forward<T> {
             decoding.input::<f32>("scratch", logits.address(), &[logits.len()])?;
         }
         Ok(Forward {
-            weights: DeviceWeights::new(config, apart, &mut sessions)?,
+            weights: DeviceWeights::new(config, device, &mut sessions)?,
             hidden: device.allocate(rows * config.hidden_size)?,
             logits,
             sampler: DeviceSampler::new(device, rows, vocabulary)?,
