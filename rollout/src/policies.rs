@@ -10,11 +10,9 @@ use std::{fs, thread};
 
 use device::Devices;
 use policy::directory::{Policy, verify};
-use policy::local::{self, LocalCopy};
 use policy::ownership::{Owner, Ownership};
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
-use record::stage;
 
 use crate::absent::Absent;
 use crate::engine::service::{Inbox, Service};
@@ -66,8 +64,6 @@ pub struct Policies {
     policies: Vec<PolicyBackend>,
     /// Where each stands in the command line.
     owners: Vec<usize>,
-    /// The copies that they read, which stay as long.
-    _copies: Vec<LocalCopy>,
 }
 
 /// What plays for a policy.
@@ -81,27 +77,26 @@ enum PolicyBackend {
 impl Policies {
     /// Opens policies, each on its devices. CPU engines share `options.cache_bytes`, the engines of a device its free memory. `kept`
     /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
-    /// the current ones and drops the others. With `local`, weights are read from copies in that folder. With a `pool`
+    /// the current ones and drops the others. With a `pool`
     /// also earlier versions of each policy.
     ///
     /// # Errors
-    /// See [`local::copy`], [`Policy::history`], [`inference::load`] and [`Server::open`].
+    /// See [`Policy::history`], [`inference::load`] and [`Server::open`].
     pub fn open(
         (placement, pool): (&DevicePlacement, Pool),
         options: &Options,
         retry_policy: RetryPolicy,
-        (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
+        mut kept: Option<&mut ResidentState>,
     ) -> Result<Policies> {
-        let (mut places, mut opened, mut servers, mut copies) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut placed = Vec::new();
+        let (mut places, mut opened, mut placed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut policies = Vec::new();
         for (place, owner) in placement.team.owners().iter().enumerate() {
             if let Some(text) = &owner.said {
-                servers.push(((0, place), PolicyBackend::Absent(text.clone())));
+                policies.push(((0, place), PolicyBackend::Absent(text.clone())));
                 continue;
             }
             if owner.is_server() {
-                servers.push((
+                policies.push((
                     (0, place),
                     PolicyBackend::Server(Server::open(&owner.directory.to_string_lossy(), retry_policy)?),
                 ));
@@ -109,17 +104,8 @@ impl Policies {
             }
             let newest = Policy::open(&owner.directory)?;
             let versions = if pool.0 == 0 { vec![newest] } else { newest.history(pool.0)? };
-            for (age, mut policy) in versions.into_iter().enumerate() {
+            for (age, policy) in versions.into_iter().enumerate() {
                 placed.push(&placement.devices[place]);
-                if let Some(folder) = local {
-                    let copy = local::copy(&policy, folder)?;
-                    if copy.copied && !retry_policy.quiet {
-                        let (version, folder) = (&policy.version, folder.display());
-                        stage::note(stage::name(), format!("{}: copied {version} to {folder}", owner.name));
-                    }
-                    policy = copy.policy.clone();
-                    copies.push(copy);
-                }
                 places.push((age, place));
                 opened.push(policy);
             }
@@ -153,14 +139,7 @@ impl Policies {
             (verified, loaded)
         });
         // Report damaged weights rather than the error that they caused.
-        verified.map_err(|failure| match local {
-            Some(folder) => failure.hint(format!(
-                "what is in {} are copies: remove the damaged one, and it is made again",
-                folder.display()
-            )),
-            None => failure,
-        })?;
-        let mut policies = servers;
+        verified?;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let mut adapters = 0..;
             for &index in group {
@@ -176,7 +155,7 @@ impl Policies {
         policies.sort_by_key(|&(place, _)| place);
         let owners = policies.iter().map(|&((_, place), _)| place).collect();
         let policies = policies.into_iter().map(|(_, backend)| backend).collect();
-        Ok(Policies { inference: loaded?, playing: AtomicUsize::new(0), policies, owners, _copies: copies })
+        Ok(Policies { inference: loaded?, playing: AtomicUsize::new(0), policies, owners })
     }
 
     /// Labels, in the order of the policies.

@@ -188,10 +188,9 @@ fn open(
         isa: settings.flags.isa,
     };
     let owners = settings.team.owners();
-    let local = settings.flags.local.as_deref();
     let pool = settings.flags.opponents;
     let placed = (&settings.placement, pool);
-    let policies = Policies::open(placed, &options, settings.retry_policy, (kept, local))?;
+    let policies = Policies::open(placed, &options, settings.retry_policy, kept)?;
     if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
         policies.check_stop_strings()?;
     }

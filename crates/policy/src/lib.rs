@@ -26,7 +26,6 @@ pub mod initial;
 mod jinja;
 mod json;
 mod layout;
-pub mod local;
 mod lock;
 pub mod lora;
 mod mapping;

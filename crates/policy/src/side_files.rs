@@ -94,11 +94,6 @@ fn bring(from: &Path, to: &Path, one: impl Fn(&Path, &Path) -> Result<()>) -> Re
     Ok(())
 }
 
-/// Paths of a policy's side files, relative to the directory, sorted.
-pub(crate) fn names(from: &Path) -> Result<Vec<String>> {
-    Ok(survey(from)?.files)
-}
-
 /// Files to copy, as paths from the directory, and the files left out.
 #[derive(Default)]
 struct Survey {

@@ -28,7 +28,6 @@ mod hostile;
 mod injected;
 mod isolation;
 mod kernels;
-mod local;
 mod magrpo;
 mod mistakes;
 mod others;
