@@ -25,12 +25,7 @@ impl<'a> Sample<'a> {
     /// # Errors
     /// 65 with the place, the sample's id and the cause.
     pub fn parse(line: &'a Line) -> Result<Sample<'a>> {
-        let with_serde = || serde_json::from_str::<Sample>(&line.text);
-        let sample = match Sample::in_order(&line.text) {
-            Some(sample) => sample,
-            None => with_serde().map_err(|error| diagnose(line, &error))?,
-        };
-        debug_assert_eq!(with_serde().ok().as_ref(), Some(&sample), "{}", line.text);
+        let sample: Sample = serde_json::from_str(&line.text).map_err(|error| diagnose(line, &error))?;
         rules(&sample).map_err(|cause| sample.failure(line, cause))?;
         Ok(sample)
     }

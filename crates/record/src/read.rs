@@ -22,7 +22,7 @@ pub use crate::signal::{Stdin, stdin_within};
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
 /// How the stages begin a sample.
-pub(crate) const SAMPLE: &str = "{\"type\":\"sample\",\"v\":1";
+const SAMPLE: &str = "{\"type\":\"sample\",\"v\":1";
 /// The longest line, in bytes without its line feed. A sample of 100,000 tokens takes about 3 MB.
 pub const MAX_LINE: usize = 16 << 20;
 /// Bytes asked of the input at once: four times what a Linux pipe holds.
