@@ -185,7 +185,7 @@ fn check_directories(work: &Work, ownership: &Ownership) -> Result<()> {
             continue;
         }
         let policy = Policy::open(&owned.directory)?;
-        if *work == Work::Train && !policy.is_writable_layout()? {
+        if *work == Work::Train && !policy.is_writable_layout() {
             let place = owned.directory.display();
             return Err(Failure::usage(format!(
                 "--policy {place}: not a policy directory, so no version can be added"

@@ -49,7 +49,7 @@ pub struct LeftOut {
 /// as such, nor a published version's account of how it was made.
 pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
     let mut own: BTreeSet<String> = BTreeSet::new();
-    if policy.is_writable_layout()? {
+    if policy.is_writable_layout() {
         own.extend([OPTIMIZER, TRAINER_STATE, VERSION_FILE].map(str::to_owned));
     }
     if policy.base.is_some() {
