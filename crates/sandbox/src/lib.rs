@@ -43,7 +43,6 @@
 //! manager, or to a service with `Delegate=yes`), each worker also has a control group.
 
 mod program;
-pub mod supervise;
 
 #[cfg(target_os = "linux")]
 mod cgroup;
