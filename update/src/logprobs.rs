@@ -14,14 +14,14 @@ use crate::learner::TREES_AT_ONCE;
 use crate::loss::{FAR, TokenStats};
 use crate::minibatch;
 use crate::model::Scores;
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Communicator};
 use crate::samples::Samples;
 use crate::tree::Tree;
 
 /// The log-probability of every completion token of every sample, at the sample's temperature. `logprobs` scores trees at
 /// a temperature. Ranks take turns, and each has them all in the end.
 pub fn of_samples(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     samples: &Samples,
     limit: usize,
     mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
@@ -47,7 +47,7 @@ pub fn of_samples(
     }
     if ranks.count() > 1 {
         let mut flat = found.concat();
-        ranks::complete(ranks, &mut flat);
+        ranks::gather_disjoint(ranks, &mut flat);
         let mut flat = flat.into_iter();
         found.iter_mut().flatten().zip(&mut flat).for_each(|(place, value)| *place = value);
     }

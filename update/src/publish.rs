@@ -18,7 +18,7 @@ use crate::learner::Learner;
 use crate::model::{Entry, Layout};
 use crate::optimizer::shares::RankShare;
 use crate::optimizer::{self, Method, Moment, StateKind};
-use crate::ranks::{Checksum, Ranks};
+use crate::ranks::{Checksum, Communicator};
 use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, published};
 
 /// How a tensor's content is read.
@@ -72,7 +72,7 @@ pub struct LearnerState<'a> {
 /// # Errors
 /// Those of `write`, or an interruption.
 pub fn gather_state_on_rank0<T>(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     layout: &Layout,
     learner: &mut dyn Learner,
     method: Method,

@@ -55,7 +55,7 @@ mod namespaces;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
-mod root;
+mod rootfs;
 #[cfg(target_os = "linux")]
 mod worker;
 

@@ -13,7 +13,7 @@ use crate::model::{DeviceModel, MemoryPlan, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::shares::Shares;
 use crate::optimizer::{Settings, StateKind, StepScale};
-use crate::ranks::{self, PartSum, Ranks};
+use crate::ranks::{self, Communicator, PartSum};
 use crate::timing::Timing;
 use crate::tree::Tree;
 
@@ -157,7 +157,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
         }
     }
 
-    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64> {
+    fn grad_norm(&mut self, ranks: &dyn Communicator) -> Result<f64> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(_) => self.model.norm_of_all(ranks),
             Trained::Adapter(host) => {
@@ -169,7 +169,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
         })
     }
 
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
+    fn optimizer_step(&mut self, ranks: &dyn Communicator, scale: StepScale) -> Result<()> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
                 optimizer.step(&mut self.model, scale)?;

@@ -93,7 +93,7 @@ impl PolicyUpdate<'_> {
 
     /// The version that an earlier call published from the same input, if it is complete.
     fn published_earlier(&self, retention: &Retention) -> Result<Option<Version>> {
-        let found = ranks::first(self.ranks, || {
+        let found = ranks::find_on_rank0(self.ranks, || {
             Ok(match published(&self.from, &self.input, retention)? {
                 Some(version) if self.is_complete(&version)? => version.to_string(),
                 _ => String::new(),
@@ -224,7 +224,7 @@ impl PolicyUpdate<'_> {
                 publish_next(&self.from, &next, retention)
             })?;
         let version = written.map_or_else(String::new, |version| version.to_string());
-        ranks::first(self.ranks, || Ok(version))?.parse()
+        ranks::find_on_rank0(self.ranks, || Ok(version))?.parse()
     }
 
     /// Returns true if weights and moments wait in memory for the next update. Ranks on devices would each have a slice

@@ -6,7 +6,7 @@ use std::os::raw::{c_int, c_void};
 use record::failure::{Failure, Result};
 use record::stage;
 
-use super::Ranks;
+use super::Communicator;
 use super::wait::{Wait, word};
 
 unsafe extern "C" {
@@ -87,7 +87,7 @@ impl Mpi {
     }
 }
 
-impl Ranks for Mpi {
+impl Communicator for Mpi {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -96,7 +96,7 @@ impl Ranks for Mpi {
         self.count
     }
 
-    fn split(&self, groups: usize) -> Box<dyn Ranks> {
+    fn split(&self, groups: usize) -> Box<dyn Communicator> {
         let each = self.count / groups;
         let (which, mut rank, mut count) = (self.rank / each, 0, 0);
         // SAFETY: it writes the two numbers. Called once: by `update::stage::run`.

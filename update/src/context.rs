@@ -7,7 +7,7 @@ use crate::settings::Settings;
 
 /// Shared by every part of the input and every policy.
 #[derive(Clone, Copy)]
-pub struct UpdateCall<'a> {
+pub struct UpdateContext<'a> {
     pub settings: &'a Settings,
     /// The policies to train, and the agents of each.
     pub ownership: &'a Ownership,
