@@ -66,7 +66,7 @@ pub struct Policies {
     owners: Vec<usize>,
 }
 
-/// What plays for a policy.
+/// The player of a policy.
 enum PolicyBackend {
     Model(LoadedModel),
     Server(Server),
@@ -188,7 +188,7 @@ impl Policies {
         })
     }
 
-    /// What plays on one thread, in the order of the policies. Threads use the devices of a policy in turn.
+    /// The generators of one thread, in the order of the policies. Threads use the devices of a policy in turn.
     pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
         let models: Vec<(Arc<Service>, usize)> = match &self.inference {
             Inference::Cpu(engines) => {

@@ -62,7 +62,7 @@ pub struct TrainingStats {
     pub tokens: TokenStats,
     /// Sum of the entropies over the scored tokens.
     pub entropy: f64,
-    /// Completion tokens of all minibatches, those of flat groups too.
+    /// Completion tokens of all minibatches, flat groups included.
     pub completion_tokens: usize,
     /// Seconds of forward and backward while the samples still arrived.
     pub overlap_seconds: f64,

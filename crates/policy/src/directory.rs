@@ -336,7 +336,7 @@ fn list(root: &Path) -> String {
     versions.collect::<Vec<String>>().join(" ")
 }
 
-/// What to do in a policy directory whose `current` leads nowhere.
+/// The hint for a policy directory whose `current` leads nowhere.
 fn versions_there(root: &Path) -> String {
     let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
     match there.is_empty() {

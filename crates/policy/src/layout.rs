@@ -58,7 +58,7 @@ impl FromStr for Version {
     }
 }
 
-/// What a directory is, as its names say.
+/// The kind of a directory, by the names in it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A policy directory; its link to the newest version leads here.

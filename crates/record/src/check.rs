@@ -254,7 +254,7 @@ fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     line.failure(format!("{place}{}", without_line(error)))
 }
 
-/// What to try about text that is no JSON.
+/// The hint for text that is no JSON.
 fn syntax_hint(text: &str, error: &serde_json::Error) -> &'static str {
     let rest = text.get(error.column().saturating_sub(1)..).unwrap_or_default().trim_start_matches('-');
     if ["NaN", "nan", "Inf", "inf"].iter().any(|word| rest.starts_with(word)) {

@@ -28,7 +28,7 @@ pub const MAX_LINE: usize = 16 << 20;
 /// Bytes asked of the input at once: four times what a Linux pipe holds.
 const BUFFER: usize = 1 << 18;
 
-/// What a line is, by its `type`.
+/// The kind of a line, by its `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -44,13 +44,13 @@ pub enum Kind {
     Error,
     /// A joint action: samples that were rewarded together.
     Joint,
-    /// What an update measured.
+    /// Measurements of an update.
     Metrics,
-    /// What the episodes of a stream came to.
+    /// Results of a stream's episodes.
     Evaluation,
-    /// What a program measured of a stream.
+    /// A program's measurements of a stream.
     Measure,
-    /// What a stage would do and need.
+    /// A stage's plan: the work and memory that it would take.
     Plan,
     /// The end of a stream.
     End,

@@ -180,7 +180,7 @@ sample_fields! {
     rewards Rewards: Rewards,
     /// Components of the reward by name; informative.
     reward_components RewardComponents: BTreeMap<Text<'a>, f64>,
-    /// What the environment says about the action for people to read: an object.
+    /// The environment's remarks on the action, for people: an object.
     info Info: Value,
     /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,

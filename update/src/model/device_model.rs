@@ -34,7 +34,7 @@ pub struct DeviceModel<D: Device> {
     layout: Arc<Layout>,
     /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
-    /// What adds parts; `None` unless all weights are trained. Dropped before the device, in which its transport may work.
+    /// Sums the gradients of parts; `None` unless all weights are trained. Dropped before the device, in which its transport may work.
     parts: Option<DeviceSum<D>>,
     worker: Worker<Gpu<D>>,
     half: Half,
@@ -246,7 +246,7 @@ impl<D: Device> DeviceModel<D> {
         &mut self.worker.backend.device
     }
 
-    /// What adds parts; `None` unless all weights are trained.
+    /// Sums the gradients of parts; `None` unless all weights are trained.
     pub fn parts(&mut self) -> Option<&mut DeviceSum<D>> {
         self.parts.as_mut()
     }
@@ -391,7 +391,7 @@ impl<D: Device> DeviceModel<D> {
     }
 }
 
-/// What an optimizer updates, and from what.
+/// The tensors that an optimizer reads and updates.
 pub(crate) struct OptimizerTensors<'a, D: Device> {
     pub device: &'a mut D,
     /// The master weights, rounded.

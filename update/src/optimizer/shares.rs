@@ -95,7 +95,7 @@ impl RankShare {
         &self.ranges
     }
 
-    /// The values that it has of a range of the layout, and where they begin among its own.
+    /// Its values within a range of the layout, and where each run of them begins in the share.
     pub fn within(&self, wanted: &Range<usize>) -> Vec<(Range<usize>, usize)> {
         let (mut found, mut place) = (Vec::new(), 0);
         for range in &self.ranges {

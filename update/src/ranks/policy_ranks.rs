@@ -5,7 +5,7 @@ use record::stage;
 
 use super::{Communicator, ended_by_rank_0, find_on, gather};
 
-/// All processes of a call, and with `--side-by-side` those of them that train one policy with this one.
+/// All processes of a call, and with `--side-by-side` the ones that train one policy with this one.
 pub struct PolicyRanks<'a> {
     /// All of them.
     pub all: &'a dyn Communicator,

@@ -122,7 +122,7 @@ impl Nccl {
         }
     }
 
-    /// What NCCL says about an error, with its last message.
+    /// NCCL's text for an error, with its last message.
     fn words(&self, code: c_int, communicator: *mut c_void) -> String {
         // SAFETY: both return static text, or null.
         let (name, last) = unsafe { ((self.error_string)(code), (self.last_error)(communicator)) };

@@ -17,11 +17,10 @@ use record::failure::Result;
 /// reads the head once.
 pub const LOGIT_BYTES: usize = 256 << 20;
 
-/// What computes, and its buffers.
+/// The sessions, the sampler and their buffers.
 pub struct Forward<T: Activation> {
     /// The decoder up to its hidden rows.
     pub sessions: Sessions,
-    /// What samples tokens.
     pub sampler: DeviceSampler,
     /// Bound to the sessions.
     pub weights: DeviceWeights<T>,

@@ -29,12 +29,12 @@ use record::stage;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
-/// Runtime's activations, graphs, and what the driver takes for a process.
-const KEPT: u64 = 20;
+/// An idle session is kept only if at most 1/20 of the GPU's memory is in use: ONNX Runtime's activations, graphs, the
+/// driver's own memory, and other processes.
+const IDLE_MEMORY_DIVISOR: u64 = 20;
 
-fn is_kept(Memory { free, total }: Memory) -> bool {
-    total - free <= total / KEPT
+fn may_stay(Memory { free, total }: Memory) -> bool {
+    total - free <= total / IDLE_MEMORY_DIVISOR
 }
 
 /// The configuration, weights and adapters of a model's policies.
@@ -283,7 +283,7 @@ impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
 
     fn release(&mut self) -> Result<bool> {
         self.device.suspend()?;
-        Ok(is_kept(self.device.memory()?))
+        Ok(may_stay(self.device.memory()?))
     }
 
     /// Keeps the session, graphs and prepared library state; fills weights, adapters and the cache again.
@@ -310,6 +310,6 @@ mod tests {
     #[test]
     fn a_runner_is_kept_while_nearly_all_of_the_device_is_free() {
         let memory = |free| Memory { free, total: 80 << 30 };
-        assert!(is_kept(memory(77 << 30)) && !is_kept(memory(75 << 30)));
+        assert!(may_stay(memory(77 << 30)) && !may_stay(memory(75 << 30)));
     }
 }

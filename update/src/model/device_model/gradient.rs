@@ -14,7 +14,7 @@ use crate::optimizer::shares::Shares;
 use crate::ranks::{self, Communicator, DeviceSum, PartSum, SingleProcess};
 use crate::tree::Tree;
 
-/// What there is of a part's gradient, with windows.
+/// The state of a part's gradient, with windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     /// Nothing, it is 0.
