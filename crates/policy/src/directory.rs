@@ -18,7 +18,7 @@ use crate::digest;
 use crate::files::{io_failure, show};
 use crate::hub;
 pub use crate::layout::Version;
-use crate::layout::{BASE, CURRENT, Contents, Kind, current, step_name, step_of, steps};
+use crate::layout::{BASE, CURRENT, Contents, DirectoryKind, current, step_name, step_of, steps};
 use crate::weights::Weights;
 
 /// The frozen base of an adapter.
@@ -90,15 +90,15 @@ impl Policy {
     pub fn open(path: &Path) -> Result<Policy> {
         let contents = Contents::of(path)?;
         match &contents.kind {
-            Kind::Versions(newest) => {
+            DirectoryKind::Versions(newest) => {
                 let step = newest.to_str().and_then(step_of).ok_or_else(|| {
                     Failure::data(format!("{}: points to {}", show(&path.join(CURRENT)), show(newest)))
                         .hint("it is a relative link to a version, such as step-000012")
                 })?;
                 return Policy::open_step(path, step);
             }
-            Kind::Other => return Err(no_policy(path)),
-            Kind::Adapter | Kind::Model => {}
+            DirectoryKind::Other => return Err(no_policy(path)),
+            DirectoryKind::Adapter | DirectoryKind::Model => {}
         }
         // A version that was named itself, such as run/tool/step-000012.
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
@@ -108,7 +108,7 @@ impl Policy {
         {
             return Policy::open_step(root, step);
         }
-        if contents.kind == Kind::Model {
+        if contents.kind == DirectoryKind::Model {
             return Policy::read(path, path.to_owned(), None, 0, contents.recorded("digest")?);
         }
         let adapter = Adapter::load(path)?;
@@ -175,9 +175,9 @@ impl Policy {
         let files = root.join(step_name(step));
         let contents = Contents::of(&files)?;
         let adapter = match contents.kind {
-            Kind::Model => None,
-            Kind::Adapter => Some((FrozenBase::open(linked_base(root)?)?, Adapter::load(&files)?)),
-            Kind::Versions(_) | Kind::Other => {
+            DirectoryKind::Model => None,
+            DirectoryKind::Adapter => Some((FrozenBase::open(linked_base(root)?)?, Adapter::load(&files)?)),
+            DirectoryKind::Versions(_) | DirectoryKind::Other => {
                 let failure = Failure::data(format!("{}: not a complete version", show(&files)));
                 return Err(failure.hint(versions_there(root)));
             }

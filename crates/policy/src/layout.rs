@@ -60,7 +60,7 @@ impl FromStr for Version {
 
 /// The kind of a directory, by the names in it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DirectoryKind {
     /// A policy directory; its link to the newest version leads here.
     Versions(PathBuf),
     /// A PEFT directory.
@@ -74,7 +74,7 @@ pub(crate) enum Kind {
 /// listing may lack a link that a publisher replaces meanwhile.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    pub kind: Kind,
+    pub kind: DirectoryKind,
     record_file: PathBuf,
     record: Option<Value>,
 }
@@ -82,10 +82,10 @@ pub(crate) struct Contents {
 impl Contents {
     pub fn of(directory: &Path) -> Result<Contents> {
         let kind = match current(directory)? {
-            Some(newest) => Kind::Versions(newest),
-            None if exists(&directory.join(adapter::CONFIG))? => Kind::Adapter,
-            None if exists(&directory.join("config.json"))? => Kind::Model,
-            None => Kind::Other,
+            Some(newest) => DirectoryKind::Versions(newest),
+            None if exists(&directory.join(adapter::CONFIG))? => DirectoryKind::Adapter,
+            None if exists(&directory.join("config.json"))? => DirectoryKind::Model,
+            None => DirectoryKind::Other,
         };
         let record_file = directory.join(VERSION_FILE);
         let record = read_json_if_present(&record_file)?;
