@@ -82,7 +82,7 @@ extern "C" fn report_cut_file(_: libc::c_int, information: *mut libc::siginfo_t,
 fn file_at(address: usize) -> Option<String> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     let maps = String::from_utf8_lossy(&maps);
-    let number = |text| usize::from_str_radix(text, 16).ok();
+    let number = |text: &str| usize::from_str_radix(text, 16).ok();
     let is_there = |line: &&str| {
         let bounds = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
         bounds.is_some_and(|(start, end)| {
