@@ -34,6 +34,12 @@ impl From<String> for Text<'_> {
     }
 }
 
+impl From<Text<'_>> for String {
+    fn from(text: Text) -> Self {
+        text.0.into_owned()
+    }
+}
+
 impl fmt::Debug for Text<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(formatter)
