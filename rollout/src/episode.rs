@@ -69,7 +69,7 @@ impl ServedAgents {
     }
 }
 
-/// What one step led to.
+/// The result of one step.
 #[derive(Default)]
 pub struct Transition {
     /// The completed groups, in the workflow's order.
@@ -80,7 +80,7 @@ pub struct Transition {
     pub forks: Vec<(Episode, Vec<PromptRequest>)>,
     /// The next requests; empty while others of the stage are open, and at the end.
     pub requests: Vec<PromptRequest>,
-    /// What agents, by their index, earned by what others did, if they have one candidate a turn.
+    /// Rewards, by agent's index, for the actions of others, if agents have one candidate a turn.
     pub late: Vec<(usize, f64)>,
 }
 
@@ -199,7 +199,7 @@ impl Episode {
         self.reward
     }
 
-    /// What each agent earned on the executed path, where agents are paid for what others do.
+    /// Each agent's rewards on the executed path, where agents are paid for the actions of others.
     pub fn returns(&self) -> Option<&BTreeMap<String, f64>> {
         self.pays_others.then_some(&self.returns)
     }

@@ -1,4 +1,4 @@
-//! What plays for a policy on one thread: conversations in, candidates out.
+//! Plays for a policy on one thread: conversations in, candidates out.
 //!
 //! A local engine ([`EngineGenerator`]) and a server ([`crate::server::Client`]) are two implementations. Templates,
 //! tokens and text are behind the trait, so everything around the model can be tested with a policy that is a few

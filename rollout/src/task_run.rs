@@ -113,7 +113,7 @@ pub struct TaskRun {
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
     stats: Stats,
-    /// What `--fill` needs to know about it.
+    /// The counts that `--fill` needs.
     lessons: Lessons,
     /// Why it could not begin.
     refused: Option<Stop>,

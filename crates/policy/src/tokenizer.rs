@@ -39,9 +39,9 @@ const LONGEST_PROMPT: usize = 16 << 20;
 const SPOKEN: &str = "\u{e000}spoken\u{e001}";
 /// More stop tokens mean a damaged file.
 const MOST_STOPS: usize = 1000;
-/// What loading may take, in seconds; tokenizers of 30 MB take some in a build without optimization.
+/// Limit of loading, seconds; a tokenizer of 30 MB takes several without optimization.
 const LOADING: u32 = 60;
-/// What any other request may take, in seconds.
+/// Limit of any other request, seconds.
 const ANSWERING: u32 = 10;
 
 /// A policy's tokenizer and chat template. Threads may share it.
@@ -63,7 +63,7 @@ enum Host {
     Child(Confined),
 }
 
-/// What a tokenizer does.
+/// The requests to a tokenizer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request<'a> {
     Load,

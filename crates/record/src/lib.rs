@@ -11,7 +11,6 @@ pub mod failure;
 pub mod file;
 mod finite;
 pub mod gather;
-mod in_order;
 mod installation;
 pub mod line;
 pub mod manual;

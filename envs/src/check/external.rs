@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 
 use super::built_in::instance;
 use super::{Effort, Finding, Ledger, Target, episodes, explore, outcome_rules, place, unless_interrupted};
+use crate::external::processes::Processes;
 use crate::external::{External, MALFORMED};
 use environment::State;
-use sandbox::supervise::Processes;
 
 /// How the program is run.
 #[derive(Clone, Debug)]

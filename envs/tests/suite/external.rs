@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use envs::check::external::{Program, Report, check};
 use envs::check::{Effort, verdict};
+use envs::external::processes::Processes;
 use envs::{Environment, External, Settings, State};
 use record::line::Task;
-use sandbox::supervise::Processes;
 use troupe_tests::program::{run_on, texts};
 
 pub fn examples() -> PathBuf {

@@ -1,4 +1,4 @@
-//! What one agent does at one turn: the prompt, a candidate a branch, and the group of them with their rewards.
+//! One agent at one turn: the prompt, a candidate per branch, and their group with its rewards.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ pub struct Candidate {
     pub logprobs: Vec<f32>,
     /// True if it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
-    /// What a server counted, whose tokens are not known here.
+    /// A server's count, because its tokens are not known here.
     pub usage: ServerTokens,
     /// The tokens that it continues, if the conversation may go on from it.
     pub prompt_ids: Arc<[u32]>,
@@ -90,7 +90,7 @@ pub struct Member {
     pub branch: u32,
     /// The completion.
     pub candidate: Candidate,
-    /// What the environment returned.
+    /// The environment's outcome.
     pub outcome: Outcome,
     /// α·team + local.
     pub reward: f64,

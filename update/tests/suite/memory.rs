@@ -8,7 +8,7 @@ use std::fs;
 use crate::common::{GOLDEN, Place, one, published, stream, version};
 use crate::golden::{Case, load};
 use crate::small::Weighted;
-use device::Sim;
+use device::{Device, Sim};
 use serde_json::{Value, json};
 use update::backend::Half;
 use update::model::{DeviceMemory, DeviceModel, MemoryPlan, MemoryRequest};
@@ -72,7 +72,7 @@ fn what_is_planned_is_what_is_taken() {
                 }
                 None => drop(device_model.logprobs(&trees, 1.0).unwrap()),
             }
-            let peak = device_model.peak_bytes().unwrap();
+            let (_, peak) = device_model.device().arena().unwrap().usage();
             println!(
                 "{name} {method:?} recompute {recompute}: {} bytes planned, {peak} taken",
                 plan.bytes.total
@@ -127,7 +127,7 @@ fn what_is_planned_for_ranks_is_what_the_first_takes() {
                 device_model.accumulate(&trees, 1.0, &Weighted).unwrap();
             }
             moved.step(&mut device_model, StepScale { gradient: 1.0, norm: 1.0, rate: 1.0 }).unwrap();
-            let peak = device_model.peak_bytes().unwrap();
+            let (_, peak) = device_model.device().arena().unwrap().usage();
             assert_eq!(peak, plan.bytes.total, "{name} {half:?} {ranks} ranks: {plan:?}");
             let waits = 4 * (waiting * device_model.share().len()) as u64;
             let state = plan.bytes.weights + plan.bytes.gradients + plan.bytes.moments - waits;

@@ -319,7 +319,7 @@ fn versions_that_are_not_there() {
     }
     let named = Policy::open(&first.root.join("step-000000")).unwrap();
     assert_eq!(named.version, first.version);
-    assert!(named.is_writable_layout().unwrap());
+    assert!(named.is_writable_layout());
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
     let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
     if episodes < expected && !arguments.allow_incomplete {
         return Err(Failure::data(format!("{name}: {episodes} of the {expected} episodes that were played"))
-            .hint("the stream was cut or filtered; --allow-incomplete takes what there is"));
+            .hint("the stream was cut or filtered; --allow-incomplete accepts a partial stream"));
     }
     if environments.played().next().is_none() {
         return Err(Failure::data(format!("{name}: the stream holds no episode"))

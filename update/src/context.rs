@@ -2,18 +2,16 @@
 
 use policy::ownership::Ownership;
 
-use crate::hand_over::Offers;
 use crate::ranks::PolicyRanks;
 use crate::settings::Settings;
 
 /// Shared by every part of the input and every policy.
 #[derive(Clone, Copy)]
-pub struct UpdateCall<'a> {
+pub struct UpdateContext<'a> {
     pub settings: &'a Settings,
     /// The policies to train, and the agents of each.
     pub ownership: &'a Ownership,
     /// The reference policies of `--kl`.
     pub references: &'a Ownership,
     pub processes: &'a PolicyRanks<'a>,
-    pub offers: &'a Offers,
 }

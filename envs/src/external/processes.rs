@@ -4,8 +4,8 @@
 //! request is sent once more: requests are pure, so a retry changes nothing. Processes are kept for later
 //! requests, one for each concurrent request.
 //!
-//! What a process has started ends with it ([`descendants`]), and what it says on stderr is passed on ([`errors`]). Left out: a sandbox. The program is the user's own, run
-//! as `sh -c` would run it.
+//! Descendants of a process end with it ([`descendants`]), and its stderr is passed on ([`errors`]). Left out: a sandbox. The
+//! program is the user's own, run as `sh -c` would run it.
 
 mod descendants;
 mod errors;
