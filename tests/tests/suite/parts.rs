@@ -105,17 +105,17 @@ fn one_pipe_for_all_steps_gives_the_bytes_of_a_pipe_a_step() {
 }
 
 #[test]
-fn so_it_does_for_adapters_credited_with_returns() {
+fn one_pipe_gives_the_bytes_of_adapters_credited_with_returns() {
     same_run(&["--policies", "adapter-per-role", "--flags", "advantage=--credit return"]);
 }
 
 #[test]
-fn so_it_does_for_two_policies_in_bfloat16() {
+fn one_pipe_gives_the_bytes_of_two_policies_in_bfloat16() {
     same_run(&["--policies", "per-role", "--dtype", "bfloat16"]);
 }
 
 #[test]
-fn so_it_does_on_a_device() {
+fn one_pipe_gives_the_bytes_of_a_device() {
     let small = ["--device", "sim", "--tasks", "2", "--turns", "1", "--eval-every", "0"];
     same_run(&small);
     // Two devices play, and the first trains.
@@ -223,7 +223,7 @@ fn the_step_before_an_answer_can_be_gone_on_from() {
 }
 
 #[test]
-fn what_cannot_stay_is_refused() {
+fn resident_flags_without_effect_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),

@@ -169,7 +169,7 @@ fn the_loss_scale_of_float16() {
 }
 
 #[test]
-fn whatever_algorithms_the_library_chooses() {
+fn algorithms_of_the_mpi_library_do_not_change_the_bytes() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     prepare(folder.path());
@@ -256,7 +256,7 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
 
 /// `mpirun` may end with a process without having read all that it said.
 #[test]
-fn what_fails_ends_when_the_launcher_has_heard_why() {
+fn failing_ranks_end_after_the_launcher_has_their_message() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let said = must(&format!(

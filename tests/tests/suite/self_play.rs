@@ -171,7 +171,7 @@ fn each_role_meets_the_past_of_its_own_policy() {
 }
 
 #[test]
-fn what_cannot_be_played_says_so() {
+fn unplayable_games_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
     must(&format!(

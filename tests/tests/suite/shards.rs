@@ -125,7 +125,7 @@ fn a_killed_shard_is_played_again_alone() {
 }
 
 #[test]
-fn what_was_played_is_kept_for_the_next_call_and_the_number_of_shards_may_change() {
+fn played_shards_are_kept_and_their_number_may_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let [whole, shards, bin] = ["whole", "shards", "bin"].map(|name| folder.path().join(name));
     succeeded(&pipeline(&whole, &SMALL).output().expect("pipeline.sh runs"));
