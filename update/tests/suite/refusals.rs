@@ -1,5 +1,5 @@
 //! What makes the stage publish nothing: samples, streams, flags and directories that are refused, each with a sentence.
-//! Single samples and flags are in `tests/tests/refusals/samples.txt`.
+//! Single samples and flags are in `tests/tests/tables/samples.txt`.
 
 use std::fs;
 
