@@ -23,7 +23,7 @@ def test_ci_runs_every_script_or_names_its_caller():
              if name not in ("README.md", "__pycache__")}
     assert len(there) > 40
     text = (ROOT / ".ci/bench").read_text()
-    named = set(re.findall(r"^(?:run |cell |environment |    ').*?(bench/(?:speed|paper)/[^ ':]+)", text, re.M))
+    named = set(re.findall(r"^(?:run |cell |environment |    ').*?(bench/(?:speed|paper)/[^ ':\n]+)", text, re.M))
     assert there == named
 
 
