@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use troupe_tests::{contents, mpirun, must, programs, run, shell, storm, update_mpi, without_timing};
@@ -217,17 +217,6 @@ fn a_rank_with_one_flipped_bit_is_refused_by_name() {
     }
 }
 
-/// The ranks that train this policy.
-fn ranks_of(policy: &Path) -> Vec<String> {
-    let listed = must("ps -eo pid=,comm=,args=");
-    let ranks = listed.lines().filter(|line| line.contains(&*policy.to_string_lossy())).filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let pid = words.next()?;
-        (words.next()? == "update-mpi").then(|| pid.to_owned())
-    });
-    ranks.collect()
-}
-
 /// A rank that is stopped is named by another one after a minute, and when it goes on all end as ever.
 #[test]
 #[ignore = "storm"]
@@ -283,7 +272,7 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
             copy.display()
         ));
         let mut child = command.stderr(Stdio::null()).spawn().expect("bash runs");
-        while child.try_wait().expect("a child").is_none() && ranks_of(&copy).len() < 2 {
+        while child.try_wait().expect("a child").is_none() && storm::ranks_of(&copy).len() < 2 {
             std::thread::sleep(Duration::from_millis(5));
         }
         child
@@ -298,19 +287,16 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
     for moment in 0..moments {
         let mut child = start();
         std::thread::sleep(lasts * moment / moments);
-        let ranks = ranks_of(&copy);
+        let ranks = storm::ranks_of(&copy);
         let rank = ranks.get(moment as usize % ranks.len().max(1));
-        let ended = rank.is_some_and(|rank| {
-            let mut kill = Command::new("kill");
-            kill.args(["-9", rank]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-        });
+        let ended = rank.is_some_and(|rank| storm::kill(rank));
         let status = child.wait().expect("it ends");
         killed += usize::from(ended && !status.success());
         assert!(!ended || status.code() != Some(0) || copy.join("step-000001").exists(), "{status}");
         // What `mpirun` has not ended must not be met in the midst of its work.
         let gone = (0..6000).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
-            ranks_of(&copy).is_empty()
+            storm::ranks_of(&copy).is_empty()
         });
         assert!(gone, "ranks stay after their launcher");
         let left = visible(&copy);

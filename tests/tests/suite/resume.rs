@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use troupe_tests::storm::{Random, rounds};
+use troupe_tests::storm::{Random, kill, rounds};
 use troupe_tests::{contents, differences, pipeline};
 
 const SMALL: [&str; 12] = [
@@ -77,10 +77,6 @@ fn members(group: u32, program: &str) -> Vec<u32> {
             (pgid.parse() == Ok(group) && name == program).then(|| pid.parse().ok())?
         })
         .collect()
-}
-
-fn kill(target: &str) {
-    let _ = Command::new("kill").args(["-9", "--", target]).stderr(Stdio::null()).status();
 }
 
 /// Every version that `current` names is a whole directory that loads.

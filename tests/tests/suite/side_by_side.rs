@@ -81,23 +81,6 @@ fn called(run: &Path, more: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// The process ids of this run's training ranks: MPI starts each in a separate group.
-fn ranks_of(run: &Path) -> Vec<String> {
-    let listed = must("ps -eo pid=,comm=,args=");
-    let lines = listed.lines().filter(|line| line.contains(&*run.to_string_lossy()));
-    let rank = |line: &str| {
-        let mut words = line.split_whitespace();
-        let pid = words.next()?;
-        (words.next()? == "update-mpi").then(|| pid.to_owned())
-    };
-    lines.filter_map(rank).collect()
-}
-
-fn kill(target: &str) -> bool {
-    let mut kill = Command::new("kill");
-    kill.args(["-9", "--", target]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
 /// MPI as it is, but rank 1 stays behind when all have compared their flags and opened their policies.
 const STAY: &str = r#"
 #include <mpi.h>
@@ -150,8 +133,8 @@ fn a_step_with_one_of_two_policies_published_is_repeated() {
             .split(|byte| *byte == 0)
             .any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1" || variable == b"PMI_RANK=1")
     };
-    let ranks = ranks_of(&torn);
-    assert!(kill(ranks.iter().find(behind).expect("rank 1")));
+    let ranks = storm::ranks_of(&torn);
+    assert!(storm::kill(ranks.iter().find(behind).expect("rank 1")));
     assert!(!child.wait().expect("its end").success());
     assert!(current("tool") != current("planner") && !torn.join("steps/000001/done").exists());
     let (code, stderr) = called(&torn, "2 --ranks 2 --side-by-side");
@@ -182,16 +165,16 @@ fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
             .expect("pipeline.sh starts");
         let mut waited = None;
         while child.try_wait().expect("a child").is_none() {
-            let ranks = ranks_of(&stormy);
+            let ranks = storm::ranks_of(&stormy);
             if killed < kills && ranks.len() == 2 && waited.is_none() {
                 // From the first moment to the last: an update of this size takes about a tenth of a second.
                 std::thread::sleep(Duration::from_millis(attempt as u64 * 37 % 300));
-                killed += usize::from(kill(&ranks[attempt % 2]));
+                killed += usize::from(storm::kill(&ranks[attempt % 2]));
                 waited = Some(Instant::now());
             }
             // Open MPI 4.1 once did not notice the end of a rank that was killed as it started.
             if waited.is_some_and(|since| since.elapsed().as_secs() > 60) {
-                kill(&format!("-{}", child.id()));
+                storm::kill(&format!("-{}", child.id()));
             }
             std::thread::sleep(Duration::from_millis(3));
         }
