@@ -49,7 +49,7 @@ def interpreter(package):
     own = ROOT / "target/python" / package.split(".")[0] / "bin/python"
     python = str(own) if own.exists() else os.environ.get("TROUPE_TEST_PYTHON", "python3")
     if run(f"{shlex.quote(python)} -W ignore -c 'import {package}'")[0]:
-        pytest.skip(f"{python} cannot import {package}; .ci/packages installs it, and TROUPE_TEST_PYTHON may name one that can")
+        pytest.skip(f"{python} cannot import {package}: run .ci/packages (all but PyTorch), or set TROUPE_TEST_PYTHON")
     return python
 
 
