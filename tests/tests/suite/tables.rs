@@ -105,7 +105,7 @@ impl Table<'_> {
             let mut differ: Vec<&String> =
                 names.filter(|name| first.1.get(*name) != made.1.get(*name)).collect();
             differ.dedup();
-            let outputs = (made.0 == first.0).then_some("equal").unwrap_or("different");
+            let outputs = if made.0 == first.0 { "equal" } else { "different" };
             self.wrong +=
                 &format!("{command}\n  the same: {}, expected {same}; {outputs} output; {differ:?}\n", !same);
         }
