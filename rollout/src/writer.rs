@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finished_does_not_wait_for_what_is_not() {
+    fn finished_episodes_do_not_wait_for_unfinished_ones() {
         let ((sender, receiver), (sent, written)) = (channel(), channel());
         let writing = thread::spawn(move || {
             let mut writer = Writer::new(Sent(sent));

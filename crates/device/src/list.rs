@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_its_cause() {
+    fn wrong_device_lists_are_refused_with_their_cause() {
         for (text, cause) in [
             ("", "not a device"),
             ("gpu", "not a device"),

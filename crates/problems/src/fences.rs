@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_counts_and_not_an_example_of_its_use() {
+    fn the_requested_function_counts_and_not_an_example_of_its_use() {
         let block = |source: &str| format!("```python\n{source}\n```\n");
         let (solution, helper) = ("def f(x):\n    return x + 1", "def g(x):\n    return x");
         let (calls, usage) = ("def f(x):\n    return g(x) + 1", "assert f(1) == 2");

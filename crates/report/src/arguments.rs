@@ -50,19 +50,6 @@ pub struct Arguments {
 pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, generated tokens
     Evaluate(Evaluate),
-    /// Rates versions by the games that they played against each other
-    ///
-    /// Elo ratings by maximum likelihood (Bradley and Terry, a draw as half a win). The oldest version
-    /// has rating 0; standard errors are for the difference to it. The agent with the larger return
-    /// wins an episode. Let each pair play in both seats, with equal tasks.
-    ///
-    /// Examples:
-    ///   envs tasks tic-tac-toe --set reward=win --split test --count 100 |
-    ///     rollout --branches 1 --policy x=runs/ttt/policies/shared/step-000000 \
-    ///       --policy o=runs/ttt/policies/shared/step-000080 > one
-    ///   report elo one other
-    #[command(verbatim_doc_comment)]
-    Elo(Elo),
     /// Compresses streams: replaces FILE with FILE.zst, which every stage reads
     ///
     /// Examples:
@@ -190,17 +177,6 @@ pub struct Evaluate {
     /// Print nothing on stderr but errors
     #[arg(long, short)]
     pub quiet: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct Elo {
-    /// Streams of `rollout` [default: stdin]
-    #[arg(value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-
-    /// Output format
-    #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
-    pub format: TableFormat,
 }
 
 #[derive(Args, Debug)]

@@ -11,7 +11,6 @@ mod compare;
 mod compress;
 mod credit;
 mod csv;
-mod elo;
 mod episode_index;
 mod episodes;
 mod evaluate;
@@ -39,7 +38,6 @@ fn main() -> ExitCode {
         let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
-            Some(Command::Elo(arguments)) => elo::run(arguments),
             Some(Command::Compress(arguments)) => compress::run(arguments),
             Some(Command::Compare(arguments)) => compare::run(arguments),
             Some(Command::Roles(arguments)) => roles::run(arguments),

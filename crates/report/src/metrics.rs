@@ -33,6 +33,13 @@ pub struct Metric {
     pub interval: Option<Interval>,
 }
 
+impl Metric {
+    /// Returns true if it is of all agents and policies.
+    pub fn is_total(&self) -> bool {
+        self.agent.is_empty() && self.policy.is_empty()
+    }
+}
+
 /// A metric as JSON: an array, without names.
 type Row = (u64, Cow<'static, str>, String, String, String, String, f64, Option<Interval>);
 

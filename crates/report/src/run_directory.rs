@@ -181,8 +181,8 @@ impl RunDirectory {
             _ => Boards::of_evaluation(&self.settings),
         };
         let sample = |wanted: &[String]| -> Result<(StreamSummary, EpisodeSet)> {
-            let beside = EpisodeContext { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
-            let mut sampler = EpisodeSampler::new(step, held_out, wanted, beside);
+            let context = EpisodeContext { boards: boards(), vocabularies: Rc::clone(&self.vocabularies) };
+            let mut sampler = EpisodeSampler::new(step, held_out, wanted, context);
             let summary = read(&mut sampler)?;
             Ok((summary, sampler.close()))
         };

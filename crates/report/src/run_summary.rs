@@ -14,6 +14,9 @@ use crate::run_directory::RunDirectory;
 
 /// Share of cut answers from which on they are mentioned.
 pub const MANY_CUT: f64 = 0.2;
+/// Advice if all answers are cut: more tokens do not help a model that never ends an answer.
+pub const ENDLESS: &str =
+    "no answer ends by itself, as with a base model: try --stop TEXT, or a policy with a chat template";
 
 /// Success (or the mean return) of an evaluation over all environments: the only one, or their mean, which
 /// has no interval.
@@ -164,10 +167,14 @@ fn advice(run: &RunDirectory, cut: Option<f64>, is_flat: bool) -> Vec<String> {
     if let Some(cut) = cut.filter(|cut| *cut >= MANY_CUT) {
         let limit = run.settings.get("max_tokens").and_then(Value::as_str).unwrap_or_default();
         let limit = if limit.is_empty() { String::new() } else { format!(" of {limit} tokens") };
-        advice.push(format!(
-            "Raise --max-tokens first: {:.0} % of the answers were cut at the limit{limit}, and what is cut is rarely right.",
-            100.0 * cut
-        ));
+        advice.push(if cut == 1.0 {
+            format!("All answers were cut at the limit{limit}: {ENDLESS}. Otherwise raise --max-tokens.")
+        } else {
+            format!(
+                "Raise --max-tokens first: {:.0} % of the answers were cut at the limit{limit}, and what is cut is rarely right.",
+                100.0 * cut
+            )
+        });
     }
     if is_flat {
         advice.push(
@@ -184,18 +191,14 @@ fn advice(run: &RunDirectory, cut: Option<f64>, is_flat: bool) -> Vec<String> {
     advice
 }
 
-fn of_all(metric: &Metric) -> bool {
-    metric.agent.is_empty() && metric.policy.is_empty()
-}
-
 /// Over all steps.
 fn total<'a>(run: &RunMetrics<'a>, name: &'a str) -> f64 {
-    run.all("train", name).iter().filter(|metric| of_all(metric)).map(|metric| metric.value).sum()
+    run.all("train", name).iter().filter(|metric| metric.is_total()).map(|metric| metric.value).sum()
 }
 
 fn pipe(run: &RunMetrics) -> Option<Loop> {
     let step = run.run.steps().next_back()?.step;
-    let groups = run.sum_at(step, "train", "groups", of_all);
+    let groups = run.sum_at(step, "train", "groups", Metric::is_total);
     let of_agents = |metric: &Metric| !metric.agent.is_empty();
     let any = |_: &Metric| true;
     (groups > 0.0).then(|| Loop {
@@ -205,7 +208,7 @@ fn pipe(run: &RunMetrics) -> Option<Loop> {
         rollout_seconds: run.sum_at(step, "timing", "rollout/seconds", any),
         samples: run.sum_at(step, "train", "samples", of_agents),
         groups,
-        flat: run.sum_at(step, "train", "groups_flat", of_all),
+        flat: run.sum_at(step, "train", "groups_flat", Metric::is_total),
         optimizer_steps: run.sum_at(step, "train", "optimizer_steps", any),
         update_seconds: run.sum_at(step, "timing", "update/seconds", any),
     })
@@ -213,7 +216,7 @@ fn pipe(run: &RunMetrics) -> Option<Loop> {
 
 fn group_totals(run: &RunMetrics) -> Option<GroupTotals> {
     let steps = |name| -> BTreeMap<u64, f64> {
-        let all = run.all("train", name).iter().filter(|metric| of_all(metric));
+        let all = run.all("train", name).iter().filter(|metric| metric.is_total());
         all.map(|metric| (metric.step, metric.value)).collect()
     };
     let (expected, seen, dropped) = (steps("groups_expected"), steps("groups"), steps("groups_dropped"));

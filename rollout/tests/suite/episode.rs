@@ -271,7 +271,7 @@ fn an_agent_that_skips_its_turn_is_not_asked() {
 }
 
 #[test]
-fn where_some_of_a_stage_skip_the_others_act_together() {
+fn agents_of_a_stage_act_together_when_others_skip() {
     let acts = |said: &[(String, String)], agent: &str| said.is_empty() || agent != "asker-1";
     let (mut episode, mut requests) = begin_skipping(staged(), config(), acts);
     for expected in [vec![(0, 0), (0, 1)], vec![(0, 2)], vec![(1, 1)], vec![(1, 2)], vec![]] {
@@ -349,7 +349,7 @@ impl State for Odd {
 }
 
 #[test]
-fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
+fn wrong_answers_of_an_environment_end_the_episode_by_name() {
     let stop = |text: &str| {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
         let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1, learner: None };

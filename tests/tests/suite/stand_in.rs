@@ -337,7 +337,7 @@ fn an_engine_whose_memory_is_elsewhere_is_opened_anew() {
 }
 
 #[test]
-fn what_cannot_be_captured_is_launched() {
+fn steps_that_cannot_be_captured_are_launched() {
     let Some(fixture) = Fixture::new() else { return };
     let tasks = "envs tasks plan-path --count 8 --seed 7";
     let samples = |variables: &[(&str, &str)]| {
@@ -359,7 +359,7 @@ fn what_cannot_be_captured_is_launched() {
 }
 
 #[test]
-fn what_a_gpu_cannot_do_is_one_sentence_and_a_hint() {
+fn unsupported_settings_of_a_gpu_are_refused_with_a_hint() {
     let Some(fixture) = Fixture::new() else { return };
     let command = format!("envs tasks plan-path --count 1 --seed 7 | {ROLLOUT} --max-tokens 4 >rollout");
     for (variables, code, wanted) in [

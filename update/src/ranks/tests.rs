@@ -201,7 +201,7 @@ fn even(length: usize, count: usize) -> Vec<Range<usize>> {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_refused_by_both_names() {
+fn corrupted_messages_are_refused_by_both_names() {
     let outcomes = each(4, |ranks| {
         let mut checksums = vec![7; 8];
         if ranks.rank() == 3 {

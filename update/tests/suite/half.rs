@@ -164,7 +164,7 @@ fn published_without_training_is_the_same_checkpoint() {
 
 /// A tensor of several pieces, its master and its moments: to the simulated device and back, every byte of both files.
 #[test]
-fn what_passes_in_pieces_is_whole() {
+fn tensors_copied_in_pieces_are_whole() {
     for dtype in ["bfloat16", "float16", "float32"] {
         let place = Place::new();
         let config = json!({

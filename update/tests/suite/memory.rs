@@ -17,7 +17,7 @@ use update::optimizer::{Method, Moment, Settings, StepScale};
 use update::tree::pack;
 
 #[test]
-fn what_is_planned_is_what_is_taken() {
+fn planned_memory_equals_the_memory_taken() {
     for name in ["qwen3-6-3-untied", "qwen2-2-1-bias", "llama-4-1-f16"] {
         let (model, parameters) = load(&common::golden(name));
         let case = Case::read(&common::golden(name));
@@ -84,7 +84,7 @@ fn what_is_planned_is_what_is_taken() {
 
 /// With several ranks, in parts of one micro-batch and of several.
 #[test]
-fn what_is_planned_for_ranks_is_what_the_first_takes() {
+fn planned_memory_of_ranks_is_taken_by_the_first() {
     let models = ["qwen3-6-3-untied", "qwen2-2-1-bias"].into_iter();
     for (name, half) in models.flat_map(|name| [(name, Half::BFloat16), (name, Half::Float16)]) {
         let (model, parameters) = load(&common::golden(name));

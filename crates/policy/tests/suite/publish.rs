@@ -336,7 +336,7 @@ fn plain_directories_are_never_written() {
 }
 
 #[test]
-fn what_stays() {
+fn pinned_and_newest_versions_stay() {
     let directory = tempfile::tempdir().unwrap();
     let first = crate::tiny(directory.path(), "p");
     let mut versions = vec![first.version.clone()];

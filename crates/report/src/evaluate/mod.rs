@@ -13,14 +13,14 @@ use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::{Kind, Reader};
 use record::sample::Sample;
-use record::stage::note;
+use record::stage::{note, printable};
 use record::stream::Stream;
 use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
 use crate::run_directory;
-use crate::run_summary::MANY_CUT;
-use crate::stats::{Environments, ends_of};
+use crate::run_summary::{ENDLESS, MANY_CUT};
+use crate::stats::{AnswerCounts, Environments, ends_of};
 
 pub struct Evaluated {
     name: String,
@@ -109,12 +109,21 @@ fn print_notes(stream: &Evaluated) {
             );
         }
         if let Some(cut) = stats.cut().filter(|cut| *cut >= MANY_CUT) {
-            let nothing = if stats.solved() == 0 { "; that no task is solved may be its doing" } else { "" };
+            let cause = match stats.solved() {
+                _ if cut == 1.0 => format!(": {ENDLESS}"),
+                0 => "; no task may be solved because of this: try a larger --max-tokens first".to_owned(),
+                _ => ": try a larger --max-tokens first".to_owned(),
+            };
+            let share = |(agent, answers): (&String, &AnswerCounts)| {
+                printable(&format!("{agent} {:.0} %", 100.0 * answers.cut_share())).to_string()
+            };
+            let shares: Vec<String> = stats.answers.iter().map(share).collect();
+            let by_role = if shares.len() > 1 { format!(" ({})", shares.join(", ")) } else { String::new() };
+            let percent = 100.0 * cut;
             note(
                 "report",
                 format_args!(
-                    "{at}: {:.0} % of the answers were cut at the token limit{nothing}: try a larger --max-tokens first",
-                    100.0 * cut
+                    "{at}: {percent:.0} % of the answers were cut at the token limit{by_role}{cause}"
                 ),
             );
         }

@@ -50,7 +50,7 @@ function proof(run, group_totals) {
 }
 
 function rewards(run) {
-  return run.rewards.length > 0 && section('rewards', 'Rewards', h('p', {class: 'note'}, 'What the rewards of each role were made of, mean over all its candidates, before weights.'),
+  return run.rewards.length > 0 && section('rewards', 'Rewards', h('p', {class: 'note'}, 'The parts of each role’s rewards, before weights.'),
     h('div', {class: 'grid wide'}, run.rewards.map(spec => chart(spec, {height: 234}))));
 }
 

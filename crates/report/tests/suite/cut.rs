@@ -9,15 +9,19 @@ use crate::made::Made;
 fn advice_names_cut_answers_first() {
     let folder = tempfile::tempdir().unwrap();
     Made { learns: false, cut: 1.0, ..Made::default() }.put(folder.path(), "stuck");
+    Made { learns: false, cut: 0.5, ..Made::default() }.put(folder.path(), "half");
     Made { learns: false, cut: 0.1, ..Made::default() }.put(folder.path(), "short");
     Made::default().put(folder.path(), "fine");
     let view = must(folder.path(), &["stuck", "--watch"]);
     for line in [
         "cut        100 % of the answers ended at the token limit",
-        "advice     Raise --max-tokens first: 100 % of the answers were cut at the limit of 8 tokens",
+        "advice     All answers were cut at the limit of 8 tokens: no answer ends by itself, as with a base",
     ] {
         assert!(view.contains(line), "no {line} in\n{view}");
     }
+    let view = must(folder.path(), &["half", "--watch"]);
+    let advice = "advice     Raise --max-tokens first: 50 % of the answers were cut at the limit of 8 tokens";
+    assert!(view.contains(advice), "{view}");
     let view = must(folder.path(), &["short", "--watch"]);
     assert!(
         !view.contains("\ncut ") && view.contains("advice     All groups of the last step are flat"),
