@@ -32,7 +32,7 @@ def fail(code, cause, hint):  # without an `end` line the next stage refuses wha
 if len(sys.argv) != 4:
     fail(2, f"three arguments are needed, not {len(sys.argv) - 1}", "rollout_openai.py http://localhost:8000/v1 MODEL 'envs step plan-path' < TASKS")
 url, model, command = sys.argv[1:]
-environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", bufsize=1)
 headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("OPENAI_API_KEY", "none")}
 
 

@@ -88,7 +88,7 @@ class Watched:
             faulthandler.register(signal.SIGUSR1, all_threads=True)
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # it does not outlive a check that is killed
-            answer_all(Inline(environment), os.fdopen(asked), os.fdopen(told, "w"))
+            answer_all(Inline(environment), os.fdopen(asked, encoding="utf-8"), os.fdopen(told, "w", encoding="utf-8"))
             sys.exit()
         os.close(asked)
         os.close(told)
