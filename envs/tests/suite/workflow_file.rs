@@ -68,26 +68,36 @@ fn a_vote_counts_answers_that_mean_the_same() {
     assert!(!play(&mut *state, &texts).success);
 }
 
-/// A judge of the last turn skips the turns before it, and is shown what the debaters said last.
+/// Who acts, as a caller goes through the stages of each turn: a judge of the last turn skips the turns before it.
 #[test]
 fn a_judge_acts_in_the_last_turn() {
     let mut state = begin("debate.toml");
-    for turn in 0..2 {
-        assert!(!state.acts("judge"), "turn {turn}");
-        assert_eq!(
-            state.clone_state().apply("judge", "= 1").unwrap_err().message,
-            "'judge' does not act in this turn"
-        );
-        let outcome = state.apply_together(&[("debater-1", "= 1"), ("debater-2", "= 2")]).unwrap();
-        assert!(!outcome.terminated);
+    let workflow = state.workflow().clone();
+    let mut played = Vec::new();
+    for turn in 0..3 {
+        for stage in 0..workflow.stages() {
+            let acting: Vec<&str> =
+                state.acting(stage).into_iter().map(|agent| workflow.agents()[agent].as_str()).collect();
+            if acting.is_empty() {
+                assert_eq!(
+                    state.clone_state().apply("judge", "= 1").unwrap_err().message,
+                    "'judge' does not act in this turn"
+                );
+                continue;
+            }
+            played.push((turn, acting.len()));
+            let text = state.oracle(acting[0]).unwrap();
+            let actions: Vec<(&str, &str)> = acting.iter().map(|agent| (*agent, text.as_str())).collect();
+            let restored = find("math").unwrap().restore(&state.to_json()).unwrap();
+            assert_eq!(restored.acting(stage), state.acting(stage));
+            let outcome = state.apply_together(&actions).unwrap();
+            assert_eq!(
+                (outcome.terminated, outcome.success),
+                ((turn, stage) == (2, 1), (turn, stage) == (2, 1))
+            );
+        }
     }
-    assert!(state.observe("debater-1")[0].content.ends_with("debater-1: = 1\ndebater-2: = 2"));
-    state.apply_together(&[("debater-1", "= 3"), ("debater-2", "= 4")]).unwrap();
-    assert!(
-        state.acts("judge") && state.observe("judge")[0].content.ends_with("debater-1: = 3\ndebater-2: = 4")
-    );
-    let right = state.oracle("judge").unwrap();
-    assert!(state.apply("judge", &right).unwrap().success);
+    assert_eq!(played, [(0, 2), (1, 2), (2, 2), (2, 1)], "two debaters in three turns, then the judge");
 }
 
 /// A state holds its workflow, so `envs step` goes on without the file.

@@ -31,8 +31,10 @@ pub(super) struct Text {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Progress {
-    /// Turns that have ended.
+    /// The turn of the last action.
     turn: u32,
+    /// Stages of that turn whose agents have acted. A stage before it acts in the next turn.
+    stage: usize,
     over: bool,
     /// What each agent said last, in the order of the workflow.
     texts: Vec<Option<Text>>,
@@ -60,7 +62,7 @@ impl FileState {
     ) -> Result<FileState> {
         let workflow = definition.workflow(name)?;
         let texts = vec![None; workflow.agents().len()];
-        let progress = Progress { turn: 0, over: false, texts };
+        let progress = Progress { turn: 0, stage: 0, over: false, texts };
         Ok(FileState { environment, checker, spec, definition, workflow, progress })
     }
 
@@ -80,6 +82,13 @@ impl FileState {
             )));
         }
         Ok(FileState { progress, ..begun })
+    }
+
+    fn stage_of(&self, agent: &str) -> usize {
+        let position = self.workflow.position(agent).unwrap_or_default();
+        (0..self.workflow.stages())
+            .find(|stage| self.workflow.stage(*stage).contains(&position))
+            .unwrap_or_default()
     }
 
     fn role(&self, agent: &str) -> Result<&Role> {
@@ -171,23 +180,21 @@ impl FileState {
                 self.progress.texts[position] = Some(text);
             }
         }
-        let position = self.workflow.position(first).unwrap_or_default();
-        let stage = (0..self.workflow.stages()).find(|stage| self.workflow.stage(*stage).contains(&position));
-        let stage = stage.unwrap_or_default();
-        let agents = self.workflow.agents();
-        let acting =
-            |stage: usize| self.workflow.stage(stage).map(|at| &agents[at]).filter(|agent| self.acts(agent));
-        let complete = acting(stage).all(|agent| actions.iter().any(|(actor, _)| actor == agent));
+        let stage = self.stage_of(first);
+        let agents = Arc::clone(&self.workflow);
+        let mut acting =
+            self.workflow.stage(stage).map(|at| &agents.agents()[at]).filter(|agent| self.acts(agent));
+        let complete = acting.all(|agent| actions.iter().any(|(actor, _)| actor == agent));
         if complete {
-            let ends_turn = (stage + 1..self.workflow.stages()).all(|later| acting(later).next().is_none());
             let stopped = self.definition.stop.as_ref().is_some_and(|stop| {
                 let agents = self.definition.agents_of(stop);
                 let spoke = actions.iter().any(|(actor, _)| agents.iter().any(|agent| agent == actor));
                 let said = self.said(std::slice::from_ref(stop));
                 spoke && said.iter().all(|(_, text)| text.found.as_deref() == Some("right"))
             });
-            self.progress.turn += u32::from(ends_turn);
-            self.progress.over = stopped || self.progress.turn >= self.definition.turns;
+            self.progress.turn += u32::from(stage < self.progress.stage);
+            self.progress.stage = stage + 1;
+            self.progress.over = stopped || !agents.agents().iter().any(|agent| self.acts(agent));
         }
         outcome.terminated = self.progress.over;
         outcome.success = self.is_solved();
@@ -240,10 +247,11 @@ impl State for FileState {
     }
 
     fn acts(&self, agent: &str) -> bool {
+        let turn = self.progress.turn + u32::from(self.stage_of(agent) < self.progress.stage);
         self.definition.role_of(agent).is_some_and(|(_, role)| match role.when {
-            When::Always => true,
-            When::First => self.progress.turn == 0,
-            When::Last => self.progress.turn + 1 >= self.definition.turns,
+            When::Always => turn < self.definition.turns,
+            When::First => turn == 0,
+            When::Last => turn + 1 == self.definition.turns,
         })
     }
 
