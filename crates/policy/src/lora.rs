@@ -40,10 +40,12 @@ impl VariedAdapter {
             return Ok(None);
         }
         let settings = read_json(&path)?;
+        let is_path = |entry: &Value| entry.as_str().is_some_and(|entry| entry.contains('.'));
         let is_varied = |key: &&str| match present(&settings, key) {
             None | Some(Value::Bool(false)) => false,
             Some(Value::Number(number)) => number.as_f64() != Some(0.0),
-            Some(Value::Array(_)) if *key == "target_modules" => false,
+            // PEFT matches an entry by the end of a module's path.
+            Some(Value::Array(list)) if *key == "target_modules" => list.iter().any(is_path),
             Some(Value::Array(list)) => !list.is_empty(),
             Some(Value::Object(map)) => !map.is_empty(),
             Some(_) => true,

@@ -144,6 +144,18 @@ fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
              target_modules\n"
         )
     );
+    // Paths of modules, as PEFT saves them for "all-linear", say the same as an expression.
+    let paths = [
+        "layers.0.self_attn.q_proj",
+        "0.self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ];
+    write(&|config| config["target_modules"] = json!(paths));
+    must(here, &["init", "by-path", "--from", "found", "--quiet"]);
+    let weights = |name: &str| fs::read(here.join(name).join("current/adapter_model.safetensors")).unwrap();
+    assert_eq!(weights("by-path"), weights("p"));
     let checked = must(here, &["check", "p"]);
     assert!(checked.contains("rank 4, alpha 6, q_proj+v_proj+o_proj+up_proj+down_proj"), "{checked}");
     must(here, &["export", "p", "merged", "--merge"]);
