@@ -27,6 +27,5 @@ pub mod stream;
 pub mod tag;
 pub mod text;
 pub mod thoughts;
-pub mod tools;
 mod usage;
 pub mod write;
