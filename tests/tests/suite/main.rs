@@ -15,6 +15,7 @@ mod border;
 mod cluster;
 mod compressed;
 mod configuration;
+mod conversations;
 mod credit;
 mod credit_stages;
 mod documents;
