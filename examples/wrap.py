@@ -12,8 +12,8 @@ so far, and a step plays them again: what is wrapped has to be deterministic onc
 
 An agent sees its observation in words, the actions that it may choose (`action_mask`), and says one of them: its number, or, with
 `--names up,down,left,right`, its name. A text that is no such action earns the least reward and changes nothing; the environment
-does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. Whose turn it is not
-has nothing to see, and skips its turn. The team's reward is
+does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. An agent has
+nothing to see while another one moves, and skips its turn. The team's reward is
 the mean of what all agents earned by a step, or in a game of one against the other what `--team AGENT` earned; an agent's own is
 its own. Both are scaled from `--range LOW HIGH` to 0..1. Where agents take turns, a move may also pay the others, for their last
 move: `rollout --sampling parallel` adds that to its sample, and in a tree of several candidates no sample gets it. An episode is a success where the team's rewards add up to at least

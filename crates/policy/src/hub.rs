@@ -33,10 +33,21 @@ except ImportError:
 try:
     name, revision, file = sys.argv[1], sys.argv[2] or None, sys.argv[3]
     parts = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"]
-    path = snapshot_download(
-        name, revision=revision, ignore_patterns=[] if file else ["*/*", "consolidated*"],
-        allow_patterns=[file] if file else parts,
-    )
+    def get(parts, **more):
+        return snapshot_download(
+            name, revision=revision, ignore_patterns=[] if file else ["*/*", "consolidated*"],
+            allow_patterns=[file] if file else parts, **more,
+        )
+    try:
+        path = get(parts)
+    except Exception as error:
+        # Without a network: a cache that other programs filled may lack the last two.
+        if "LocalEntryNotFoundError" not in (kind.__name__ for kind in type(error).__mro__):
+            raise
+        try:
+            path = get(parts[:-2], local_files_only=True)
+        except Exception:
+            raise error
     path = os.path.join(path, file) if file else path
     if os.path.exists(path):
         print(json.dumps({"path": path}))

@@ -475,8 +475,8 @@ fn agents_of_a_shared_policy_are_measured_apart() {
             sample["step"] = json!(10);
             let factor = if index < 3 { first } else { 1.0 };
             sample["advantage"] = json!(sample["advantage"].as_f64().unwrap() * factor);
-            let logprobs = sample["completion_logprobs"].as_array_mut().unwrap();
             let sign = if sample["advantage"].as_f64().unwrap() > 0.0 { -1.0 } else { 1.0 };
+            let logprobs = sample["completion_logprobs"].as_array_mut().unwrap();
             logprobs.iter_mut().for_each(|value| *value = json!((value.as_f64().unwrap() + sign).min(0.0)));
         });
         let metrics =
