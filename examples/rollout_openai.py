@@ -58,6 +58,8 @@ def generate(messages, seed):
 
 
 counts = {"tasks": 0, "episodes": 0, "solved": 0, "errors": 0, "groups_expected": 0, "groups": 0, "samples": 0}
+for stream in (sys.stdin, sys.stdout):
+    stream.reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale
 for line in map(json.loads, sys.stdin):
     if line["type"] != "task":
         continue
