@@ -45,9 +45,9 @@ impl Spoken {
         let count = self.messages.len();
         let said = messages.get(count).filter(|message| message.role == "assistant");
         messages.len() > count + 1
-            && self.tools.as_deref() == tools
             && messages[..count] == self.messages
             && said.is_some_and(|message| message.content.trim() == self.candidate.answer().trim())
+            && self.tools.as_deref() == tools
     }
 }
 
