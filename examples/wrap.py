@@ -107,7 +107,7 @@ def replay(state):
 
 
 def names(agent):
-    """The texts of an agent's actions, by action; none where any text is one."""
+    """The texts of an agent's actions, by action, or None if any text is one."""
     space = game().action_space(agent)
     if not hasattr(space, "n"):
         return None

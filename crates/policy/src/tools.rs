@@ -110,7 +110,7 @@ pub fn reading(text: &str, tools: Option<&Value>) -> Reading {
             false => after,
             // The mark stands in prose.
             true if !inside[..until].contains(['{', '[']) => inside,
-            // A broken call ends at its mark: what it quotes is no call.
+            // A broken call ends at its mark, and a call that it quotes is part of it.
             true => CLOSING
                 .iter()
                 .filter_map(|mark| Some(inside.split_once(mark)?.1))
@@ -183,14 +183,14 @@ fn as_json(text: &str, marked: bool) -> Found<'_> {
 /// none; without a mark such an object is an answer.
 fn call(value: &RawValue, marked: bool) -> Option<ToolCall> {
     #[derive(Deserialize)]
-    struct Written<'a> {
+    struct RawCall<'a> {
         name: String,
         #[serde(borrow)]
         arguments: Option<&'a RawValue>,
         #[serde(borrow)]
         parameters: Option<&'a RawValue>,
     }
-    let Written { name, arguments, parameters } = serde_json::from_str(value.get()).ok()?;
+    let RawCall { name, arguments, parameters } = serde_json::from_str(value.get()).ok()?;
     let arguments = match arguments.or(parameters).map(RawValue::get) {
         None if marked => Cow::from("{}"),
         None => return None,
