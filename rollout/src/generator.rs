@@ -141,7 +141,7 @@ impl EngineGenerator {
                 return Prompt::continuing(messages, tools, encoded(&self.tokenizer, ids)?).map(Arc::new);
             }
         }
-        // The first conversation with tools shows what the template does with them.
+        // The first conversation with tools shows if the template prints them.
         static CHECKED: AtomicBool = AtomicBool::new(false);
         if let Some(tools) = tools.filter(|_| !CHECKED.swap(true, Ordering::Relaxed))
             && !is_any_named(tools, &self.tokenizer.render_conversation(conversation.clone())?)

@@ -222,7 +222,7 @@ fn named(text: &str) -> Found<'_> {
     Some((vec![ToolCall { name: name.to_owned(), arguments: object(arguments.get())? }], rest))
 }
 
-/// Qwen3-Coder's call: values are plain text, and the tool's schema says what they are.
+/// Qwen3-Coder's call: values are plain text, and the schema of the tool has their types.
 fn tagged<'a>(text: &'a str, tools: Option<&Value>) -> Found<'a> {
     let (name, mut rest) = text.strip_prefix("<function=")?.split_once('>')?;
     let mut arguments = Vec::new();

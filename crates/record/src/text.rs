@@ -9,8 +9,8 @@ use std::ops::Deref;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Valid JSON without the blanks between its tokens. What has been parsed into a [`serde_json::Value`] has lost the digits of
-/// integers over 64 bits; text has them.
+/// Valid JSON without the blanks between its tokens. Text keeps the digits of integers over 64 bits, which a
+/// [`serde_json::Value`] rounds.
 pub fn compact_json(json: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     let mut keep = |c: char| {

@@ -1,4 +1,4 @@
-//! Conversations that go on from the tokens of what was said, with tools and without.
+//! Conversations that go on from the tokens of earlier answers, with tools and without.
 
 use serde_json::{Value, json};
 use troupe_tests::{must, program, root};
@@ -44,7 +44,7 @@ fn conversations_with_tools_grow_by_tokens() {
     must(&format!("update --policy {dir}/p --quiet < {dir}/samples.jsonl > {dir}/metrics.jsonl"));
 }
 
-/// An agent with several conversations, without tools: what it is asked, by turn, as positions in what was said before.
+/// An agent with several conversations, without tools: the prompt of each turn, made from earlier actions.
 const TALK: &str = r#"
 import json, sys
 for line in sys.stdin:

@@ -256,7 +256,7 @@ fn rules_of_one_expression() {
     }
 }
 
-/// What an agent does not do in a turn adds nothing, and the turn counts in the discount.
+/// A turn that an agent skips adds nothing, and counts in the discount.
 #[test]
 fn agents_may_skip_turns() {
     // b acts in turn 1 alone; a acts in turns 0 and 3.
