@@ -25,6 +25,6 @@ pub mod strbuild;
 pub mod workflow_file;
 pub mod writing;
 
-pub use answers::{outcome, shorten, spell};
+pub use answers::{outcome, shorten, show, spell};
 pub use problem::{Episode, Playable, Problem};
 pub use reasoning::Reasoning;
