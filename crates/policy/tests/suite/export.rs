@@ -87,6 +87,14 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     assert!(!card.contains("what the base was") && !card.contains("other"), "{card}");
     must(here, &["check", "out/mine"]);
 
+    // A copy of the best begins at version 0 and is of the step in its folder's name, also where links were followed.
+    for folder in ["best-000001", "best"] {
+        must(here, &["init", &format!("run/{folder}/team"), "--from", "run/policies/team"]);
+        must(here, &["export", &format!("run/{folder}/team"), &format!("out/{folder}")]);
+        let card = fs::read_to_string(here.join(format!("out/{folder}/README.md"))).unwrap();
+        assert!(card.contains("after 1 updates") && card.contains("````text\nd1\n````"), "{card}");
+    }
+
     let again = policy(here, &["export", "run/policies/team", "out/mine"]);
     assert_eq!(
         (again.status.code(), told(&again).as_str()),
