@@ -280,19 +280,20 @@ def report(environment: Environment, tasks: int, seed: int, limit: float, out: T
     checker = Checker(environment, host)
     try:
         reply = host.ask({"setup": True})
-    except Gone:
-        return host.status or 1  # it said why
-    if "error" in reply:
-        return 1
-    checker.handles = reply["handles"]
-    host.at = "drawing tasks"
-    try:
+        if "error" in reply:
+            return 1
+        checker.handles = reply["handles"]
+        host.at = "drawing tasks"
         checker.run(tasks, seed)
-    except Gone:  # it is in the ledger, and nothing after it is tried
-        pass
+    except Gone as gone:
+        if not checker.findings:  # of a process that has ended, it said why
+            sys.stderr.write(f"{host.name}: setup: {gone}\n" if host.was_silent else "")
+            return host.status or 1
+        # it is in the ledger, and nothing after it is tried
     except KeyboardInterrupt:
         return 130
-    host.close()
+    finally:
+        host.close()
     findings = list(checker.findings.values())
     width = max(len(finding.rule) for finding in findings)
     for finding in findings:

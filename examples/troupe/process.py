@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any, Dict, Iterator, Mapping, TextIO, Tuple
+from typing import Any, Dict, Iterator, Mapping, Set, TextIO, Tuple
 
 from . import Environment
 from .answers import shown
@@ -22,6 +22,10 @@ POLL = 0.5
 """Seconds between looks at a process that says nothing."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent ends."""
+PR_SET_CHILD_SUBREAPER = 36
+"""prctl(2): processes whose parent ends become children of this one."""
+LONGEST = 1 << 26
+"""Bytes of an answer."""
 
 
 class Gone(Exception):
@@ -75,8 +79,11 @@ class Watched:
     def __init__(self, environment: Environment, limit: float) -> None:
         self.name, self.limit, self.at = environment.name, limit, "setup"
         self.answers, self.began, self.note = 0, time.monotonic(), FIRST_NOTE
-        self.ended, self.status = False, 0
+        self.ended, self.status, self.was_silent = False, 0, False
         self.unread = b""
+        self.others = children()  # such as a server that the environment has started
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         sys.stdout.flush()
         sys.stderr.flush()
         asked, self.questions = os.pipe()
@@ -92,23 +99,26 @@ class Watched:
             sys.exit()
         os.close(asked)
         os.close(told)
+        os.set_blocking(self.questions, False)
 
     def ask(self, question: Mapping[str, Any]) -> Dict[str, Any]:
         """Like `Inline.ask`, but raises `Gone` if there is no answer."""
         unsent = (json.dumps(question) + "\n").encode()
-        try:
-            while unsent:
-                unsent = unsent[os.write(self.questions, unsent):]
-        except BrokenPipeError:
-            self.fail()
-        deadline = None if "setup" in question else time.monotonic() + self.limit
-        while b"\n" not in self.unread:
-            if select.select([self.replies], [], [], POLL)[0]:
+        deadline = time.monotonic() + self.limit
+        read = b""
+        while b"\n" not in read:
+            readable, writable, _ = select.select([self.replies], [self.questions] if unsent else [], [], POLL)
+            if writable:
+                try:
+                    unsent = unsent[os.write(self.questions, unsent):]
+                except BrokenPipeError:
+                    self.fail()
+            if readable:
                 read = os.read(self.replies, 1 << 16)
                 self.unread += read
                 if not read:
                     self.fail()
-            elif deadline is not None and time.monotonic() > deadline:
+            if time.monotonic() > deadline or len(self.unread) > LONGEST:
                 self.fail_silent()
             self.tell(question)
         line, self.unread = self.unread.split(b"\n", 1)
@@ -126,34 +136,54 @@ class Watched:
 
     def fail(self) -> None:
         """It has closed its pipes: says how it ended."""
-        status = self.wait()
+        status = self.wait(self.limit)
         code = -status if status < 0 else status
         raise Gone(f"the process ended without an answer ({'signal' if status < 0 else 'exit status'}: {code})")
 
     def fail_silent(self) -> None:
+        self.was_silent = True
         os.kill(self.child, signal.SIGUSR1)  # its stack goes to stderr
         time.sleep(POLL)
-        os.kill(self.child, signal.SIGKILL)
-        self.wait()
+        self.wait(0)
         raise Gone(f"no answer within {self.limit:g} s (stderr shows where it is; --timeout sets the limit)")
 
-    def wait(self) -> int:
-        """The exit status, negative for a signal."""
+    def wait(self, seconds: float) -> int:
+        """The exit status, negative for a signal; a process that does not end within some seconds is killed."""
         self.ended = True
-        _, status = os.waitpid(self.child, 0)
+        until = time.monotonic() + seconds
+        found, status = os.waitpid(self.child, os.WNOHANG)
+        while not found and time.monotonic() < until:
+            time.sleep(0.005)
+            found, status = os.waitpid(self.child, os.WNOHANG)
+        if not found:
+            os.kill(self.child, signal.SIGKILL)
+            status = os.waitpid(self.child, 0)[1]
         self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
     def close(self) -> None:
-        """Ends the process as it ends by itself, within a moment."""
+        """Ends the process as it ends by itself, within a moment, and whatever it has started."""
         os.close(self.questions)
-        until = time.monotonic() + self.limit
-        while not self.ended and time.monotonic() < until:
-            self.ended = os.waitpid(self.child, os.WNOHANG)[0] != 0
-            time.sleep(0 if self.ended else 0.005)
         if not self.ended:
-            os.kill(self.child, signal.SIGKILL)
-            self.wait()
+            self.wait(self.limit)
+        while left := children() - self.others:  # those of a killed one come to this process
+            for child in left:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
+def children() -> Set[int]:
+    """The processes whose parent is this one, where /proc tells."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc") if sys.platform == "linux" else []):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                parent = file.read().rpartition(")")[2].split()[1]
+        except OSError:  # it has ended
+            continue
+        if int(parent) == os.getpid():
+            found.add(int(name))
+    return found
 
 
 def answer_all(environment: Inline, questions: TextIO, replies: TextIO) -> None:

@@ -118,6 +118,37 @@ fn the_documented_environment_keeps_the_contract() {
     assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
+/// `--timeout` ends every question, and nothing that the environment started is left.
+#[test]
+fn a_check_ends_whatever_the_environment_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let program = "import os, sys, time\nfrom troupe import Environment, Start, Step\nclass E(Environment):\n    name = 'e'\n    \
+                   def setup(self):\n        SETUP\n    \
+                   def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield str(seed + (split == 'test')), seed\n    \
+                   def reset(self, spec):\n        return Start(spec, {'p': 'x'}, ['p'], turns=1)\n    \
+                   def step(self, state, agent, text):\n        STEP\n        return Step(state, {}, terminated=True)\nE().main()\n";
+    let (hangs, forks) = ("time.sleep(1e6)", "os.fork() or (os.setsid(), time.sleep(1e6))");
+    let endless = "while True: [os.write(f, b'z' * 65536) for f in range(3, 9) if os.path.exists(f'/proc/self/fd/{f}') and \
+                   os.readlink(f'/proc/self/fd/{f}').startswith('pipe') and __import__('fcntl').fcntl(f, 3) & 3]";
+    for (name, setup, step, code, told) in [
+        ("hangs", "pass", hangs, 1, "no answer within 1 s"),
+        ("closes", "pass", "os.closerange(0, 64); time.sleep(1e6)", 1, "the process ended without an answer"),
+        ("endless", "pass", endless, 1, "no answer within 1 s"),
+        ("setup", hangs, "pass", 1, "no answer within 1 s"),
+        ("forks", "pass", forks, 0, "ok"),
+        ("forks-and-hangs", &format!("{forks}; {hangs}"), "pass", 1, "no answer within 1 s"),
+    ] {
+        let file = folder.path().join(format!("{name}.py"));
+        std::fs::write(&file, program.replace("SETUP", setup).replace("STEP", step)).expect("written");
+        let check = format!("timeout -k 1 60 python3 {at}/{name}.py check --tasks 1 --timeout 1");
+        let (found, out, said) = run(&format!("PYTHONPATH={} {check}", root().join("examples").display()));
+        assert!(found == code && format!("{out}{said}").contains(told), "{name}: {found} {out} {said}");
+        let (_, left, _) = run(&format!("pgrep -f '^python3 {at}/{name}.py'"));
+        assert_eq!(left, "", "{name}");
+    }
+}
+
 /// Pay by agent: a name that is no agent's is refused, and pay that no sample gets is told once.
 #[test]
 fn pay_by_agent_is_checked() {
