@@ -131,7 +131,12 @@ fn tasks_of<P: Problem>(name: &str, file: &str, lines: impl Read, rules: &P::Rul
     let mut reader = Reader::new(file, lines);
     let mut tasks = Vec::new();
     let mut known: HashMap<u64, Split> = HashMap::new();
-    while let Some(line) = reader.next().map_err(place)? {
+    let raw =
+        || format!("if that is a data set: envs import {file} > tasks.jsonl, then --set data=tasks.jsonl");
+    while let Some(line) = reader.next().map_err(|failure| match tasks.is_empty() {
+        true => place(failure).hint(raw()),
+        false => place(failure),
+    })? {
         if line.kind != Kind::Task {
             continue;
         }
