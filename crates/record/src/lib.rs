@@ -3,6 +3,7 @@
 //! [`decorate`] is the chassis of a stage that adds keys to samples; `examples/judge.rs` is the shortest stage on it.
 //! Left out: machine learning and policies.
 
+pub mod address;
 mod check;
 mod command_line;
 pub mod compressed;
