@@ -36,6 +36,7 @@ mod ranks;
 mod recipes;
 mod replay;
 mod resume;
+mod run_folders;
 mod self_play;
 mod served;
 mod shards;
