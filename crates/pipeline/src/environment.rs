@@ -80,10 +80,16 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
 
 fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let (env, workflow) = (settings.text("env").to_owned(), settings.text("workflow").to_owned());
-    let file = inputs::workflow(settings, Path::new(settings.text("run")));
+    let run = match settings.text("run") {
+        "" => Path::new("runs").join(&env),
+        run => run.into(),
+    };
+    let file = inputs::workflow(settings, &run);
+    let given = settings.clone();
     let list = |set: &[String]| -> Result<Value> {
         let mut arguments = vec!["list", &env, "--format", "json"];
         file.iter().for_each(|file| arguments.extend(["--workflow", file]));
+        let set: Vec<String> = set.iter().map(|setting| inputs::setting(&given, &run, setting)).collect();
         set.iter().for_each(|setting| arguments.extend(["--set", setting]));
         let text = programs.printed("envs", &arguments)?; // on failure it suggests the nearest name
         serde_json::from_str(&text)

@@ -135,7 +135,12 @@ pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
 
 /// Copies the policies if this is the best evaluation, and then moves the link `best` to the copy.
 fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
-    let before = fs::read_to_string(run.path().join("best/success")).ok();
+    let best = run.path().join("best");
+    if best.is_file() {
+        let target = fs::read_to_string(&best).unwrap_or_default(); // a copy that wrote links as text
+        disk::link(target.trim(), &best)?;
+    }
+    let before = fs::read_to_string(best.join("success")).ok();
     let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
     if now.success <= before {
         return Ok(());
@@ -148,7 +153,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
         programs.printed("policy", &["init", &to, "--from", &from, "--quiet"])?;
     }
     disk::write(&new.join("success"), &format!("{:?}\n", now.success))?;
-    disk::link(&name, &run.path().join("best"))?;
+    disk::link(&name, &best)?;
     for other in disk::names(run.path())? {
         if is_copy_of_best(&other) && other != name {
             disk::remove(&run.path().join(other))?;

@@ -190,6 +190,17 @@ mod tests {
     }
 
     #[test]
+    fn a_file_of_two_runs_counts_once() {
+        let [first, second] = [run(&[0], 0), run(&[0], 0)];
+        let (large, link) = (first.path().join("base"), second.path().join("base"));
+        fs::write(&large, vec![1; 1 << 20]).unwrap();
+        fs::hard_link(&large, &link).unwrap();
+        let mut seen = BTreeSet::new();
+        assert!(size(first.path(), &mut seen) >= 1 << 20);
+        assert!(size(second.path(), &mut seen) < 1 << 20);
+    }
+
+    #[test]
     fn sizes_are_read_at_a_glance() {
         for (bytes, shown) in [(0, "0.0 kB"), (4096, "4.1 kB"), (31_400_000, "31 MB"), (999_600, "1.0 MB")] {
             assert_eq!(shown_size(bytes), shown);

@@ -55,14 +55,19 @@ impl VariedAdapter {
         Ok((!varied.is_empty()).then_some(VariedAdapter { directory, settings, varied }))
     }
 
+    /// The directory of its base.
+    pub fn base(&self) -> Result<PathBuf> {
+        let name = present(&self.settings, "base_model_name_or_path").and_then(Value::as_str);
+        named_base(&self.directory, name.unwrap_or_default())
+    }
+
     /// A policy directory whose version 0 is this adapter as a plain one.
     ///
     /// # Errors
     /// A kind of adapter that is not implemented, tensors that do not fit the base, `root` is there already; the disk's.
     pub fn policy(&self, root: &Path) -> Result<Policy> {
         let place = self.directory.join(adapter::CONFIG);
-        let name = present(&self.settings, "base_model_name_or_path").and_then(Value::as_str);
-        let base = named_base(&self.directory, name.unwrap_or_default())?;
+        let base = self.base()?;
         let config = Config::load(&base)?;
         Weights::of_model(&base, &config)?;
         let weights = Weights::open_file(&self.directory.join(adapter::WEIGHTS))?;

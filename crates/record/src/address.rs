@@ -11,10 +11,11 @@ use crate::failure::{Failure, Result};
 /// Beginnings of the keys of well-known services.
 const BEGINNINGS: [&str; 12] =
     ["sk-", "sk_", "pk-", "hf_", "gsk_", "xai-", "ghp_", "github_pat_", "glpat-", "nvapi-", "aiza", "bearer"];
-/// So many letters and digits in a row are a key and no word.
+/// A row of letters and digits of this length is a key, not a word.
 const RANDOM: usize = 20;
-/// So many bytes of a key are a part of it. Shorter keys are words that texts may use, such as `none`, unless they are whole.
+/// A cut key is recognized by a part of this length, in bytes.
 const PART: usize = 10;
+/// Shorter keys are words that texts may use, such as `none`.
 const SHORTEST: usize = 8;
 
 /// Returns true for the URL of a server.

@@ -125,7 +125,7 @@ fn a_check_ends_whatever_the_environment_does() {
     let at = folder.path().display();
     let program = "import os, sys, time\nfrom troupe import Environment, Start, Step\nclass E(Environment):\n    name = 'e'\n    \
                    def setup(self):\n        SETUP\n    \
-                   def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield str(seed + (split == 'test')), seed\n    \
+                   def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield (str(seed + (split == 'test')),) * 2\n    \
                    def reset(self, spec):\n        return Start(spec, {'p': 'x'}, ['p'], turns=1)\n    \
                    def step(self, state, agent, text):\n        STEP\n        return Step(state, {}, terminated=True)\nE().main()\n";
     let (hangs, forks) = ("time.sleep(1e6)", "os.fork() or (os.setsid(), time.sleep(1e6))");
