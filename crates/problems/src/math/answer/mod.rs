@@ -23,9 +23,11 @@
 
 pub mod expression;
 pub mod extract;
+mod factors;
 pub mod finished;
 pub mod formula;
 mod matrix;
+mod name;
 pub mod parse;
 mod relation;
 pub mod spelling;
@@ -211,10 +213,10 @@ fn equal(said: &Expression, right: &Expression) -> bool {
 fn equal_numbers(said: &Expression, right: &Expression) -> bool {
     let (exact, exactly_right) = (said.exact(&[]), right.exact(&[]));
     let whole = exactly_right.as_ref().is_some_and(BigRational::is_integer);
-    if let (Some(said_exactly), Some(exactly_right)) = (&exact, &exactly_right) {
-        if whole || !said.is_rounded() && !right.is_rounded() {
-            return said_exactly == exactly_right;
-        }
+    if let (Some(said_exactly), Some(exactly_right)) = (&exact, &exactly_right)
+        && (whole || !said.is_rounded() && !right.is_rounded())
+    {
+        return said_exactly == exactly_right;
     }
     let Some((said, right)) = said.value(&[]).zip(right.value(&[])) else { return false };
     // Floating-point noise, up to the 53 bits with which f64 distinguishes integers.

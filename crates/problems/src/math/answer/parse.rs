@@ -1,7 +1,8 @@
 //! Tokens to answers: sets, tuples, intervals, ratios and equations of formulas.
 
 use super::expression::Expression;
-use super::formula::{MATHEMATICS, formula, measured};
+use super::formula::{formula, measured};
+use super::name::{is_name, name_of};
 use super::spelling::{plain, unannounced, undecorated};
 use super::time::Time;
 use super::token::{Spaced, Token, is_among, sign, tokens, tokens_of_list};
@@ -167,7 +168,7 @@ fn choice(text: &str) -> Option<(Expression, Answer)> {
     (!is_letter).then(|| (Expression::Variable(letter.to_string()), content))
 }
 
-fn is_comma(spaced: &Spaced) -> bool {
+pub(super) fn is_comma(spaced: &Spaced) -> bool {
     match &spaced.token {
         Token::Sign(sign) => *sign == ',',
         Token::Word(word) => word == "or" || word == "and",
@@ -185,7 +186,7 @@ fn nesting(spaced: &Spaced, depth: i32) -> i32 {
 }
 
 /// Splits at the tokens outside brackets that `cut` selects.
-fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
+pub(super) fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
     for (at, spaced) in tokens.iter().enumerate() {
         let after = nesting(spaced, depth);
@@ -200,7 +201,7 @@ fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
 }
 
 /// The content of the first bracket, if the last token closes it.
-fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
+pub(super) fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
     let open = sign(tokens.first()?)?;
     let mut depth = 0;
     for (at, spaced) in tokens.iter().enumerate() {
@@ -327,61 +328,6 @@ fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
         (Answer::One(right), Some(left)) if before.len() == 1 => Some(Answer::Equation(left, right)),
         _ => None,
     }
-}
-
-/// A name as a text.
-fn name_of(tokens: &[Spaced]) -> String {
-    match tokens {
-        [Spaced { token: Token::Letter(name), .. }] => name.clone(),
-        _ => tokens.iter().map(|spaced| format!("{:?}", spaced.token)).collect(),
-    }
-}
-
-/// Returns true if `tokens` are a name: a letter with subscripts, primes, accents and arguments, several letters or
-/// words, or a derivative.
-fn is_name(tokens: &[Spaced]) -> bool {
-    let derivative =
-        |token: &Token| matches!(token, Token::Letter(letter) if letter == "d" || letter == "partial");
-    if let [Spaced { token: Token::Word(word), .. }, _, Spaced { token, .. }, ..] = tokens
-        && word == "frac"
-        && derivative(token)
-    {
-        return true;
-    }
-    // `(x, y)`.
-    if let Some(('(', inside, ')')) = enclosed(tokens) {
-        return split(inside, is_comma).into_iter().all(|part| !part.is_empty() && is_name(part));
-    }
-    let open = tokens.iter().position(|spaced| sign(spaced) == Some('('));
-    let (head, arguments) = tokens.split_at(open.unwrap_or(tokens.len()));
-    // `x(x + 1)` is a product.
-    let is_function = open.is_none()
-        || matches!(enclosed(arguments), Some(('(', inside, ')')) if head.last().is_some_and(|last| {
-            !inside.iter().any(|spaced| spaced.token == last.token)
-        }));
-    let mut depth = 0;
-    is_function
-        && !head.is_empty()
-        && head.iter().enumerate().all(|(at, spaced)| {
-            let before = at.checked_sub(1).and_then(|before| sign(&head[before]));
-            let in_subscript = depth > 0 || before == Some('_');
-            match &spaced.token {
-                Token::Sign('{') if in_subscript => depth += 1,
-                Token::Sign('}') if depth > 0 => depth -= 1,
-                _ => {}
-            }
-            in_subscript
-                || match &spaced.token {
-                    Token::Letter(_) => true,
-                    Token::Word(word) => !MATHEMATICS.contains(&word.as_str()),
-                    Token::Sign('^') => {
-                        let prime = |spaced: &Spaced| spaced.token == Token::Word("\\prime".to_owned());
-                        head[at + 1..].iter().take(2).any(prime)
-                    }
-                    Token::Sign(sign) => matches!(sign, '_' | '{' | '}'),
-                    Token::Number(..) => false,
-                }
-        })
 }
 
 /// `3 : 4` is a quotient, `1 : 2 : 3` a tuple, and the text after `Answer:` the answer.
