@@ -166,7 +166,7 @@ class Watched:
         os.close(self.questions)
         if not self.ended:
             self.wait(self.limit)
-        while left := children() - self.others:  # those of a killed one come to this process
+        while left := children() - self.others:  # the children of a killed one come to this process
             for child in left:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
