@@ -139,8 +139,8 @@ pub struct Compare {
     #[arg(value_name = "RUN", required = true)]
     pub runs: Vec<PathBuf>,
 
-    /// Take success after the last step that begins before N tokens are generated in training [default: the
-    /// runs' token budget, if they have one]
+    /// Take success at the first evaluation after N tokens are generated in training [default: the runs'
+    /// token budget, if they have one]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub at_tokens: Option<u64>,
 
@@ -205,7 +205,7 @@ pub struct Roles {
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
 
-    /// The same samples with the advantages of another rule
+    /// These samples with the advantages of another rule
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 

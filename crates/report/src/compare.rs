@@ -93,7 +93,7 @@ impl RunCurve {
 
     /// Tokens generated in the steps before `step`.
     fn tokens_before(&self, step: u64) -> f64 {
-        self.tokens.range(..step).map(|(_, tokens)| tokens).sum()
+        self.tokens.range(..step).fold(0.0, |sum, (_, tokens)| sum + tokens)
     }
 
     /// Tokens generated up to the last evaluation.
@@ -107,8 +107,7 @@ impl RunCurve {
 enum Comparison {
     /// After the same training step.
     Step(u64),
-    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a
-    /// run.
+    /// At the first evaluation after so many tokens: the last one of a run that `pipeline.sh --tokens` ended.
     Tokens(f64),
 }
 
@@ -140,11 +139,14 @@ impl Comparison {
 
     /// The evaluations of a run up to the compared one, which is the last.
     fn evaluations<'a>(&self, run: &'a RunCurve) -> &'a [Success] {
-        let count = run.evaluations.partition_point(|one| match *self {
-            Comparison::Step(step) => one.step <= step,
-            Comparison::Tokens(tokens) => run.tokens_before(one.step) < tokens,
-        });
-        &run.evaluations[..count.max(1)]
+        let count = match *self {
+            Comparison::Step(step) => run.evaluations.partition_point(|one| one.step <= step),
+            Comparison::Tokens(tokens) => {
+                let is_before = |one: &Success| run.tokens_before(one.step + 1) < tokens;
+                run.evaluations.partition_point(is_before) + 1
+            }
+        };
+        &run.evaluations[..count.clamp(1, run.evaluations.len())]
     }
 }
 

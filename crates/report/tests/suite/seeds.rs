@@ -108,19 +108,16 @@ fn compare_counts_tokens_up_to_the_compared_evaluation() {
     put("wide", 8, true, None);
     // The narrow run generated 576 tokens in all, and 384 up to the last common step.
     assert_eq!(at(&["narrow", "wide"]), [(json!(8), json!(384.0)), (json!(8), json!(768.0))]);
-    // The last evaluation after a step that begins below the limit, as `--tokens` ends a run.
-    assert_eq!(
-        at(&["narrow", "wide", "--at-tokens", "384"]),
-        [(json!(8), json!(384.0)), (json!(4), json!(384.0))]
-    );
-    assert_eq!(
-        at(&["narrow", "wide", "--at-tokens", "337"]),
-        [(json!(8), json!(384.0)), (json!(4), json!(384.0))]
-    );
-    assert_eq!(
-        at(&["narrow", "wide", "--at-tokens", "336"]),
-        [(json!(4), json!(192.0)), (json!(4), json!(384.0))]
-    );
+    // The first evaluation after that many tokens.
+    for (tokens, narrow, wide) in [
+        ("1", (4, 192.0), (4, 384.0)),
+        ("192", (4, 192.0), (4, 384.0)),
+        ("193", (8, 384.0), (4, 384.0)),
+        ("385", (12, 576.0), (8, 768.0)),
+    ] {
+        let rows = [narrow, wide].map(|(step, tokens)| (json!(step), json!(tokens)));
+        assert_eq!(at(&["narrow", "wide", "--at-tokens", tokens]), rows, "{tokens}");
+    }
     assert_eq!(
         refused(folder.path(), &["compare", "narrow", "wide", "--at-tokens", "577"], 2),
         "report: --at-tokens 577: narrow generated 576 tokens up to its last evaluation\nhint: the most that all runs have is --at-tokens 576\n"
