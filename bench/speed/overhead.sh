@@ -9,7 +9,7 @@
 # Measures the CPU time of each stage's process (bash's `times` of its children), and from the stages'
 # `timing` the share of the model and the environment. From the whole step's time only the model is
 # subtracted, because environments run in parallel to it. Prints medians. Needs jq and built programs, from
-# ./pipeline.sh --setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the other)
+# ./pipeline.sh setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the other)
 # makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
