@@ -34,7 +34,7 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
     if [ "$warmup" -gt 0 ]; then
         envs demo plan-path --count $((warmup * 8)) --seed 1 | policy encode --policy "$folder/$name" 2>/dev/null |
             update --policy "$folder/$name" --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --schedule cosine \
-                --warmup 50 --minibatches "$warmup" --quiet >/dev/null
+                --lr-warmup 50 --minibatches "$warmup" --quiet >/dev/null
     fi
     for ((round = 0; round < rounds; round++)); do
         cp -r "$folder/$name" "$folder/copy"

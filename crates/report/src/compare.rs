@@ -70,7 +70,7 @@ struct RunCurve {
     returns: Vec<Success>,
     /// Tokens generated at each training step.
     tokens: BTreeMap<u64, f64>,
-    /// The run's `--tokens`.
+    /// The run's `--token-budget`.
     budget: Option<f64>,
 }
 
@@ -86,7 +86,7 @@ impl RunCurve {
         for metric in metrics.iter().filter(|one| one.split == "train" && one.name == "completion_tokens") {
             *tokens.entry(metric.step).or_default() += metric.value;
         }
-        let budget = run.settings.get("tokens").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let budget = run.settings.get("token_budget").and_then(Value::as_str).and_then(|text| text.parse().ok());
         let (name, seed) = (run.name.clone(), methods::seed(run).unwrap_or_default());
         Ok(RunCurve { name, seed, evaluations, returns: held_out_returns(&metrics), tokens, budget })
     }
@@ -107,7 +107,7 @@ impl RunCurve {
 enum Comparison {
     /// After the same training step.
     Step(u64),
-    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a
+    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --token-budget` ends a
     /// run.
     Tokens(f64),
 }

@@ -96,7 +96,7 @@ fn compare_counts_tokens_up_to_the_compared_evaluation() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, steps, wide, budget: Option<&str>| {
         let mut settings = json!({"branches": if wide { "4" } else { "2" }});
-        settings["tokens"] = budget.map_or(Value::Null, Value::from);
+        settings["token_budget"] = budget.map_or(Value::Null, Value::from);
         settings.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
         Made { steps, wide, settings, ..Made::default() }.put(folder.path(), name);
     };
@@ -108,7 +108,7 @@ fn compare_counts_tokens_up_to_the_compared_evaluation() {
     put("wide", 8, true, None);
     // The narrow run generated 576 tokens in all, and 384 up to the last common step.
     assert_eq!(at(&["narrow", "wide"]), [(json!(8), json!(384.0)), (json!(8), json!(768.0))]);
-    // The last evaluation after a step that begins below the limit, as `--tokens` ends a run.
+    // The last evaluation after a step that begins below the limit, as `--token-budget` ends a run.
     assert_eq!(
         at(&["narrow", "wide", "--at-tokens", "384"]),
         [(json!(8), json!(384.0)), (json!(4), json!(384.0))]
