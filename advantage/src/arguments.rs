@@ -46,77 +46,86 @@ interrupted.";
 #[command(name = "advantage", version, help_template = TEMPLATE)]
 pub struct Arguments {
     /// How advantages are computed; r is a member's credit
-    #[arg(long, value_enum, default_value_t = Estimator::Grpo, value_name = "METHOD")]
+    #[arg(long, value_enum, default_value_t = Estimator::Grpo, value_name = "METHOD", help_heading = "Estimator")]
     pub estimator: Estimator,
 
     /// The standard deviation that grpo and gdpo divide by, and that group_std records [default: sample]
-    #[arg(long, value_enum, value_name = "WHICH")]
+    #[arg(long, value_enum, value_name = "WHICH", help_heading = "Estimator")]
     std: Option<Std>,
 
     /// Added to the standard deviation by grpo, gdpo and --whiten samples, in units of reward [default: 1e-6]
-    #[arg(long, value_name = "E")]
+    #[arg(long, value_name = "E", help_heading = "Estimator")]
     epsilon: Option<f64>,
 
     /// Use WEIGHT * rewards.team + rewards.local instead of the recorded reward
-    #[arg(long, value_name = "WEIGHT")]
+    #[arg(long, value_name = "WEIGHT", help_heading = "Credit")]
     pub team_weight: Option<f64>,
 
-    /// The credit of a sample, which is compared within its group. All values except turn hold the stream in
-    /// memory. They also pay for idling if an environment rewards each turn, because a longer episode sums
-    /// more rewards: use them with rewards for success alone
-    #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT")]
+    /// The credit of a sample, which is compared within its group
+    ///
+    /// All values except turn hold the stream in memory. They also pay for idling if an environment rewards each
+    /// turn, because a longer episode sums more rewards: use them with rewards for success alone.
+    #[arg(long, value_enum, default_value_t = Credit::Turn, value_name = "WHAT", help_heading = "Credit")]
     pub credit: Credit,
 
     /// How often --credit episode counts an episode in mean and standard deviation [default: episodes]
-    #[arg(long, value_enum, value_name = "UNIT")]
-    count: Option<EpisodeWeight>,
+    #[arg(long, value_enum, value_name = "UNIT", help_heading = "Credit")]
+    count_by: Option<EpisodeWeight>,
 
     /// How --credit tree combines the returns of a sample's joint actions [default: mean]
-    #[arg(long, value_enum, value_name = "HOW")]
-    joint: Option<Reduction>,
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Credit")]
+    combine: Option<Reduction>,
 
     /// Discount per turn for --credit return, episode, episode-own, gigpo or tree, from 0 to 1 [default: 1]
-    #[arg(long, value_name = "G")]
+    #[arg(long, value_name = "G", help_heading = "Credit")]
     gamma: Option<f64>,
 
     /// Weight of the comparison among equal prompts for --credit gigpo [default: 1]
-    #[arg(long, value_name = "W")]
+    #[arg(long, value_name = "W", help_heading = "Credit")]
     anchor_weight: Option<f64>,
 
     /// The components of reward_components that gdpo compares, each separately, and their weights (default 1)
-    #[arg(long, value_name = "NAME[=WEIGHT],…", value_delimiter = ',', required_if_eq("estimator", "gdpo"))]
+    #[arg(
+        long,
+        value_name = "NAME[=WEIGHT],…",
+        value_delimiter = ',',
+        required_if_eq("estimator", "gdpo"),
+        help_heading = "Estimator"
+    )]
     pub components: Vec<Component>,
 
     /// Size of the subsets in which max-at takes the best member [default: 2]
-    #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(2..))]
+    #[arg(long, value_name = "K", value_parser = value_parser!(u32).range(2..), help_heading = "Estimator")]
     k: Option<u32>,
 
     /// Folder with rae's baselines, one file per step: reads the previous step's and writes this step's
-    #[arg(long, value_name = "DIR", required_if_eq("estimator", "rae"))]
+    #[arg(long, value_name = "DIR", required_if_eq("estimator", "rae"), help_heading = "Estimator")]
     pub baselines: Option<PathBuf>,
 
     /// Decay of rae's baseline per episode, from 0 to 1 [default: 0.95]
-    #[arg(long, value_name = "D")]
+    #[arg(long, value_name = "D", help_heading = "Estimator")]
     decay: Option<f64>,
 
-    /// Normalize all advantages of a policy in the step to mean 0 and standard deviation 1, over samples or
-    /// over tokens. Every step then has the same scale, even a step with almost nothing to learn. Holds the
-    /// stream in memory [default: none]
-    #[arg(long, value_enum, value_name = "OVER")]
+    /// Normalize all advantages of a policy in the step to mean 0 and standard deviation 1, over samples or over
+    /// tokens [default: none]
+    ///
+    /// Every step then has the same scale, even a step with almost nothing to learn. Holds the stream in memory.
+    #[arg(long, value_enum, value_name = "OVER", help_heading = "Estimator")]
     whiten: Option<Whiten>,
 
-    /// Treat a group as flat if its members agree in this component of reward_components, whatever their
-    /// rewards. With shaped rewards, success selects groups in which some members succeed and some fail. For
-    /// --credit tree, success means success of the joint actions
-    #[arg(long, value_name = "COMPONENT")]
+    /// Treat a group as flat if its members agree in this component of reward_components, whatever their rewards
+    ///
+    /// With shaped rewards, success selects groups in which some members succeed and some fail. For --credit tree,
+    /// success means success of the joint actions.
+    #[arg(long, value_name = "COMPONENT", help_heading = "Flat groups")]
     pub gate: Option<String>,
 
     /// Treat a group as flat if its largest and smallest credit differ by no more than E [default: 0]
-    #[arg(long, value_name = "E")]
+    #[arg(long, value_name = "E", help_heading = "Flat groups")]
     flat_below: Option<f64>,
 
     /// Drop flat groups
-    #[arg(long)]
+    #[arg(long, help_heading = "Flat groups")]
     pub drop_flat: bool,
 
     /// The flags of every decorating stage.
@@ -252,11 +261,11 @@ impl Arguments {
         }
         if self.joint() == Reduction::Sum && credit != Credit::Tree {
             return Err(
-                Failure::usage("--joint sum does nothing without --credit tree").hint("add --credit tree")
+                Failure::usage("--combine sum does nothing without --credit tree").hint("add --credit tree")
             );
         }
         if self.counts_calls() && credit != Credit::Episode {
-            return Err(idle("--count calls", name, "add --credit episode"));
+            return Err(idle("--count-by calls", name, "add --credit episode"));
         }
         if self.anchor_weight.is_some_and(|weight| weight != 1.0) && credit != Credit::Gigpo {
             return Err(idle("--anchor-weight", name, "add --credit gigpo"));
@@ -266,7 +275,7 @@ impl Arguments {
 
     /// How a sample combines the returns of its joint actions.
     pub fn joint(&self) -> Reduction {
-        self.joint.unwrap_or(Reduction::Mean)
+        self.combine.unwrap_or(Reduction::Mean)
     }
 
     /// The discount per turn.
@@ -276,7 +285,7 @@ impl Arguments {
 
     /// True if an episode counts once for each of its samples in a group.
     pub fn counts_calls(&self) -> bool {
-        self.count == Some(EpisodeWeight::Calls)
+        self.count_by == Some(EpisodeWeight::Calls)
     }
 
     /// Weight of the comparison among equal prompts.

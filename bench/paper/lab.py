@@ -180,13 +180,13 @@ class Lab:
         """The run directory of a cell."""
         return self.root / cell.place / cell.name / f"seed-{seed}"
 
-    def pipeline(self, cell, *more, workflow=None):
+    def pipeline(self, cell, *more, action=(), workflow=None):
         """pipeline.sh in the cell's world, as a command line."""
         world = cell.world
         played = ["--env", world.environment, *world.set_flags, "--workflow", workflow or cell.workflow]
         if world.command:
             played = ["--env-command", f"{world.command} {cell.options}".strip()]
-        return ["./pipeline.sh", *played, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens, *more]
+        return ["./pipeline.sh", *action, *played, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens, *more]
 
     def steps(self, cell, seed, directory, steps, *more):
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""
@@ -222,7 +222,7 @@ class Lab:
         for goal in (int(cell.budget * mark) for mark in cell.world.marks if mark <= self.part):
             if sum(tokens(directory)) < goal:
                 try:
-                    seconds = self.steps(cell, seed, directory, MOST_STEPS, "--tokens", goal, *flags)
+                    seconds = self.steps(cell, seed, directory, MOST_STEPS, "--token-budget", goal, *flags)
                 except RuntimeError:
                     if not is_stuck(directory):
                         raise
@@ -257,7 +257,7 @@ class Lab:
         part.unlink(missing_ok=True)
         players = players or {agent: policies / policy for agent, policy in cell.policies().items()}
         play = [word for agent, folder in players.items() for word in ("--policies", f"{agent}={folder}")]
-        command = self.pipeline(cell, "--evaluate", step, "--eval-tasks", cell.world.test_tasks, *play, workflow=workflow)
+        command = self.pipeline(cell, "--eval-tasks", cell.world.test_tasks, *play, action=("evaluate", step), workflow=workflow)
         pipe = self.sampled(cell, players) if cell.world.sampled else shlex.join(map(str, command))
         pipe += " | jq -c " + shlex.quote(SHORT)
         note(directory, name, step, cpu_seconds=self.run(["bash", "-o", "pipefail", "-c", pipe], part))

@@ -60,7 +60,7 @@ CHECK = dict(workflow="check", agents=("solver", "checker"), per_role=True)
 BUILDERS = dict(place="strbuild", agents=("builder-1", "builder-2"), per_role=True, adapters=True)
 FIVE = dict(TABLE, place="philosophers-5", agents=SEATS(5))
 # Up to 96 tasks, in waves of 12, until 24 teach; the others are left out, and their tokens are counted.
-FILL = ("--tasks", 96, "--flags", "rollout=--fill 24 --fill-wave 12", "--flags", "advantage=--drop-flat")
+FILL = ("--tasks", 96, "--flags", "rollout=--fill 24,wave=12", "--flags", "advantage=--drop-flat")
 # 116 samples a task in four turns of two agents: fewer tasks for an equal number of samples per step.
 ENDS = dict(rollout="--joint aligned --expand ends=1", more=("--tasks", 26, "--flags", "advantage=--credit tree --estimator rloo"))
 METHODS = {"at-grpo": "AT-GRPO", "trajectory": "trajectory GRPO", "magrpo": "MAGRPO", "drmas": "Dr. MAS"}

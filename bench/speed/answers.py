@@ -1,4 +1,4 @@
-"""Compares transformers and PEFT with `rollout --greedy` on held-out tasks, with the policies of a run.
+"""Compares transformers and PEFT with `rollout --temperature 0` on held-out tasks, with the policies of a run.
 
     envs tasks math --set encoding=full --split test --count 100 |
         $PYTHON bench/speed/answers.py --step 'envs step math' --workflow check --max-tokens 32 --beside RUN/eval/step-000010.jsonl \\

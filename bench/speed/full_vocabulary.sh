@@ -5,7 +5,7 @@
 # full_vocabulary.py makes the checkpoint (151,936 tokens, hidden size 128, 2 layers, or Qwen3-0.6B's
 # sizes with SIZE=0.6B; byte-level BPE, a chat template with thinking), unless DIRECTORY already holds it.
 # Its random weights earn nothing, so each sample's reward is its branch number: otherwise groups would be
-# flat and `update` would have no work. Needs GNU time, jq, built programs (./pipeline.sh --setup) and, to
+# flat and `update` would have no work. Needs GNU time, jq, built programs (./pipeline.sh setup) and, to
 # make the checkpoint, PYTHON with torch, transformers and tokenizers. THREADS (default 2), TASKS (8),
 # BRANCHES (8), TURNS (2), TOKENS (64), DTYPE (float32) and KIND (`model`, or `adapter` for a low-rank
 # adapter over it) choose the work.

@@ -6,7 +6,7 @@
 # measurement, and a stream with one useful sample, so that `update` computes little between reading and
 # publishing. (With only flat groups it would write nothing.) Prints GB/s of the weights' file, median and
 # extremes, and GB per CPU-second of the whole processes, which varies less on a busy machine. Needs jq, built
-# programs (./pipeline.sh --setup), and 4 GB of memory. LAYERS (default 20) makes the policy smaller.
+# programs (./pipeline.sh setup), and 4 GB of memory. LAYERS (default 20) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 rounds=${1:-5}

@@ -6,7 +6,7 @@
 # groups; the second also reads the optimizer state of the first. Measures the process's anonymous memory
 # (RssAnon of /proc, sampled every few hundredths of a second; the system can drop mapped files) minus the
 # simulated device's memory, which is anonymous too and which `update` reports. Needs jq, built programs
-# (./pipeline.sh --setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes the policy smaller.
+# (./pipeline.sh setup), 3 GB of memory and 3 GB in TMPDIR. LAYERS (default 10) makes the policy smaller.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PATH=${TROUPE_BIN:-$PWD/target/release}:$PATH

@@ -9,7 +9,7 @@
 # Measures the CPU time of each stage's process (bash's `times` of its children), and from the stages'
 # `timing` the share of the model and the environment. From the whole step's time only the model is
 # subtracted, because environments run in parallel to it. Prints medians. Needs jq and built programs, from
-# ./pipeline.sh --setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the other)
+# ./pipeline.sh setup or in the folder TROUPE_BIN. TASKS (default 48 for the tiny policy, 32 for the other)
 # makes a step smaller, WARMUP (default 300) the tiny policy's warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -34,7 +34,7 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
     if [ "$warmup" -gt 0 ]; then
         envs demo plan-path --count $((warmup * 8)) --seed 1 | policy encode --policy "$folder/$name" 2>/dev/null |
             update --policy "$folder/$name" --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --schedule cosine \
-                --warmup 50 --minibatches "$warmup" --quiet >/dev/null
+                --lr-warmup 50 --minibatches "$warmup" --quiet >/dev/null
     fi
     for ((round = 0; round < rounds; round++)); do
         cp -r "$folder/$name" "$folder/copy"

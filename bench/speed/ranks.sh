@@ -4,7 +4,7 @@
 #
 # Prints for each pair the seconds of training (`timing` of the metrics, without reading, loading and
 # publishing) and their ratio, then the medians. The policy is random and earns nothing, so each sample's
-# reward is its branch number. Needs an idle machine, mpirun, and built programs, from ./pipeline.sh --setup
+# reward is its branch number. Needs an idle machine, mpirun, and built programs, from ./pipeline.sh setup
 # and `cargo build --release --workspace --features update/mpi --bin update-mpi`, or in the folder TROUPE_BIN.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -18,7 +18,7 @@ trap 'rm -rf "$folder"' EXIT
 play() { # name, environment, tasks, more settings of the environment
     local name=$1 environment=$2 tasks=$3
     shift 3
-    for sampling in '--greedy' '--temperature 1 --branches 1'; do
+    for sampling in '--temperature 0' '--temperature 1 --branches 1'; do
         # shellcheck disable=SC2086
         envs tasks "$environment" --quiet --count "$tasks" --seed 1 --set encoding=full --set turns=1 "$@" |
             rollout --quiet --policy "$policy" --workflow single --max-tokens "$tokens" $sampling > "$folder/$name"

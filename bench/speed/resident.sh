@@ -9,7 +9,7 @@
 # ms each on Zen 3: environments are subtracted although the model runs meanwhile, and work of update between
 # the end of the model and the last sample is not.
 #
-# Needs built programs, from ./pipeline.sh --setup or in the folder TROUPE_BIN. WARMUP (default 300) is the
+# Needs built programs, from ./pipeline.sh setup or in the folder TROUPE_BIN. WARMUP (default 300) is the
 # number of steps of the warm-up.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -6,7 +6,7 @@
 # earn nothing, so each sample's reward is its branch number. Prints wall seconds per step, and the seconds
 # without the model and the environment (see resident.sh). SAVE_EVERY (default 1) goes to the resident update;
 # LAYERS (default 28) makes the policy smaller. Needs 20 GB of memory, 25 GB in TMPDIR, bc, jq, and built
-# programs (./pipeline.sh --setup).
+# programs (./pipeline.sh setup).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 steps=${1:-3} rounds=${2:-1}

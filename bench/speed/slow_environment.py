@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """slow_environment.py SECONDS [tasks|demo …]: Plan-Path for `--env-command` with a delay before each answer, to measure how far
-`update` overlaps with a slow environment. Needs built programs, from ./pipeline.sh --setup or in the folder TROUPE_BIN."""
+`update` overlaps with a slow environment. Needs built programs, from ./pipeline.sh setup or in the folder TROUPE_BIN."""
 
 import os
 import subprocess

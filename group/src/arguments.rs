@@ -28,13 +28,17 @@ interrupted.";
 #[derive(Clone, Copy, Parser, Debug)]
 #[command(name = "group", version, help_template = TEMPLATE)]
 pub struct Arguments {
-    /// What the members of a group share. With agent-turn they share one prompt. The other values are ablations: their
-    /// members have different prompts, and `end` says so
+    /// What the members of a group share
+    ///
+    /// With agent-turn they share one prompt. The other values are ablations: their members have different prompts,
+    /// and `end` says so.
     #[arg(long, value_enum, default_value_t = By::AgentTurn, value_name = "KEY")]
     pub by: By,
 
     /// For advantage --credit gigpo: also mark samples of one agent in one task that have equal prompts, in any
-    /// episode and turn. Adds anchor (the id of the first such sample) and anchor_size. Holds the stream in memory
+    /// episode and turn
+    ///
+    /// Adds anchor (the id of the first such sample) and anchor_size. Holds the stream in memory.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub anchor: Option<Anchor>,
 

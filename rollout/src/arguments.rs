@@ -7,7 +7,7 @@ use gemm::Isa;
 
 use crate::episode::Select;
 use crate::episode::joint::{Expand, Mode};
-use crate::fill::FillBy;
+use crate::fill::Fill;
 use crate::opponents::Pool;
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ Examples:
   rollout --policy run/shared --shard 3/8 < tasks.jsonl > shard-3.jsonl
 
   # success rate on held-out tasks
-  envs tasks plan-path --split test --count 200 | rollout --policy run/shared --greedy |
+  envs tasks plan-path --split test --count 200 | rollout --policy run/shared --temperature 0 |
     jq -s 'map(select(.type == \"episode\").success) | (map(select(.)) | length) / length'
 ";
 
@@ -56,50 +56,58 @@ pub enum SamplingMode {
 /// How tasks are played.
 #[derive(Clone, Debug, Args)]
 pub struct Arguments {
-    /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names.
-    /// Repeatable; flags with the same directory are one policy (for a copy: policy init NEW --from DIR).
-    /// DIR@DEVICE runs the policy on that device instead of --device: tool=run/tool@cuda:1. A URL names an
-    /// OpenAI-compatible server, which is not trained:
-    /// 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (the three settings are optional). Its key
-    /// is in the variable OPENAI_API_KEY, or in the one named by api_key_var=NAME.
-    #[arg(long, value_name = "[AGENT=]DIR[@DEVICE]|URL", required_unless_present = "version")]
+    /// A policy directory, for one agent or, without AGENT=, for all agents that no other flag names
+    ///
+    /// Repeatable; flags with the same directory are one policy (for a copy: policy init NEW --from DIR). DIR@DEVICE
+    /// runs the policy on that device instead of --device: tool=run/tool@cuda:1. A URL names an OpenAI-compatible
+    /// server, which is not trained: 'http://HOST:PORT/v1?model=NAME&max_tokens=N&temperature=T' (the three settings
+    /// are optional). Its key is in the variable OPENAI_API_KEY, or in the one named by api_key_var=NAME.
+    #[arg(
+        long,
+        value_name = "[AGENT=]DIR[@DEVICE]|URL",
+        required_unless_present = "version",
+        help_heading = "Team"
+    )]
     pub policy: Vec<String>,
 
-    /// Replace this agent's answers with TEXT, or with nothing. Play the same tasks and seed with and without
-    /// the agent to see how often it helps: report evaluate WITH --against WITHOUT. Repeatable.
-    #[arg(long, value_name = "AGENT[=TEXT]")]
+    /// Replace this agent's answers with TEXT, or with nothing
+    ///
+    /// Play the same tasks and seed with and without the agent to see how often it helps: report evaluate WITH
+    /// --against WITHOUT. Repeatable.
+    #[arg(long, value_name = "AGENT[=TEXT]", help_heading = "Team")]
     pub absent: Vec<String>,
 
-    /// The workflow: which agents act, in which order. A name, or a TOML file. Default: the environment's
-    /// first.
-    #[arg(long, value_name = "NAME")]
+    /// The workflow: which agents act, in which order. A name, or a TOML file [default: the environment's first]
+    #[arg(long, value_name = "NAME", help_heading = "Team")]
     pub workflow: Option<String>,
 
-    /// Candidates per group, up to 4096, for all agents or for one: --branches 4 --branches checker=8.
-    /// Default: 4; with --greedy 1.
-    #[arg(long, value_name = "[ROLE=]K")]
+    /// Candidates per group, up to 4096, for all agents or for one: --branches 4 --branches checker=8 [default: 4; at
+    /// --temperature 0 it is 1]
+    #[arg(long, value_name = "[AGENT=]K", help_heading = "Episodes")]
     pub branches: Vec<String>,
 
-    /// Turn limit of an episode. Default: the environment's.
-    #[arg(long, value_name = "T", value_parser = value_parser!(u32).range(1..))]
+    /// Turn limit of an episode [default: the environment's]
+    #[arg(long, value_name = "T", value_parser = value_parser!(u32).range(1..), help_heading = "Episodes")]
     pub turns: Option<u32>,
 
-    /// tree: candidates branch off at every turn. parallel: K whole episodes, as trajectory-level methods sample.
-    #[arg(long, value_enum, default_value = "tree")]
+    /// How candidates are sampled
+    #[arg(long, value_enum, default_value = "tree", help_heading = "Episodes")]
     pub sampling: SamplingMode,
 
     /// The candidate to execute: the best (the lowest branch on a tie), or a random one.
-    #[arg(long, value_enum, default_value = "best")]
+    #[arg(long, value_enum, default_value = "best", help_heading = "Episodes")]
     pub select: Select,
 
-    /// Score joint actions of the agents of a stage: a candidate's reward is the mean over its joint actions.
+    /// Score joint actions of the agents of a stage: a candidate's reward is the mean over its joint actions
+    ///
     /// Each joint action has a `joint` line.
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Joint actions")]
     pub joint: Option<Mode>,
 
-    /// Joint actions from which an episode continues. one: the joint action that --select picks. all: every
-    /// joint action, a tree. ends=M: every joint action on the executed path, with M plays to the end of
-    /// each; the cost grows with the square of the turns. Default: one.
+    /// Joint actions from which an episode continues [default: one]
+    ///
+    /// one: the joint action that --select picks. all: every joint action, a tree. ends=M: every joint action on the
+    /// executed path, with M plays to the end of each; the cost grows with the square of the turns.
     #[arg(long, value_name = "one|all|ends=M", requires = "joint", help_heading = "Joint actions")]
     pub expand: Option<Expand>,
 
@@ -113,116 +121,121 @@ pub struct Arguments {
     )]
     pub stop_above: Option<f64>,
 
-    /// Self-play: in each episode one agent learns (the agents take turns), and every other agent is played
-    /// by a version of its policy drawn from the last K published ones, including the newest. Opponents have
-    /// `served` lines, which are not trained on. past:0: the newest version plays all agents.
-    #[arg(long, value_name = "past:K", default_value = "past:0", hide_default_value = true)]
+    /// Self-play: in each episode one agent learns (the agents take turns), and every other agent is played by a
+    /// version of its policy drawn from the last K published ones, including the newest
+    ///
+    /// Opponents have `served` lines, which are not trained on. past:0: the newest version plays all agents.
+    #[arg(
+        long,
+        value_name = "past:K",
+        default_value = "past:0",
+        hide_default_value = true,
+        help_heading = "Team"
+    )]
     pub opponents: Pool,
 
-    /// Play tasks in waves until N of them teach, or all are played. A task teaches if one of its groups is
-    /// not flat. All played tasks are written; advantage --drop-flat drops the flat groups. A step stops when it has
-    /// found enough, so its share of tasks that teach is above the true one: .818 for .80 with N = W = 8.
-    #[arg(long, value_name = "N", help_heading = "Refill", value_parser = value_parser!(u64).range(1..))]
-    pub fill: Option<u64>,
+    /// Play tasks in waves until N of them teach, or all are played
+    ///
+    /// A task teaches if the rewards of one of its groups differ by more than flat-below (default 0), or with
+    /// by=success if some of its plays succeed and some do not. They are counted after each wave of W tasks (default
+    /// N). strict: fail if fewer than N tasks teach. All played tasks are written; advantage --drop-flat drops the flat
+    /// groups. A step stops when it has found enough, so its share of tasks that teach is above the true one: .818 for
+    /// .80 with N = W = 8.
+    #[arg(long, value_name = "N[,by=success][,wave=W][,flat-below=E][,strict]", help_heading = "Episodes")]
+    pub fill: Option<Fill>,
 
-    /// When a task teaches: if the rewards of one of its groups differ, or if some of its plays succeed and
-    /// some do not. Default: reward.
-    #[arg(long, value_enum, value_name = "WHAT", requires = "fill", help_heading = "Refill")]
-    pub fill_by: Option<FillBy>,
-
-    /// Tasks per wave; after each wave the tasks that teach are counted. Default: N.
-    #[arg(long, value_name = "W", requires = "fill", help_heading = "Refill",
-          value_parser = value_parser!(u64).range(1..))]
-    pub fill_wave: Option<u64>,
-
-    /// Rewards that differ by no more than E are equal. Default: 0.
-    #[arg(long, value_name = "E", requires = "fill", help_heading = "Refill")]
-    pub flat_below: Option<f64>,
-
-    /// Fail if fewer than N tasks teach.
-    #[arg(long, requires = "fill", help_heading = "Refill")]
-    pub fill_strict: bool,
-
-    /// Divide logits by T before the softmax, for all agents or for one: --temperature 0.7 --temperature
-    /// planner=1. Default: 1.
-    #[arg(long, value_name = "[ROLE=]T", help_heading = "Sampling")]
+    /// Divide logits by T before the softmax, for all agents or for one: --temperature 0.7 --temperature planner=1
+    /// [default: 1]
+    ///
+    /// 0 takes the most likely token every time, with one candidate per group, as evaluations do.
+    #[arg(long, value_name = "[AGENT=]T", help_heading = "Sampling")]
     pub temperature: Vec<String>,
 
-    /// Nucleus sampling: sample from the most likely tokens that hold this share of the probability. Default: 1, all.
-    #[arg(long, value_name = "[ROLE=]P", help_heading = "Sampling")]
+    /// Nucleus sampling: sample from the most likely tokens that hold this share of the probability [default: 1, all]
+    #[arg(long, value_name = "[AGENT=]P", help_heading = "Sampling")]
     pub top_p: Vec<String>,
 
-    /// Sample from this many of the most likely tokens. Default: 0, all.
-    #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
+    /// Sample from this many of the most likely tokens [default: 0, all]
+    #[arg(long, value_name = "[AGENT=]N", help_heading = "Sampling")]
     pub top_k: Vec<String>,
 
-    /// Sample from tokens at least this likely relative to the most likely one, after top-k and top-p. Default: 0, all.
-    #[arg(long, value_name = "[ROLE=]P", help_heading = "Sampling")]
+    /// Sample from tokens at least this likely relative to the most likely one, after top-k and top-p [default: 0,
+    /// all]
+    #[arg(long, value_name = "[AGENT=]P", help_heading = "Sampling")]
     pub min_p: Vec<String>,
 
-    /// Completion limit in tokens, the stop token included. Default: 256.
-    #[arg(long, value_name = "[ROLE=]N", help_heading = "Sampling")]
+    /// Completion limit in tokens, the stop token included [default: 256]
+    #[arg(long, value_name = "[AGENT=]N", help_heading = "Sampling")]
     pub max_tokens: Vec<String>,
 
-    /// End a completion with the token that completes TEXT; TEXT stays in the completion. Repeatable; texts
-    /// for one agent replace the texts for all agents. Write '=TEXT' if TEXT contains =.
-    #[arg(long, value_name = "[ROLE=]TEXT", help_heading = "Sampling")]
+    /// End a completion with the token that completes TEXT; TEXT stays in the completion
+    ///
+    /// Repeatable; texts for one agent replace the texts for all agents. Write '=TEXT' if TEXT contains =.
+    #[arg(long, value_name = "[AGENT=]TEXT", help_heading = "Sampling")]
     pub stop: Vec<String>,
 
     /// Weight of the team reward: r = WEIGHT x team + local.
-    #[arg(long, value_name = "WEIGHT", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        value_name = "WEIGHT",
+        default_value_t = 1.0,
+        allow_negative_numbers = true,
+        help_heading = "Episodes"
+    )]
     pub team_weight: f64,
 
-    /// Seed of all random streams, below 2^53. Equal seeds give equal bytes, for any number of threads.
-    #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
+    /// Seed of all random streams, below 2^53
+    ///
+    /// Equal seeds give equal bytes, for any number of threads.
+    #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER), help_heading = "Episodes")]
     pub seed: u64,
 
     /// The training step of these samples (with --resident, of the first part); part of every episode's name.
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER), help_heading = "Episodes")]
     pub step: u64,
 
-    /// Always take the most likely token, with one candidate per group: for evaluation.
-    #[arg(long)]
-    pub greedy: bool,
-
     /// Play every N-th task, from number I on; join the outputs of all shards with `cat`, in any order
-    #[arg(long, value_name = "I/N", default_value = "0/1")]
+    #[arg(long, value_name = "I/N", default_value = "0/1", help_heading = "Stream")]
     pub shard: String,
 
     /// Where models run.
-    #[arg(long, default_value = "cpu", help = format!("Where models run: {}.", Devices::HELP))]
+    #[arg(long, default_value = "cpu", help = format!("Where models run: {}.", Devices::HELP), help_heading = "Machine")]
     pub device: String,
 
-    /// Memory to use on each GPU for all policies together, including KV caches, activations and a reserve of
-    /// 1 GiB per policy: in GB (10^9 bytes), or a share such as 50%. Default: all free memory.
-    #[arg(long, value_name = "GB|SHARE%")]
+    /// Memory to use on each GPU for all policies together, including KV caches, activations and a reserve of 1 GiB
+    /// per policy: in GB (10^9 bytes), or a share such as 50% [default: all free memory]
+    #[arg(long, value_name = "GB|SHARE%", help_heading = "Machine")]
     pub device_memory: Option<String>,
 
-    /// Type of the operands of matrix products; sums are float32. bfloat16 is faster on some processors
-    /// (AMD Zen 4) and slower on others (Intel Sapphire Rapids). A GPU computes in bfloat16, or in float16 and
-    /// eight times as exactly. Default: float32; with --device cuda bfloat16.
+    /// Type of the operands of matrix products; sums are float32 [default: float32; with --device cuda bfloat16]
+    ///
+    /// bfloat16 is faster on some processors (AMD Zen 4) and slower on others (Intel Sapphire Rapids). A GPU computes
+    /// in bfloat16, or in float16 and eight times as exactly.
     #[arg(long, value_name = "TYPE",
-          value_parser = PossibleValuesParser::new(ComputeDtype::NAMES).try_map(|name| name.parse::<ComputeDtype>()))]
+          value_parser = PossibleValuesParser::new(ComputeDtype::NAMES).try_map(|name| name.parse::<ComputeDtype>()), help_heading = "Machine")]
     pub dtype: Option<ComputeDtype>,
 
-    /// Instruction set of all CPU kernels, to get the same bytes on another processor; avx512-bf16, avx512 and
-    /// avx2 agree. Default: the fastest.
+    /// Instruction set of all CPU kernels, to get the same bytes on another processor; avx512-bf16, avx512 and avx2
+    /// agree [default: the fastest]
     #[arg(long, value_name = "NAME",
-          value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
+          value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()), help_heading = "Machine")]
     pub isa: Option<Isa>,
 
-    /// Threads that play episodes; on the CPU each has a second thread that runs its models. With several
-    /// devices each thread uses one. Default: the number of processors.
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    /// Threads that play episodes; on the CPU each has a second thread that runs its models [default: the number of
+    /// processors]
+    ///
+    /// With several devices each thread uses one.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024), help_heading = "Machine")]
     pub threads: Option<usize>,
 
-    /// Play with this program instead of a built-in environment. It answers each line with one line, as `envs
-    /// step` does.
-    #[arg(long, value_name = "COMMAND")]
+    /// Play with this program instead of a built-in environment
+    ///
+    /// It answers each line with one line, as `envs step` does.
+    #[arg(long, value_name = "COMMAND", help_heading = "Environment")]
     pub env_command: Option<String>,
 
-    /// Seconds of silence after which --env-command is restarted and gets the request once more. Default: 30.
-    #[arg(long, value_name = "SECONDS", requires = "env_command")]
+    /// Seconds of silence after which --env-command is restarted and gets the request once more [default: 60]
+    #[arg(long, value_name = "SECONDS", requires = "env_command", help_heading = "Environment")]
     pub timeout: Option<f64>,
 
     /// Timeout of a server call in seconds.
@@ -235,26 +248,27 @@ pub struct Arguments {
     pub server_retries: u32,
 
     /// Fail when more than this share of the episodes could not be scored.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = "Environment")]
     pub max_error_rate: f64,
 
     /// Accept a stream without a valid `end` or with missing tasks, and play its tasks.
-    #[arg(long)]
+    #[arg(long, help_heading = "Stream")]
     pub allow_incomplete: bool,
 
-    /// Play one part of the input after another, each up to its `end` line. Each part is a step, is played
-    /// with the newest versions of the policies, and is answered with an `end` line.
-    #[arg(long)]
+    /// Play one part of the input after another, each up to its `end` line
+    ///
+    /// Each part is a step, is played with the newest versions of the policies, and is answered with an `end` line.
+    #[arg(long, help_heading = "Stream")]
     pub resident: bool,
 
     /// No progress on stderr.
-    #[arg(long, short, action = ArgAction::SetTrue)]
+    #[arg(long, short, action = ArgAction::SetTrue, help_heading = "Stream")]
     pub quiet: bool,
 }
 
 /// Plays tasks with policies: task lines in, sample lines out.
 #[derive(Debug, Parser)]
-#[command(name = "rollout", before_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
+#[command(name = "rollout", after_long_help = EXAMPLES, disable_version_flag = true, max_term_width = 110)]
 #[command(mut_args = refuse_with_version)]
 pub struct CommandLine {
     /// How to play.

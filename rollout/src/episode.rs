@@ -27,7 +27,7 @@ use std::sync::Arc;
 use envs::{Outcome, State, Workflow};
 use policy::ownership::Ownership;
 
-use crate::by_role::Widths;
+use crate::by_agent::Widths;
 use crate::streams::Streams;
 use group::{Candidate, Group, Member, PromptRequest, Spoken};
 use joint::{Expand, JointAction, JointConfig, Node};

@@ -6,6 +6,7 @@
 //! which a task that teaches by its rewards may still be flat.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use clap::ValueEnum;
 use record::failure::{Failure, Result};
@@ -25,9 +26,9 @@ pub enum FillBy {
     Success,
 }
 
-/// A refill.
+/// `--fill N,by=success,wave=W,flat-below=E,strict`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct FillConfig {
+pub struct Fill {
     /// Tasks that teach.
     pub wanted: u64,
     /// The condition under which a task teaches.
@@ -40,7 +41,32 @@ pub struct FillConfig {
     pub strict: bool,
 }
 
-impl FillConfig {
+impl FromStr for Fill {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Fill, String> {
+        let (wanted, rest) = text.split_once(',').unwrap_or((text, ""));
+        let whole = |text: &str| text.parse().ok().filter(|&number: &u64| number > 0);
+        let wanted = whole(wanted).ok_or("N is not a whole number from 1")?;
+        let mut fill = Fill { wanted, by: FillBy::Reward, wave: wanted, flat_below: 0.0, strict: false };
+        for setting in rest.split(',').filter(|setting| !setting.is_empty()) {
+            match setting.split_once('=').unwrap_or((setting, "")) {
+                ("by", by) => fill.by = FillBy::from_str(by, false)?,
+                ("wave", wave) => fill.wave = whole(wave).ok_or("wave is not a whole number from 1")?,
+                ("flat-below", number) => {
+                    let number =
+                        number.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+                    fill.flat_below = number.ok_or("flat-below is not a number from 0")?;
+                }
+                ("strict", "") => fill.strict = true,
+                _ => return Err(format!("{setting} is none of by=success, wave=W, flat-below=E and strict")),
+            }
+        }
+        Ok(fill)
+    }
+}
+
+impl Fill {
     /// `counts.fill` of the `end` line.
     pub fn counts(&self, totals: &Totals) -> Value {
         let (teaching, played) = (totals.stats.teaching, totals.stats.tasks);
@@ -59,7 +85,7 @@ impl FillConfig {
     /// Says that too few tasks teach.
     ///
     /// # Errors
-    /// With `--fill-strict`.
+    /// With `strict`.
     pub fn judge(&self, totals: &Totals) -> Result<()> {
         let (teaching, wanted) = (totals.stats.teaching, self.wanted);
         if teaching >= wanted {
@@ -68,8 +94,9 @@ impl FillConfig {
         let tasks = counted(totals.stats.tasks, "task");
         let message = format!("--fill {wanted}: {teaching} of all {tasks} on stdin teach");
         if self.strict {
-            return Err(Failure::work(message)
-                .hint("offer more tasks (envs tasks --count), or leave out --fill-strict"));
+            return Err(
+                Failure::work(message).hint("offer more tasks (envs tasks --count), or leave out strict")
+            );
         }
         note("rollout", format!("warning: {message}"));
         Ok(())
@@ -115,7 +142,7 @@ impl Lessons {
     }
 
     /// True if the task teaches.
-    pub fn teaches(&self, config: &FillConfig) -> bool {
+    pub fn teaches(&self, config: &Fill) -> bool {
         match config.by {
             FillBy::Reward => {
                 self.rewards.values().any(|(least, greatest)| greatest - least > config.flat_below)

@@ -9,7 +9,7 @@
 
 pub mod absent;
 pub mod arguments;
-pub mod by_role;
+pub mod by_agent;
 pub mod engine;
 pub mod episode;
 pub mod fill;

@@ -9,7 +9,7 @@ use record::line;
 use record::read::{Kind, Line};
 use record::sample::Sample;
 
-use crate::fill::FillConfig;
+use crate::fill::Fill;
 use crate::queue::Queue;
 use crate::settings::Shard;
 use crate::stats::Stats;
@@ -21,7 +21,7 @@ pub struct TaskReader {
     queue: Arc<Queue>,
     writer: Sender<Event>,
     shard: Shard,
-    fill: Option<FillConfig>,
+    fill: Option<Fill>,
     /// Enough tasks teach: those that follow are not played.
     filled: bool,
     /// Position among all tasks of the stream, so that an episode's name does not depend on the shard.
@@ -35,12 +35,7 @@ pub struct TaskReader {
 
 impl TaskReader {
     /// A reader of the tasks of `shard`, until as many teach as `fill` asks for.
-    pub fn new(
-        queue: Arc<Queue>,
-        writer: Sender<Event>,
-        shard: Shard,
-        fill: Option<FillConfig>,
-    ) -> TaskReader {
+    pub fn new(queue: Arc<Queue>, writer: Sender<Event>, shard: Shard, fill: Option<Fill>) -> TaskReader {
         let (index, own, sequence, seen) = (0, 0, 0, HashMap::new());
         TaskReader { queue, writer, shard, fill, filled: false, index, own, sequence, seen }
     }
@@ -99,7 +94,7 @@ impl TaskReader {
 
     /// Whether another task is played: after each wave, not if enough of those before teach.
     fn is_played(&mut self) -> bool {
-        if let Some(FillConfig { wave, wanted, .. }) = self.fill
+        if let Some(Fill { wave, wanted, .. }) = self.fill
             && !self.filled
             && self.own > 0
             && self.own.is_multiple_of(wave)

@@ -62,8 +62,8 @@ impl Build {
 
     fn hint(self) -> &'static str {
         match self {
-            Build::Cpu => "./pipeline.sh --setup fetches it once",
-            Build::Cuda => "./pipeline.sh --setup --device cuda fetches it once",
+            Build::Cpu => "./pipeline.sh setup fetches it once",
+            Build::Cuda => "./pipeline.sh setup --device cuda fetches it once",
         }
     }
 }
@@ -80,7 +80,7 @@ pub fn find(build: Build) -> Result<PathBuf> {
         let path = PathBuf::from(named);
         return path.canonicalize().map_err(|error| {
             Failure::unavailable(format!("{VARIABLE}: {}: {error}", path.display()))
-                .hint(format!("unset {VARIABLE} to use the library that ./pipeline.sh --setup fetches"))
+                .hint(format!("unset {VARIABLE} to use the library that ./pipeline.sh setup fetches"))
         });
     }
     let version = fetched_version();
@@ -149,7 +149,7 @@ fn load() -> Result<Environment> {
     let path = find(select(Build::Cpu))?;
     let refused = |cause: &dyn std::fmt::Display| {
         Failure::unavailable(format!("{}: {cause}", path.display()))
-            .hint(format!("./pipeline.sh --setup fetches ONNX Runtime {}", fetched_version()))
+            .hint(format!("./pipeline.sh setup fetches ONNX Runtime {}", fetched_version()))
     };
     let environment = ort::init_from(&path).map_err(|error| refused(&error))?;
     environment.with_name("troupe").with_telemetry(false).build().map_err(|error| refused(&error))

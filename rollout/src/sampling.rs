@@ -8,7 +8,7 @@ use record::sample::Sampling;
 use serde_json::value::RawValue;
 
 use crate::arguments::Arguments;
-use crate::by_role::{ByRole, RoleFlag};
+use crate::by_agent::{AgentFlag, ByAgent, Widths};
 use crate::engine::SamplingParams;
 use crate::prompts::raw_json;
 
@@ -28,17 +28,17 @@ pub struct AgentSampling {
     pub json: Box<RawValue>,
 }
 
-const fn number(name: &'static str, value: &'static str, hint: &'static str) -> RoleFlag {
-    RoleFlag { name, value, range: "a number", hint }
+const fn number(name: &'static str, value: &'static str, hint: &'static str) -> AgentFlag {
+    AgentFlag { name, value, range: "a number", hint }
 }
 
-const TEMPERATURE: RoleFlag = number(
+const TEMPERATURE: AgentFlag = number(
     "--temperature",
     "T",
     "--temperature 0.7 --temperature planner=1: logits are divided by 1 for the planner, by 0.7 for all others",
 );
-const TOP_P: RoleFlag = number("--top-p", "P", "--top-p 0.95 for all agents, --top-p planner=0.9 for one");
-const TOP_K: RoleFlag = RoleFlag {
+const TOP_P: AgentFlag = number("--top-p", "P", "--top-p 0.95 for all agents, --top-p planner=0.9 for one");
+const TOP_K: AgentFlag = AgentFlag {
     range: "a whole number",
     ..number(
         "--top-k",
@@ -46,8 +46,8 @@ const TOP_K: RoleFlag = RoleFlag {
         "--top-k 20 for all agents, --top-k planner=0 for one that samples from all tokens",
     )
 };
-const MIN_P: RoleFlag = number("--min-p", "P", "--min-p 0.05 for all agents, --min-p planner=0 for one");
-const TOKENS: RoleFlag = RoleFlag {
+const MIN_P: AgentFlag = number("--min-p", "P", "--min-p 0.05 for all agents, --min-p planner=0 for one");
+const TOKENS: AgentFlag = AgentFlag {
     range: "a whole number from 1",
     ..number(
         "--max-tokens",
@@ -58,40 +58,41 @@ const TOKENS: RoleFlag = RoleFlag {
 
 /// The values of the sampling flags.
 struct Values {
-    temperature: ByRole<f32>,
-    top_p: ByRole<f32>,
-    top_k: ByRole<u32>,
-    min_p: ByRole<f32>,
-    max_tokens: ByRole<u32>,
-    stop: ByRole<Vec<String>>,
+    temperature: ByAgent<f32>,
+    top_p: ByAgent<f32>,
+    top_k: ByAgent<u32>,
+    min_p: ByAgent<f32>,
+    max_tokens: ByAgent<u32>,
+    stop: ByAgent<Vec<String>>,
 }
 
 impl Values {
     fn read(flags: &Arguments) -> Result<Values> {
-        let real = |flag, values: &[String], default| ByRole::parse(flag, values, default, parsed::<f32>);
+        let real = |flag, values: &[String], default| ByAgent::parse(flag, values, default, parsed::<f32>);
         let limit = |text: &str| parsed(text).filter(|&tokens: &u32| tokens > 0);
         Ok(Values {
             temperature: real(&TEMPERATURE, &flags.temperature, 1.0)?,
             top_p: real(&TOP_P, &flags.top_p, 1.0)?,
-            top_k: ByRole::parse(&TOP_K, &flags.top_k, 0, parsed)?,
+            top_k: ByAgent::parse(&TOP_K, &flags.top_k, 0, parsed)?,
             min_p: real(&MIN_P, &flags.min_p, 0.0)?,
-            max_tokens: ByRole::parse(&TOKENS, &flags.max_tokens, MAX_TOKENS, limit)?,
+            max_tokens: ByAgent::parse(&TOKENS, &flags.max_tokens, MAX_TOKENS, limit)?,
             stop: stop_strings(&flags.stop)?,
         })
     }
 
-    /// Refuses what `--greedy` would ignore. The values of greedy decoding are allowed.
-    fn check_greedy(&self) -> Result<()> {
-        let differs = |values: &ByRole<f32>, only: f32| values.values().any(|value| *value != only);
-        let conflicts = [
-            ("--temperature", differs(&self.temperature, 1.0), "1"),
-            ("--top-p", differs(&self.top_p, 1.0), "1"),
-            ("--top-k", self.top_k.values().any(|count| *count != 0), "0"),
-            ("--min-p", differs(&self.min_p, 0.0), "0"),
+    /// Refuses flags that greedy decoding ignores; their values that change nothing are allowed.
+    fn check_greedy(params: &SamplingParams) -> Result<()> {
+        let ignored = [
+            ("--top-p", params.top_p != 1.0),
+            ("--top-k", params.top_k != 0),
+            ("--min-p", params.min_p != 0.0),
         ];
-        match conflicts.iter().find(|(_, conflicts, _)| *conflicts) {
+        match ignored.iter().find(|(_, is_ignored)| params.greedy && *is_ignored) {
             None => Ok(()),
-            Some((flag, _, only)) => Err(has_no_effect(flag, only)),
+            Some((flag, _)) => Err(Failure::usage(format!(
+                "{flag} has no effect at --temperature 0, which takes the most likely token every time"
+            ))
+            .hint(format!("leave out {flag}, or choose another temperature"))),
         }
     }
 
@@ -103,18 +104,21 @@ impl Values {
     }
 
     /// What an agent has that is named by `of`, or with `None` each agent that no flag names.
-    fn of(&self, agent: Option<&str>, greedy: bool, seed: u64) -> Result<AgentSampling> {
-        fn pick<'a, T>(by: &'a ByRole<T>, agent: Option<&str>) -> &'a T {
+    fn of(&self, agent: Option<&str>, seed: u64) -> Result<AgentSampling> {
+        fn pick<'a, T>(by: &'a ByAgent<T>, agent: Option<&str>) -> &'a T {
             agent.map_or(&by.common, |agent| by.of(agent))
         }
+        let temperature = *pick(&self.temperature, agent);
+        let greedy = temperature == 0.0;
         let params = SamplingParams {
-            temperature: *pick(&self.temperature, agent),
+            temperature: if greedy { 1.0 } else { temperature }, // of the log-probabilities
             top_p: *pick(&self.top_p, agent),
             top_k: *pick(&self.top_k, agent),
             min_p: *pick(&self.min_p, agent),
             greedy,
         };
         params.check()?;
+        Values::check_greedy(&params)?;
         let (stop, max_tokens) = (pick(&self.stop, agent).clone(), *pick(&self.max_tokens, agent));
         let SamplingParams { temperature, top_p, top_k, min_p, greedy } = params;
         let json = raw_json(&Sampling {
@@ -136,19 +140,35 @@ fn parsed<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// The refusal of a flag that `--greedy` would ignore.
-pub fn has_no_effect(flag: &str, only: &str) -> Failure {
-    Failure::usage(format!("{flag} has no effect with --greedy, where it is always {only}"))
-        .hint(format!("leave out {flag} or --greedy"))
+/// Refuses several candidates of a greedy agent, which would all be the same.
+///
+/// # Errors
+/// Usage, with the agent.
+pub fn check_candidates(sampling: &ByAgent<Arc<AgentSampling>>, widths: &Widths) -> Result<()> {
+    let agents = sampling.own.keys().chain(widths.own.keys()).map(|agent| Some(agent.as_str())).chain([None]);
+    for agent in agents {
+        let (params, width) = match agent {
+            Some(agent) => (sampling.of(agent).params, *widths.of(agent)),
+            None => (sampling.common.params, widths.common),
+        };
+        if params.greedy && width > 1 {
+            let equals = agent.map_or(String::new(), |agent| format!("{agent}="));
+            return Err(Failure::usage(format!(
+                "--branches {equals}{width} has no effect at temperature 0, where the candidates are all the same"
+            ))
+            .hint(format!("--branches {equals}1, or choose another temperature")));
+        }
+    }
+    Ok(())
 }
 
-/// The values of `--stop`, each `TEXT` or `ROLE=TEXT`. The texts of a role replace those for all agents.
-fn stop_strings(values: &[String]) -> Result<ByRole<Vec<String>>> {
+/// The values of `--stop`, each `TEXT` or `AGENT=TEXT`. The texts of a role replace those for all agents.
+fn stop_strings(values: &[String]) -> Result<ByAgent<Vec<String>>> {
     let (mut common, mut own) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
     for value in values {
         let (role, text) = value.split_once('=').unwrap_or(("", value));
         if text.is_empty() {
-            return Err(Failure::usage(format!("--stop {value}: not TEXT or ROLE=TEXT, with a text that is not empty"))
+            return Err(Failure::usage(format!("--stop {value}: not TEXT or AGENT=TEXT, with a text that is not empty"))
                 .hint("--stop '</answer>' for all agents, --stop 'planner=</plan>' for one, --stop '=a=b' for a text with = in it"));
         }
         let texts = if role.is_empty() { &mut common } else { own.entry(role.to_owned()).or_default() };
@@ -157,25 +177,22 @@ fn stop_strings(values: &[String]) -> Result<ByRole<Vec<String>>> {
         }
         texts.push(text.to_owned());
     }
-    Ok(ByRole { common, own })
+    Ok(ByAgent { common, own })
 }
 
 /// How each agent's completions are sampled.
 ///
 /// # Errors
-/// Usage: a value out of range, two for one agent, or one that `--greedy` would ignore.
-pub fn by_role(flags: &Arguments) -> Result<ByRole<Arc<AgentSampling>>> {
+/// Usage: a value out of range, two for one agent, or one that greedy decoding would ignore.
+pub fn by_agent(flags: &Arguments) -> Result<ByAgent<Arc<AgentSampling>>> {
     let values = Values::read(flags)?;
-    if flags.greedy {
-        values.check_greedy()?;
-    }
-    let of = |agent: Option<&str>| values.of(agent, flags.greedy, flags.seed).map(Arc::new);
+    let of = |agent: Option<&str>| values.of(agent, flags.seed).map(Arc::new);
     let own = values.roles().into_iter().map(|role| Ok((role.clone(), of(Some(role))?)));
-    Ok(ByRole { common: of(None)?, own: own.collect::<Result<_>>()? })
+    Ok(ByAgent { common: of(None)?, own: own.collect::<Result<_>>()? })
 }
 
 /// The first flag that names an agent for which `is_unknown` is true, with that agent.
-pub fn unknown_role(flags: &Arguments, is_unknown: impl Fn(&str) -> bool) -> Option<(&'static str, String)> {
+pub fn unknown_agent(flags: &Arguments, is_unknown: impl Fn(&str) -> bool) -> Option<(&'static str, String)> {
     let all = [
         ("--branches", &flags.branches),
         ("--temperature", &flags.temperature),
@@ -198,8 +215,8 @@ mod tests {
     use crate::arguments::CommandLine;
     use clap::Parser;
 
-    fn sampling(flags: &[&str]) -> Result<ByRole<Arc<AgentSampling>>> {
-        by_role(&CommandLine::parse_from(["rollout", "--policy", "p"].iter().chain(flags)).arguments)
+    fn sampling(flags: &[&str]) -> Result<ByAgent<Arc<AgentSampling>>> {
+        by_agent(&CommandLine::parse_from(["rollout", "--policy", "p"].iter().chain(flags)).arguments)
     }
 
     #[test]
@@ -213,8 +230,8 @@ mod tests {
             "planner=8",
             "--top-k=3",
         ];
-        let by_role = sampling(&flags).expect("usable flags");
-        let (planner, tool) = (by_role.of("planner"), by_role.of("tool"));
+        let by_agent = sampling(&flags).expect("usable flags");
+        let (planner, tool) = (by_agent.of("planner"), by_agent.of("tool"));
         assert_eq!((planner.params.temperature, planner.params.top_k, planner.max_tokens), (1.5, 3, 8));
         assert_eq!((tool.params.temperature, tool.params.top_k, tool.max_tokens), (0.7, 3, 256));
     }
@@ -233,9 +250,9 @@ mod tests {
 
     #[test]
     fn a_stop_string_with_an_equals_sign_is_said_so() {
-        let by_role = sampling(&["--stop", "=a=b", "--stop", "planner=x=y"]).expect("usable flags");
+        let by_agent = sampling(&["--stop", "=a=b", "--stop", "planner=x=y"]).expect("usable flags");
         assert_eq!(
-            (&by_role.of("tool").stop[..], &by_role.of("planner").stop[..]),
+            (&by_agent.of("tool").stop[..], &by_agent.of("planner").stop[..]),
             (&["a=b".to_owned()][..], &["x=y".to_owned()][..])
         );
     }
@@ -243,27 +260,28 @@ mod tests {
     #[test]
     fn values_that_make_no_sense_are_refused() {
         for (flags, said) in [
-            (&["--temperature", "planner=0"][..], "--temperature 0: must be above 0"),
+            (&["--temperature", "planner=-1"][..], "--temperature -1: must be 0 or above"),
             (
                 &["--temperature", "planner=warm"],
-                "--temperature planner=warm: not T or ROLE=T with T a number",
+                "--temperature planner=warm: not T or AGENT=T with T a number",
             ),
             (&["--temperature", "1", "--temperature", "2"], "--temperature gives two values for all agents"),
             (&["--top-p", "a=1.5"], "--top-p 1.5: must be above 0 and at most 1"),
-            (&["--top-k", "a=-1"], "--top-k a=-1: not N or ROLE=N with N a whole number"),
+            (&["--top-k", "a=-1"], "--top-k a=-1: not N or AGENT=N with N a whole number"),
             (&["--min-p", "1.5"], "--min-p 1.5: must be from 0 to 1"),
-            (&["--max-tokens", "0"], "--max-tokens 0: not N or ROLE=N with N a whole number from 1"),
-            (&["--stop", ""], "--stop : not TEXT or ROLE=TEXT, with a text that is not empty"),
+            (&["--max-tokens", "0"], "--max-tokens 0: not N or AGENT=N with N a whole number from 1"),
+            (&["--stop", ""], "--stop : not TEXT or AGENT=TEXT, with a text that is not empty"),
             (&["--stop", "a=x", "--stop", "a=x"], "--stop a=x is given twice"),
             (
-                &["--greedy", "--temperature", "a=0.5"],
-                "--temperature has no effect with --greedy, where it is always 1",
+                &["--temperature", "a=0", "--min-p", "0.1"],
+                "--min-p has no effect at --temperature 0, which takes the most likely token every time",
             ),
-            (&["--greedy", "--min-p", "0.1"], "--min-p has no effect with --greedy, where it is always 0"),
         ] {
             let failure = sampling(flags).expect_err("no sampling");
             assert_eq!((failure.code, failure.message.as_str()), (2, said), "{flags:?}");
         }
-        assert!(sampling(&["--greedy", "--temperature", "1", "--stop", "x"]).is_ok());
+        let greedy = sampling(&["--temperature", "planner=0", "--stop", "x"]).expect("usable flags");
+        let params = |agent: &str| (greedy.of(agent).params.greedy, greedy.of(agent).params.temperature);
+        assert_eq!((params("planner"), params("tool")), ((true, 1.0), (false, 1.0)));
     }
 }

@@ -10,11 +10,11 @@ use record::failure::{Failure, Result};
 
 use crate::absent;
 use crate::arguments::{Arguments, SamplingMode};
-use crate::by_role::{ByRole, Widths};
+use crate::by_agent::{ByAgent, Widths};
 use crate::engine::Precision;
 use crate::episode::joint::{Expand, JointConfig, Mode};
 use crate::episode::{EpisodeConfig, ServedAgents};
-use crate::fill::{FillBy, FillConfig};
+use crate::fill::Fill;
 use crate::lines::RunMetadata;
 use crate::placement::DevicePlacement;
 use crate::sampling::{self, AgentSampling};
@@ -58,11 +58,11 @@ pub struct Settings {
     /// The values that all lines share.
     pub metadata: RunMetadata,
     /// How completions are sampled and ended, by agent.
-    pub sampling: ByRole<Arc<AgentSampling>>,
+    pub sampling: ByAgent<Arc<AgentSampling>>,
     /// The tasks to play.
     pub shard: Shard,
     /// How many of them must teach.
-    pub fill: Option<FillConfig>,
+    pub fill: Option<Fill>,
     /// Worker threads.
     pub threads: usize,
     /// The kind of device on which models run: one of them.
@@ -86,7 +86,6 @@ impl Arguments {
     /// # Errors
     /// Usage, with the flag and its valid values. A missing device: unavailable.
     pub fn resolve(self) -> Result<Settings> {
-        self.check_greedy()?;
         if !(0.0..=1.0).contains(&self.max_error_rate) {
             return Err(Failure::usage(format!(
                 "--max-error-rate {}: must be from 0 to 1",
@@ -97,7 +96,7 @@ impl Arguments {
         if !self.team_weight.is_finite() {
             return Err(Failure::usage(format!("--team-weight {}: must be finite", self.team_weight)));
         }
-        let timeout = self.timeout.unwrap_or(30.0);
+        let timeout = self.timeout.unwrap_or(60.0);
         let timeout = Duration::try_from_secs_f64(timeout)
             .ok()
             .filter(|timeout| !timeout.is_zero())
@@ -114,9 +113,9 @@ impl Arguments {
             }
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
-        let sampling = sampling::by_role(&self)?;
+        let sampling = sampling::by_agent(&self)?;
         let team = placement.team.clone();
-        let widths = self.widths(&team)?;
+        let widths = self.widths(&team, &sampling)?;
         let served = !team.owners().iter().all(Owner::has_weights);
         if served && self.joint.is_some() {
             return Err(Failure::usage(
@@ -176,8 +175,10 @@ impl Arguments {
     }
 
     /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
-    fn widths(&self, team: &Ownership) -> Result<Widths> {
-        let widths = Widths::of_flag(&self.branches, if self.greedy { 1 } else { 4 })?;
+    fn widths(&self, team: &Ownership, sampling: &ByAgent<Arc<AgentSampling>>) -> Result<Widths> {
+        let all_greedy = sampling.values().all(|sampling| sampling.params.greedy);
+        let widths = Widths::of_flag(&self.branches, if all_greedy { 1 } else { 4 })?;
+        sampling::check_candidates(sampling, &widths)?;
         let Some(role) = widths.own.keys().next().filter(|_| self.sampling == SamplingMode::Parallel) else {
             return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
                 None => Ok(widths),
@@ -203,25 +204,14 @@ impl Arguments {
     }
 
     /// When to stop playing. Shards would have to wait for each other.
-    fn fill_config(&self, shard: Shard) -> Result<Option<FillConfig>> {
-        let Some(wanted) = self.fill else { return Ok(None) };
-        if shard.count > 1 {
+    fn fill_config(&self, shard: Shard) -> Result<Option<Fill>> {
+        if self.fill.is_some() && shard.count > 1 {
             return Err(Failure::usage(
                 "--fill counts the tasks of all shards, which cannot wait for each other",
             )
             .hint("leave out --shard, or --fill"));
         }
-        let flat_below = self.flat_below.unwrap_or(0.0);
-        if !(flat_below.is_finite() && flat_below >= 0.0) {
-            return Err(Failure::usage(format!("--flat-below {flat_below}: must be a number from 0")));
-        }
-        Ok(Some(FillConfig {
-            wanted,
-            by: self.fill_by.unwrap_or(FillBy::Reward),
-            wave: self.fill_wave.unwrap_or(wanted),
-            flat_below,
-            strict: self.fill_strict,
-        }))
+        Ok(self.fill)
     }
 
     /// How joint actions are scored. Parallel episodes have one candidate an agent each, and one path.
@@ -241,14 +231,6 @@ impl Arguments {
         match self.stop_above.filter(|threshold| !threshold.is_finite()) {
             Some(threshold) => Err(Failure::usage(format!("--stop-above {threshold}: must be finite"))),
             None => Ok(Some(JointConfig { mode, expand, stop_above: self.stop_above, parallel })),
-        }
-    }
-
-    /// Refuses several candidates, which would all be the same.
-    fn check_greedy(&self) -> Result<()> {
-        match self.greedy && Widths::of_flag(&self.branches, 1)?.most() != 1 {
-            true => Err(sampling::has_no_effect("--branches", "1")),
-            false => Ok(()),
         }
     }
 

@@ -236,7 +236,7 @@ fn check_team(settings: &Settings, agents: &[String]) -> Result<()> {
         policy_of(&settings.team, agent)?;
     }
     let is_unknown = |named: &&str| !agents.is_empty() && agents.iter().all(|agent| agent != named);
-    if let Some((flag, agent)) = sampling::unknown_role(&settings.flags, |agent| is_unknown(&agent)) {
+    if let Some((flag, agent)) = sampling::unknown_agent(&settings.flags, |agent| is_unknown(&agent)) {
         let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
         return Err(Failure::usage(format!("{flag} {agent}=…: the workflow has no agent named {agent}"))
             .hint(format!("its agents are: {}{equals}", agents.join(", "))));
@@ -290,7 +290,11 @@ pub fn play<W: Write>(
             }
         }
         if outcome.is_ok() {
-            let name = if settings.flags.greedy { "evaluating" } else { "rollout" };
+            let name = if settings.sampling.values().all(|sampling| sampling.params.greedy) {
+                "evaluating"
+            } else {
+                "rollout"
+            };
             let progress = Progress::new(name, settings.flags.quiet, None);
             outcome = write_in_order(&events, &queue, writer, progress, &mut totals);
         }

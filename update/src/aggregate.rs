@@ -15,6 +15,8 @@
 //!
 //! Samples of flat groups are not run through the model, because their terms are 0, but they count in N and Σ nᵢ. (`advantage --drop-flat` removes them from the stream instead.)
 
+use std::str::FromStr;
+
 use clap::ValueEnum;
 
 /// How token terms are averaged over an optimizer batch; the formulas are in the module's header.
@@ -26,6 +28,30 @@ pub enum Aggregate {
     Sequence,
     /// Sum over tokens / (samples × max tokens)
     Constant,
+}
+
+/// `--aggregate`: the average, and L of `constant` if it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Averaging {
+    pub how: Aggregate,
+    pub length: Option<u64>,
+}
+
+impl FromStr for Averaging {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Averaging, String> {
+        let (name, length) = text.split_once('=').map_or((text, None), |(name, length)| (name, Some(length)));
+        let how = Aggregate::from_str(name, false).map_err(|_| "not token, sequence or constant[=L]")?;
+        let length = match length {
+            None => None,
+            Some(length) if how == Aggregate::Constant => Some(
+                length.parse().ok().filter(|&tokens| tokens > 0).ok_or("L is not a whole number from 1")?,
+            ),
+            Some(_) => return Err("only constant has a length".to_owned()),
+        };
+        Ok(Averaging { how, length })
+    }
 }
 
 /// The average over one optimizer batch.

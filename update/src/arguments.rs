@@ -6,37 +6,29 @@ mod help;
 
 use std::path::PathBuf;
 
+use clap::Parser;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Parser, ValueEnum};
 use device::ComputeDtype;
 use gemm::Isa;
 
-use crate::aggregate::Aggregate;
-use crate::loss_config::{Objective, RatioLevel, WeightLevel};
+use crate::aggregate::Averaging;
+use crate::loss_config::{Importance, Objective, RatioLevel};
 use crate::minibatch::DEFAULT_TOKENS;
 use crate::optimizer::Method;
 use crate::optimizer::schedule::Schedule;
 use help::{EXAMPLES, FORMULAS, VERSION};
-
-/// The treatment of an importance weight above the cap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ImportanceOutside {
-    /// The weight is the cap
-    Truncate,
-    /// The weight is 0: the token or the sequence is dropped
-    Mask,
-}
 
 /// Turns samples with advantages into the next version of each policy.
 ///
 /// Reads a complete stream from stdin, trains every named policy on the samples of its agents, starting from
 /// the version that the samples name, and publishes the next version. An incomplete stream publishes nothing.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "update", version = VERSION.as_str(), before_help = EXAMPLES, after_help = FORMULAS)]
+#[command(name = "update", version = VERSION.as_str(), before_long_help = EXAMPLES, after_long_help = FORMULAS)]
 pub struct Arguments {
-    /// Policy directory to train, on all samples or, with AGENT=, on this agent's. Flags with the same
-    /// directory are one policy with one optimizer (for a copy: policy init NEW --from DIR)
-    #[arg(long, value_name = "[AGENT=]DIR", required = true)]
+    /// Policy directory to train, on all samples or, with AGENT=, on this agent's
+    ///
+    /// Flags with the same directory are one policy with one optimizer (for a copy: policy init NEW --from DIR).
+    #[arg(long, value_name = "[AGENT=]DIR", required = true, help_heading = "Policies")]
     pub policy: Vec<String>,
 
     /// Objective to minimize
@@ -63,40 +55,30 @@ pub struct Arguments {
     #[arg(long, value_name = "[AGENT=]DIR", help_heading = "Objective")]
     pub reference: Vec<String>,
 
-    /// Entropy bonus: subtract from the loss C times the mean entropy of the tokens' distributions, in nats,
-    /// averaged as --aggregate says. Samples of flat groups are not computed, so they add nothing
+    /// Entropy bonus: subtract from the loss C times the mean entropy of the tokens' distributions, in nats, averaged
+    /// as --aggregate says
+    ///
+    /// Samples of flat groups are not computed, so they add nothing.
     #[arg(long, value_name = "C", default_value_t = 0.0, help_heading = "Objective")]
     pub entropy: f64,
 
-    /// Weight each token by its trainer-to-sampler probability ratio, truncated at C (truncated importance sampling; 2 is
-    /// usual) [default: off]
-    #[arg(long, value_name = "C", help_heading = "Objective")]
-    pub importance_cap: Option<f64>,
-
-    /// Level of an importance weight [default: token]
-    #[arg(long, value_enum, value_name = "LEVEL", requires = "importance_cap", help_heading = "Objective")]
-    pub importance_level: Option<WeightLevel>,
-
-    /// Replace an importance weight above the cap by the cap or by 0 [default: truncate]
-    #[arg(long, value_enum, value_name = "WHAT", requires = "importance_cap", help_heading = "Objective")]
-    pub importance_outside: Option<ImportanceOutside>,
-
-    /// With --importance-outside mask: also drop weights below C [default: 0]
-    #[arg(long, value_name = "C", requires = "importance_cap", help_heading = "Objective")]
-    pub importance_floor: Option<f64>,
+    /// Weight each token by its trainer-to-sampler probability ratio, truncated at C [default: off]
+    ///
+    /// Truncated importance sampling; 2 is usual. level=sequence weights whole completions. With mask a weight above C
+    /// is 0 instead of C, and with floor=F also one below F.
+    #[arg(long, value_name = "C[,level=sequence][,mask[,floor=F]]", help_heading = "Objective")]
+    pub importance: Option<Importance>,
 
     /// Drop samples with a negative advantage that have become less likely by more than D nats per token
     /// (they count in the averages) [default: off]
     #[arg(long, value_name = "D", allow_negative_numbers = true, help_heading = "Objective")]
     pub mask_negative_above: Option<f64>,
 
-    /// How token losses are averaged; formulas below
-    #[arg(long, value_enum, default_value = "token", help_heading = "Objective")]
-    pub aggregate: Aggregate,
-
-    /// L of --aggregate constant, completion tokens [default: the longest completion in the stream]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Objective")]
-    pub max_tokens: Option<u64>,
+    /// How token losses are averaged: token | sequence | constant[=L]; formulas below
+    ///
+    /// L is a number of completion tokens, by default of the longest completion in the stream.
+    #[arg(long, value_name = "HOW", default_value = "token", help_heading = "Objective")]
+    pub aggregate: Averaging,
 
     /// Optimizer steps per epoch; tasks are dealt to this many minibatches
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
@@ -112,8 +94,10 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimizer")]
     pub optimizer: Method,
 
-    /// Peak learning rate. pipeline.sh takes 1e-3 for a tiny policy, 1e-5 for a pretrained one, and for adapters 5e-4, or
-    /// 1e-4 from 0.3 billion parameters
+    /// Peak learning rate
+    ///
+    /// pipeline.sh takes 1e-3 for a tiny policy, 1e-5 for a pretrained one, and for adapters 5e-4, or 1e-4 from 0.3
+    /// billion parameters.
     #[arg(long, value_name = "X", default_value_t = 1e-6, help_heading = "Optimizer")]
     pub lr: f64,
 
@@ -127,13 +111,13 @@ pub struct Arguments {
 
     /// Optimizer steps of linear warm-up, counted over all calls
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Optimizer")]
-    pub warmup: u64,
+    pub lr_warmup: u64,
 
     /// Decoupled weight decay of matrices (never of norms and biases)
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Optimizer")]
     pub weight_decay: f64,
 
-    /// Decay rates of AdamW's two moments [default: 0.9,0.999]
+    /// Decay rates of AdamW's two moments [default: 0.9,0.95]
     #[arg(long, value_name = "B1,B2", value_delimiter = ',', num_args = 1, help_heading = "Optimizer")]
     pub betas: Vec<f64>,
 
@@ -143,55 +127,60 @@ pub struct Arguments {
 
     /// Most tokens in a micro-batch, with shared prefixes counted once; decides the memory for activations
     #[arg(long, value_name = "N", default_value_t = DEFAULT_TOKENS,
-          value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
+          value_parser = clap::value_parser!(u64).range(1..), help_heading = "Machine")]
     pub max_tokens_per_batch: u64,
 
-    /// Largest difference in nats between a recorded log-probability and the trainer's before the first step;
-    /// a tenth of it is the limit of the mean. If it is larger, nothing is published; 0: off [default: 0.01,
-    /// or 0.5 if weights, --dtype or rollout's dtype have 16 bits or rollout's is unknown: then one token in
-    /// a hundred may differ by more, and none by more than ten times]
-    #[arg(long, value_name = "X", help_heading = "Running")]
+    /// Largest difference in nats between a recorded log-probability and the trainer's before the first step; a tenth
+    /// of it is the limit of the mean [default: 0.01, or 0.5 if weights, --dtype or rollout's dtype have 16 bits or
+    /// rollout's is unknown: then one token in a hundred may differ by more, and none by more than ten times]
+    ///
+    /// If it is larger, nothing is published; 0: off.
+    #[arg(long, value_name = "X", help_heading = "Checks")]
     pub max_logprob_gap: Option<f64>,
 
-    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow
-    /// for work). Each rank of update-mpi takes one GPU: of all with cuda, of a list with cuda:0-3 or
-    /// cuda:0,2
-    #[arg(long, default_value = "cpu", help_heading = "Running")]
+    /// cpu, cuda or cuda:N (an NVIDIA GPU), or sim (the GPU's kernels run on the CPU: for tests, far too slow for
+    /// work)
+    ///
+    /// Each rank of update-mpi takes one GPU: of all with cuda, of a list with cuda:0-3 or cuda:0,2.
+    #[arg(long, default_value = "cpu", help_heading = "Machine")]
     pub device: String,
 
-    /// Type in which linear layers compute; use rollout's. On a CPU bfloat16 may be faster or slower: measure.
-    /// float16 is for devices: eight times as exact as bfloat16, with a dynamic loss scale [default: float32 on the
-    /// CPU, bfloat16 on devices]
-    #[arg(long, value_name = "TYPE", help_heading = "Running",
+    /// Type in which linear layers compute; use rollout's [default: float32 on the CPU, bfloat16 on devices]
+    ///
+    /// On a CPU bfloat16 may be faster or slower: measure. float16 is for devices: eight times as exact as bfloat16,
+    /// with a dynamic loss scale.
+    #[arg(long, value_name = "TYPE", help_heading = "Machine",
           value_parser = PossibleValuesParser::new(ComputeDtype::NAMES).try_map(|name| name.parse::<ComputeDtype>()))]
     pub dtype: Option<ComputeDtype>,
 
     /// Instruction set of all CPU kernels; avx512-bf16, avx512 and avx2 give the same bytes [default: the
     /// fastest]
-    #[arg(long, value_name = "NAME", help_heading = "Running",
+    #[arg(long, value_name = "NAME", help_heading = "Machine",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
 
-    /// Sum each optimizer batch's gradient as a tree of N parts, a power of two. The bytes of the result
-    /// depend on N, and not on the number of processes that share the parts: mpirun -n R update-mpi, with R a
-    /// power of two up to N
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Running")]
+    /// Sum each optimizer batch's gradient as a tree of N parts, a power of two
+    ///
+    /// The bytes of the result depend on N, and not on the number of processes that share the parts: mpirun -n R
+    /// update-mpi, with R a power of two up to N.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Machine")]
     pub parts: u64,
 
-    /// Train the policies at the same time, each on an equal share of the processes: mpirun -n R update-mpi,
-    /// with R a multiple of their number. Gives the same bytes as training one after another on all
-    /// processes, which takes less memory
-    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
+    /// Train the policies at the same time, each on an equal share of the processes: mpirun -n R update-mpi, with R a
+    /// multiple of their number
+    ///
+    /// Gives the same bytes as training one after another on all processes, which takes less memory.
+    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Machine")]
     pub side_by_side: bool,
 
     /// With --dry-run: plan the memory of each of R processes
     #[arg(long, value_name = "R", requires = "dry_run", value_parser = clap::value_parser!(u64).range(1..),
-          help_heading = "Running")]
+          help_heading = "Machine")]
     pub ranks: Option<u64>,
 
     /// Device memory to use, in GB (10^9 bytes); with --dry-run, the memory to plan for [default: all free
     /// memory]
-    #[arg(long, value_name = "GB", help_heading = "Running")]
+    #[arg(long, value_name = "GB", help_heading = "Machine")]
     pub device_memory: Option<f64>,
 
     /// Shuffle tasks with this seed before each epoch [default: the stream's order]
@@ -199,56 +188,57 @@ pub struct Arguments {
     pub seed: Option<u64>,
 
     /// Number of threads; any number gives bit-identical weights [default: all cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Running")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Machine")]
     pub threads: Option<u64>,
 
-    /// Only print the plan of each policy as a JSON object: parameters, trainable parameters, samples,
-    /// tokens, optimizer steps, bytes of memory. Without samples it plans for --max-tokens-per-batch; a
-    /// config.json without weights is enough
-    #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Running")]
+    /// Only print the plan of each policy as a JSON object: parameters, trainable parameters, samples, tokens,
+    /// optimizer steps, bytes of memory
+    ///
+    /// Without samples it plans for --max-tokens-per-batch; a config.json without weights is enough.
+    #[arg(long, conflicts_with_all = ["check", "pass_through"], help_heading = "Checks")]
     pub dry_run: bool,
 
-    /// Recompute the recorded log-probabilities and report the gap; publish nothing. Fails above
-    /// --max-logprob-gap, whose default is then 1e-3 for f32 weights and --dtype float32, 0.5 otherwise
-    #[arg(long, help_heading = "Running")]
-    pub check: bool,
-
-    /// With --check, write one JSON line per token to FILE: policy, sample (its index in the order of
-    /// episodes), group, position in the sequence, token, and the recorded and the recomputed log-probability
-    #[arg(long, value_name = "FILE", requires = "check", help_heading = "Running")]
-    pub per_token: Option<PathBuf>,
+    /// Recompute the recorded log-probabilities and report the gap; publish nothing
+    ///
+    /// Fails above --max-logprob-gap, whose default is then 1e-3 for f32 weights and --dtype float32, 0.5 otherwise.
+    /// With =FILE, writes one JSON line per token to FILE: policy, sample (its index in the order of episodes),
+    /// group, position in the sequence, token, and the recorded and the recomputed log-probability.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, help_heading = "Checks")]
+    pub check: Option<Option<PathBuf>>,
 
     /// Copy the input to stdout before the metrics
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, help_heading = "Stream")]
     pub pass_through: bool,
 
     /// Versions to keep in the policy directory
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..),
-          help_heading = "Running")]
+          help_heading = "Policies")]
     pub keep: u64,
 
     /// Train on a stream without a complete set of end lines
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, help_heading = "Stream")]
     pub allow_incomplete: bool,
 
     /// Train on greedy samples and on samples of top-p, top-k or min-p sampling, whose recorded log-probabilities
     /// do not match the distribution they came from
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, help_heading = "Stream")]
     pub allow_truncated_sampling: bool,
 
-    /// Process one part of the input after another, each up to its `end` line. Each part is an update and is
-    /// answered with an `end` line. Weights and moments stay in memory between parts; with a GPU only the
-    /// optimizer's state does, in host memory
-    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Running")]
+    /// Process one part of the input after another, each up to its `end` line
+    ///
+    /// Each part is an update and is answered with an `end` line. Weights and moments stay in memory between parts;
+    /// with a GPU only the optimizer's state does, in host memory.
+    #[arg(long, conflicts_with_all = ["check", "dry_run"], help_heading = "Policies")]
     pub resident: bool,
 
-    /// Save the optimizer's state every N steps and at the end of the input, instead of with every version.
-    /// Another process can resume only from a saved state
+    /// Save the optimizer's state every N steps and at the end of the input, instead of with every version
+    ///
+    /// Another process can resume only from a saved state.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
-          requires = "resident", help_heading = "Running")]
+          requires = "resident", help_heading = "Policies")]
     pub save_every: u64,
 
     /// No progress and no messages on stderr
-    #[arg(long, short, help_heading = "Running")]
+    #[arg(long, short, help_heading = "Stream")]
     pub quiet: bool,
 }

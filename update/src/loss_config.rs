@@ -1,5 +1,7 @@
 //! The objective and its coefficients, as the flags under "Objective" set them.
 
+use std::str::FromStr;
+
 use clap::ValueEnum;
 
 use crate::objective::WeightBounds;
@@ -42,6 +44,34 @@ pub struct Importance {
     pub level: WeightLevel,
     /// Bounds of a weight.
     pub outside: WeightBounds,
+}
+
+impl FromStr for Importance {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Importance, String> {
+        let (cap, rest) = text.split_once(',').unwrap_or((text, ""));
+        let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
+        let cap = number(cap).filter(|cap| *cap > 0.0).ok_or("C is not a number above 0")?;
+        let (mut level, mut mask, mut floor) = (WeightLevel::Token, false, None);
+        for setting in rest.split(',').filter(|setting| !setting.is_empty()) {
+            match setting.split_once('=').unwrap_or((setting, "")) {
+                ("level", name) => level = WeightLevel::from_str(name, false)?,
+                ("mask", "") => mask = true,
+                ("floor", text) => {
+                    floor =
+                        Some(number(text).filter(|floor| *floor >= 0.0).ok_or("F is not a number from 0")?);
+                }
+                _ => return Err(format!("{setting} is none of level=sequence, mask and floor=F")),
+            }
+        }
+        match floor.is_some() && !mask {
+            true => Err("floor has no effect without mask".to_owned()),
+            false => {
+                Ok(Importance { level, outside: WeightBounds { floor: floor.unwrap_or(0.0), cap, mask } })
+            }
+        }
+    }
 }
 
 /// The objective and its coefficients.

@@ -5,7 +5,7 @@
 //! depends only on earlier tasks, and scaling happens last, so the prefix is known early. When the stream has
 //! ended, the trainer plans from all samples and discards this work if it is not a prefix of that plan, which
 //! happens with shards or with the samples of a task apart. Left out: everything that needs all samples first
-//! (`--kl`, several steps with `--importance-cap`, parts and ranks); and devices, whose memory rollout is
+//! (`--kl`, several steps with `--importance`, parts and ranks); and devices, whose memory rollout is
 //! using.
 
 use std::time::Instant;

@@ -144,7 +144,7 @@ impl Samples {
             return Ok(());
         };
         let (kind, remedy) = if sampling.greedy {
-            ("a greedy sample", "sample without --greedy")
+            ("a greedy sample", "sample at a --temperature above 0")
         } else if sampling.is_truncated() {
             (
                 "a sample of truncated sampling (top-p, top-k or min-p)",

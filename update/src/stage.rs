@@ -67,8 +67,7 @@ fn run_on(ranks: &dyn Communicator, mut settings: Settings) -> Result<()> {
 
     if let Work::Check { per_token: Some(path) } = &settings.work {
         // Each policy appends its tokens.
-        File::create(path)
-            .map_err(|error| Failure::io(format!("--per-token {}: {error}", path.display())))?;
+        File::create(path).map_err(|error| Failure::io(format!("--check={}: {error}", path.display())))?;
     }
     let mut output = Output::new(Writer::stdout());
     if ranks.rank() > 0 {

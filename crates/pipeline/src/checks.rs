@@ -4,8 +4,9 @@ use std::path::Path;
 
 use record::failure::{Failure, Result};
 
-use crate::flags;
-use crate::settings::{PolicyChoice, Settings};
+use crate::command_line::Action;
+use crate::settings::{LauncherChoice, Optimizer, Settings};
+use crate::values::{PolicyChoice, is_server};
 
 /// The program that starts shards and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,42 +20,51 @@ pub enum Launcher {
 }
 
 /// Checks all flags against each other and chooses the launcher.
-pub fn check(settings: &Settings) -> Result<Launcher> {
-    let text = |name: &'static str| settings.text(name);
+pub fn check(settings: &Settings, action: Option<&Action>) -> Result<Launcher> {
     let ask = |message: String, hint: &str| Err(Failure::usage(message).hint(hint));
-    let device = text("device");
+    let device = settings.device.as_str();
     if !is_device(device) {
         return ask(
             format!("--device {device}: not a device"),
             "devices are cpu, cuda and cuda:N, several as cuda:0-7 or cuda:0,2",
         );
     }
-    if text("dtype") == "float16" && device == "cpu" {
+    if settings.dtype.as_deref() == Some("float16") && device == "cpu" {
         return ask(
             "--dtype float16: --device cpu computes in float32 or bfloat16".to_owned(),
             "add --device cuda, or leave out --dtype",
         );
     }
     check_model(settings)?;
-    check_learning(settings)?;
-    let (resident, evaluates) = (settings.is_on("resident"), settings.is_given("evaluate"));
-    let (shards, ranks) = (settings.number("shards"), settings.number("ranks"));
-    if !resident && settings.number("save_every") != 1 {
+    let evaluates = matches!(action, Some(Action::Evaluate { .. }));
+    let names = match &settings.policies {
+        PolicyChoice::Named(pairs) => &pairs[..],
+        _ => &[],
+    };
+    if !evaluates && !names.is_empty() && names.iter().all(|pair| is_server(&pair.value)) {
+        return ask(
+            "--policies: servers play all agents, so that nobody is trained".to_owned(),
+            "add --policies AGENT=DIR",
+        );
+    }
+    check_learning(settings, evaluates)?;
+    let (resident, shards, ranks) = (settings.resident, settings.shards, settings.ranks);
+    if !resident && settings.save_every != 1 {
         return ask(
             "--save-every has no effect without --resident".to_owned(),
             "add --resident: a process a step ends with its state saved",
         );
     }
-    if shards == 1 && ranks == 1 && text("launcher") != "auto" {
+    if shards == 1 && ranks == 1 && settings.launcher != LauncherChoice::Auto {
         return ask(
-            format!("--launcher {} has no effect with one shard and one rank", text("launcher")),
+            "--launcher has no effect with one shard and one rank".to_owned(),
             "add --shards N or --ranks N, or leave it out",
         );
     }
-    let launcher = match text("launcher") {
-        "mpirun" => Launcher::Mpirun,
-        "srun" => Launcher::Srun,
-        "auto"
+    let launcher = match settings.launcher {
+        LauncherChoice::Mpirun => Launcher::Mpirun,
+        LauncherChoice::Srun => Launcher::Srun,
+        LauncherChoice::Auto
             if std::env::var_os("SLURM_JOB_ID").is_some_and(|id| !id.is_empty()) && is_installed("srun") =>
         {
             Launcher::Srun
@@ -62,19 +72,19 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
         _ => Launcher::Local,
     };
     if ranks > 1 {
-        if !settings.is_on("side_by_side") {
+        if !settings.side_by_side {
             share_parts(settings, 1)?; // checked again once the number of policies is known
         }
-        if settings.stage.contains_key("update") {
+        if settings.replaces("update") {
             return ask(
                 "--ranks is of update, and --stage update=... is another command".to_owned(),
                 "leave out --ranks",
             );
         }
         if evaluates {
-            return ask("--ranks has no effect with --evaluate".to_owned(), "leave out --ranks");
+            return ask("--ranks has no effect in evaluate".to_owned(), "leave out --ranks");
         }
-    } else if settings.is_on("side_by_side") {
+    } else if settings.side_by_side {
         return ask(
             "--side-by-side needs --ranks N".to_owned(),
             "as many as there are policies, or a multiple: --ranks 2",
@@ -93,28 +103,28 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
                 "leave out --shards: --device cuda:0-7 plays on several GPUs; or let Slurm give each its device: --launcher srun",
             );
         }
-        if settings.stage.contains_key("rollout") {
+        if settings.replaces("rollout") {
             return ask(
                 "--shards deals tasks to rollout, and --stage rollout=... is another command".to_owned(),
                 "leave out --shards",
             );
         }
         if evaluates {
-            return ask("--shards has no effect with --evaluate".to_owned(), "leave out --shards");
+            return ask("--shards has no effect in evaluate".to_owned(), "leave out --shards");
         }
     }
     if resident {
         if evaluates {
-            return ask("--resident has no effect with --evaluate".to_owned(), "leave out --resident");
+            return ask("--resident has no effect in evaluate".to_owned(), "leave out --resident");
         }
-        if device != "cpu" && ranks > 1 && settings.number("save_every") > 1 {
+        if device != "cpu" && ranks > 1 && settings.save_every > 1 {
             return ask(
                 format!("--save-every has no effect with --ranks and --device {device}"),
                 "leave out one of them: there every step saves its state",
             );
         }
         for stage in ["rollout", "reward", "group", "advantage", "update"] {
-            if settings.stage.contains_key(stage) {
+            if settings.replaces(stage) {
                 return ask(
                     format!("--stage {stage}=... is a process a step, which --resident does not start"),
                     "leave out --resident",
@@ -128,7 +138,7 @@ pub fn check(settings: &Settings) -> Result<Launcher> {
             "or make the adapters with policy init --adapter and name them: --policies AGENT=DIR",
         );
     }
-    if !text("env_command").is_empty() && (settings.is_given("env") || settings.is_given("set")) {
+    if settings.env_command.is_some() && (settings.is_given("env") || settings.is_given("set")) {
         return ask(
             "--env-command takes the place of --env and --set".to_owned(),
             "give its settings in COMMAND: it is run by a shell",
@@ -152,11 +162,10 @@ const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
 
 /// Returns true if `--model` is a preset, an existing file or folder, or a hub's model.
 fn check_model(settings: &Settings) -> Result<()> {
-    let model = settings.text("model");
+    let model = settings.model.as_str();
     record::address::check("--model", model)?;
     let is_of_hub = model.starts_with("hf:");
-    let is_begun =
-        !settings.text("run").is_empty() && Path::new(settings.text("run")).join("policies/done").is_file();
+    let is_begun = settings.run.as_ref().is_some_and(|run| Path::new(run).join("policies/done").is_file());
     if PRESETS.contains(&model) || is_of_hub || is_begun || Path::new(model).exists() {
         return Ok(());
     }
@@ -179,31 +188,23 @@ fn check_model(settings: &Settings) -> Result<()> {
 }
 
 /// Refuses values with which nothing is learned, or learned weights are lost.
-fn check_learning(settings: &Settings) -> Result<()> {
-    for (name, optimizer) in
-        [("lr", "optimizer"), ("warmup_lr", "warmup_optimizer"), ("warmup_lr_other", "warmup_optimizer")]
-    {
-        // Each step of these optimizers moves every weight by about the learning rate,
-        // and weights are below 1.
-        let is_scaled = settings.text(optimizer) != "sgd";
-        if is_scaled && settings.text(name).parse::<f64>().is_ok_and(|lr| lr >= 1.0) {
-            let dashed = name.replace('_', "-");
-            let default = flags::find(name).map_or("", |flag| flag.defaults[settings.kind as usize]);
-            return Err(Failure::usage(format!(
-                "--{dashed} {}: a step of {} moves each weight by about as much, and weights are smaller than 1",
-                settings.text(name),
-                settings.text(optimizer)
-            ))
-            .hint(format!("the default for these policies is {default}")));
-        }
+fn check_learning(settings: &Settings, evaluates: bool) -> Result<()> {
+    // Each step of these optimizers moves every weight by about the learning rate, and weights are below 1.
+    if settings.optimizer != Optimizer::Sgd && settings.lr.0 >= 1.0 {
+        return Err(Failure::usage(format!(
+            "--lr {}: a step of {} moves each weight by about as much, and weights are smaller than 1",
+            settings.lr,
+            record::stage::choice(&settings.optimizer)
+        ))
+        .hint(format!("the default for these policies is {}", Settings::defaults(settings.kind)?.lr)));
     }
-    let compares_others = settings.stage.contains_key("advantage")
-        || settings.stage.contains_key("group")
-        || settings.stage.contains_key("rollout")
+    let compares_others = settings.replaces("advantage")
+        || settings.replaces("group")
+        || settings.replaces("rollout")
         || settings.has_flag("group", "--by")
         || settings.has_flag("rollout", "--branches")
         || settings.has_flag("advantage", "--estimator");
-    if settings.number("branches") == 1 && !compares_others && !settings.is_given("evaluate") {
+    if settings.branches == 1 && !compares_others && !evaluates {
         return Err(Failure::usage(
             "--branches 1: a group of one candidate is flat, since it has no other to compare with, and nothing is learned",
         )
@@ -214,7 +215,7 @@ fn check_learning(settings: &Settings) -> Result<()> {
 
 /// Refuses a number of ranks that cannot share the parts of policies trained side by side.
 pub fn share_parts(settings: &Settings, policies: u64) -> Result<()> {
-    let (ranks, parts) = (settings.number("ranks"), settings.number("parts"));
+    let (ranks, parts) = (settings.ranks, settings.parts);
     let each = ranks / policies;
     if each.is_power_of_two() && each <= parts {
         return Ok(());

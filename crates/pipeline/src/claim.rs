@@ -10,9 +10,10 @@ use record::stage::printable;
 use serde_json::Value;
 
 use crate::disk;
+use crate::quote::quoted;
 use crate::runs::Progress;
-use crate::settings::{PolicyChoice, Settings};
-use crate::words::quoted;
+use crate::settings::Settings;
+use crate::values::{Pair, PolicyChoice};
 
 /// What a run that was killed before its `run.json` leaves.
 const BEGUN: [&str; 2] = ["lock", "run.json.tmp"];
@@ -99,14 +100,12 @@ pub fn is_outside(settings: &Settings, run: &Path) -> Result<()> {
     let Ok(run) = run.canonicalize() else { return Ok(()) };
     let given = match &settings.policies {
         PolicyChoice::Named(pairs) => pairs.clone(),
-        _ => vec![("--model".to_owned(), settings.text("model").to_owned())],
+        _ => vec![Pair { name: "--model".to_owned(), value: settings.model.clone() }],
     };
     let is_inside = |what: &str| Path::new(what).canonicalize().is_ok_and(|path| path.starts_with(&run));
-    match given.iter().find(|(_, what)| is_inside(what)) {
-        Some((of, what)) => {
-            Err(Failure::usage(format!("{of}={what}: a run cannot begin from its own folder"))
-                .hint("choose another --run: its policies are copied there"))
-        }
+    match given.iter().find(|pair| is_inside(&pair.value)) {
+        Some(pair) => Err(Failure::usage(format!("{pair}: a run cannot begin from its own folder"))
+            .hint("choose another --run: its policies are copied there")),
         None => Ok(()),
     }
 }

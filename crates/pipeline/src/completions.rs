@@ -1,19 +1,15 @@
-//! Shell completions: for `pipeline.sh`, from the table of flags, and for a package's `troupe` command,
-//! which runs other programs.
+//! Shell completions: for `pipeline.sh`, from its command line, and for a package's `troupe` command, which runs other programs.
 
 use std::path::Path;
 use std::process::Command;
 
-use clap::builder::{PossibleValuesParser, ValueHint};
-use clap::{Arg, ArgAction};
 use clap_complete::Shell;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 
+use crate::command_line;
 use crate::disk;
-use crate::flags::{self, Flag, Kind};
-use crate::help;
 use crate::processes::called;
-use crate::words::quoted;
+use crate::quote::quoted;
 
 /// The programs that a package's `troupe` runs.
 pub const PROGRAMS: [(&str, &str); 8] = [
@@ -32,12 +28,7 @@ pub const PROGRAMS: [(&str, &str); 8] = [
 const MANUALS: &str = "TROUPE_MANUALS";
 
 /// Prints the completion script for a shell: of `pipeline.sh` or, called as a package's `troupe pipeline`, of `troupe`.
-pub fn print(shell: &str) -> Result<()> {
-    let shell = match shell {
-        "fish" => Shell::Fish,
-        "zsh" => Shell::Zsh,
-        _ => Shell::Bash,
-    };
+pub fn print(shell: Shell) -> Result<()> {
     let mut text = of_pipeline(shell);
     if called() != "./pipeline.sh" {
         let root = std::env::var("TROUPE_ROOT").unwrap_or_default();
@@ -58,71 +49,26 @@ fn of_troupe(shell: Shell, folder: &str) -> String {
     }
 }
 
-/// Writes the man page and completions if [`MANUALS`] is set, and returns true if it did.
-pub fn write_if_asked() -> Result<bool> {
-    let Some(share) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) else { return Ok(false) };
-    for (shell, folder, [pipeline, troupe], text) in [
-        (Shell::Bash, "bash-completion/completions", ["pipeline.sh.bash", "troupe.bash"], bash()),
-        (Shell::Fish, "fish/vendor_completions.d", ["pipeline.sh.fish", "troupe.fish"], fish()),
-        (Shell::Zsh, "zsh/site-functions", ["_pipeline.sh", "_troupe"], zsh()),
+/// Writes the man page and completions if [`MANUALS`] is set, and exits.
+pub fn end_if_manuals() -> Result<()> {
+    let Some(share) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) else { return Ok(()) };
+    for (file, text) in [
+        ("bash-completion/completions/troupe.bash", bash()),
+        ("fish/vendor_completions.d/troupe.fish", fish()),
+        ("zsh/site-functions/_troupe", zsh()),
     ] {
-        let folder = Path::new(&share).join(folder);
-        disk::make(&folder)?;
-        let of_pipeline = of_pipeline(shell);
-        let of_pipeline = String::from_utf8_lossy(&of_pipeline);
-        disk::write(&folder.join(pipeline), &of_pipeline)?;
-        disk::write(&folder.join(troupe), &text)?;
+        let file = Path::new(&share).join(file);
+        disk::make(file.parent().unwrap_or(Path::new("")))?;
+        disk::write(&file, &text)?;
     }
-    let page = Path::new(&share).join("man/man1");
-    disk::make(&page)?;
-    disk::write(&page.join("troupe-pipeline.1"), &manual()?)?;
-    Ok(true)
+    record::stage::end_if_manuals(&command_line::command(&environments()), Some("troupe-pipeline"));
+    Ok(())
 }
 
 fn of_pipeline(shell: Shell) -> Vec<u8> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command(), "pipeline.sh", &mut text);
+    clap_complete::generate(shell, &mut command_line::command(&environments()), "pipeline.sh", &mut text);
     text
-}
-
-/// The man page's text: the help up to the options.
-fn manual() -> Result<String> {
-    let text = help::text().replace("./pipeline.sh", "troupe pipeline");
-    let (examples, options) = text.split_once("\n\nOptions:\n").unwrap_or((&text, ""));
-    let examples = examples.split_once("\n\n").map_or("", |(_, examples)| examples);
-    let command = clap::Command::new("troupe-pipeline")
-        .about(help::SUMMARY)
-        .override_usage("troupe pipeline [FLAG...]")
-        .disable_help_flag(true)
-        .before_help(examples.to_owned())
-        .after_help(format!("Options:\n{options}"));
-    let pages = record::manual::pages(&command, &record::stage::PROGRAMS)
-        .map_err(|error| Failure::work(format!("the manual of pipeline.sh: {error}")))?;
-    Ok(pages.into_iter().map(|(_, page)| String::from_utf8_lossy(&page).into_owned()).collect())
-}
-
-/// The flags as a `clap` command, used only to generate completions.
-fn command() -> clap::Command {
-    let environments = environments();
-    let argument = |flag: &Flag| {
-        // Leaked on purpose: the process exits after printing.
-        let long: &'static str = flag.key().leak();
-        let argument = Arg::new(flag.name).long(long).help(help::meaning(flag));
-        let one_of = |words: &[&'static str]| PossibleValuesParser::new(words.to_vec());
-        match (flag.kind, flag.name) {
-            (Kind::Switch, _) => argument.action(ArgAction::SetTrue),
-            (Kind::Choice(words), _) => argument.value_parser(one_of(words)),
-            (_, "env") => argument.value_parser(PossibleValuesParser::new(environments.clone())),
-            (_, "policies") => argument.value_parser(one_of(&["shared", "adapter-per-role", "per-role"])),
-            (_, "model") => argument.value_parser(one_of(&["tiny", "smollm2"])),
-            (_, "device") => argument.value_parser(one_of(&["cpu", "cuda"])),
-            (_, "dtype") => argument.value_parser(one_of(&["float32", "bfloat16", "float16"])),
-            (_, "run" | "resume" | "runs" | "tensorboard") => argument.value_hint(ValueHint::DirPath),
-            (_, "config") => argument.value_hint(ValueHint::FilePath),
-            _ => argument.value_hint(ValueHint::Other),
-        }
-    };
-    clap::Command::new("pipeline.sh").about(help::SUMMARY).args(flags::all().map(argument))
 }
 
 /// Names of the environments, from the `envs` next to this program; empty if it is not there.
@@ -216,6 +162,11 @@ fi
 mod tests {
     use super::*;
 
+    fn flags() -> Vec<String> {
+        let command = command_line::command(&[]);
+        command.get_arguments().filter_map(|flag| flag.get_long().map(str::to_owned)).collect()
+    }
+
     /// What bash completes for the last of `words`.
     fn offered(folder: &Path, words: &[&str]) -> Vec<String> {
         let (last, program) = (words.len() - 1, words[0]);
@@ -237,19 +188,20 @@ mod tests {
         std::fs::write(folder.join("pipeline.sh.bash"), of_pipeline(Shell::Bash)).unwrap();
         std::fs::write(folder.join("troupe.bash"), bash()).unwrap();
         let all = offered(folder, &["pipeline.sh", "--"]);
-        for flag in flags::all() {
-            assert!(all.contains(&flag.dashed()), "{}", flag.name);
+        for flag in flags() {
+            assert!(all.contains(&format!("--{flag}")), "{flag}");
         }
         assert_eq!(offered(folder, &["pipeline.sh", "--lr-w"]), ["--lr-warmup"]);
-        assert_eq!(offered(folder, &["pipeline.sh", "--select", ""]), ["random", "best"]);
+        assert_eq!(offered(folder, &["pipeline.sh", "--select", ""]), ["best", "random"]);
+        assert_eq!(offered(folder, &["pipeline.sh", "evaluate", "--lr-w"]), ["--lr-warmup"]);
         assert_eq!(offered(folder, &["pipeline.sh", "--resident", "--optimizer", "a"]), ["adamw"]);
         assert_eq!(offered(folder, &["troupe", "up"]), ["update"]);
-        assert_eq!(offered(folder, &["troupe", "pipeline", "--warmup-lr-o"]), ["--warmup-lr-other"]);
+        assert_eq!(offered(folder, &["troupe", "pipeline", "--tok"]), ["--token-budget"]);
         assert_eq!(offered(folder, &["troupe", "pipeline", "--method", "magrpo-"]), ["magrpo-cross"]);
         assert!(offered(folder, &["troupe", "nothing", "--"]).is_empty());
     }
 
-    /// `source <(troupe pipeline --completions bash)` reads one script, which is in no folder.
+    /// `source <(troupe pipeline completions bash)` reads one script, which is in no folder.
     #[test]
     fn one_script_completes_a_packages_command() {
         let (read, installed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -258,7 +210,7 @@ mod tests {
         let text = text + &of_troupe(Shell::Bash, &folder);
         std::fs::write(read.path().join("troupe.bash"), text).unwrap();
         std::fs::write(installed.path().join("update.bash"), "_update() { COMPREPLY=(\"$1\"); }").unwrap();
-        assert_eq!(offered(read.path(), &["troupe", "pipeline", "--warmup-lr-o"]), ["--warmup-lr-other"]);
+        assert_eq!(offered(read.path(), &["troupe", "pipeline", "--tok"]), ["--token-budget"]);
         assert_eq!(offered(read.path(), &["troupe", "update", "--"]), ["update"]);
         for shell in [Shell::Fish, Shell::Zsh] {
             assert!(of_troupe(shell, "").contains("troupe"), "{shell}");
@@ -269,9 +221,9 @@ mod tests {
     fn other_shells_have_every_flag_too() {
         for shell in [Shell::Fish, Shell::Zsh] {
             let text = String::from_utf8(of_pipeline(shell)).unwrap();
-            for flag in flags::all() {
-                let written = if shell == Shell::Fish { format!("-l {}", flag.key()) } else { flag.dashed() };
-                assert!(text.contains(&written), "{shell}: {}", flag.name);
+            for flag in flags() {
+                let dashes = if shell == Shell::Fish { "-l " } else { "--" };
+                assert!(text.contains(&format!("{dashes}{flag}")), "{shell}: {flag}");
             }
         }
         for text in [fish(), zsh()] {

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::disk;
 use crate::kind::PolicyKind;
 use crate::settings::Settings;
+use crate::values::joined;
 
 /// A smaller share is worth no warning.
 const MANY: f64 = 0.2;
@@ -96,7 +97,7 @@ impl CutAnswers {
     /// The part of a step's line about them; `solves` is true if any episode was solved.
     pub fn said(&self, settings: &Settings, solves: bool) -> String {
         let Some(share) = self.many() else { return String::new() };
-        let (percent, limit) = (100.0 * share, settings.text("max_tokens"));
+        let (percent, limit) = (100.0 * share, joined(&settings.max_tokens));
         let advice = if solves { String::new() } else { format!(": {}", remedy(share, settings)) };
         format!(", {percent:.0} % of answers cut at {limit} tokens{}{advice}", self.by_agent())
     }
@@ -104,7 +105,7 @@ impl CutAnswers {
     /// The first advice if nothing is learned.
     pub fn advice(&self, settings: &Settings) -> String {
         let Some(share) = self.many() else { return String::new() };
-        let (percent, limit) = (100.0 * share, settings.text("max_tokens"));
+        let (percent, limit) = (100.0 * share, joined(&settings.max_tokens));
         let remedy = remedy(share, settings);
         format!("{percent:.0} % of the last step's answers were cut at {limit} tokens: {remedy}; ")
     }
@@ -143,10 +144,7 @@ mod tests {
             fs::write(&file, end).unwrap();
             CutAnswers::count(&file).unwrap()
         };
-        let settings = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            Settings::new(&crate::flags::parse(&words).unwrap().expect("no help")).unwrap()
-        };
+        let settings = |words: &[&str]| Settings::new(words).unwrap();
         let (tiny, model) =
             (settings(&["--max-tokens", "32"]), settings(&["--max-tokens", "32", "--model", "smollm2"]));
         assert_eq!(count(1).agents, BTreeMap::from([("a".to_owned(), (6, 1)), ("b".to_owned(), (4, 0))]));

@@ -9,11 +9,13 @@ use std::time::Duration;
 use record::failure::{Failure, Result};
 use serde_json::{Value, json};
 
+use crate::defaults;
 use crate::inputs;
 use crate::kind::PolicyKind;
 use crate::processes;
 use crate::programs::{Programs, cannot_start, code_of};
 use crate::settings::Settings;
+use crate::values::Pair;
 
 /// The environment and its agents.
 #[derive(Clone, Debug, Default)]
@@ -57,36 +59,28 @@ const MEASURED: u64 = 64;
 /// # Errors
 /// The environment, workflow, setting or agent does not exist (exit 2).
 pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
-    let acting = if settings.text("env_command").is_empty() {
-        ask_own(programs, settings)?
-    } else {
-        let workflow =
-            if settings.is_given("workflow") { settings.text("workflow").to_owned() } else { String::new() };
-        settings.set_text("workflow", workflow);
-        ask_program(programs, settings)?
+    let acting = match settings.env_command.clone() {
+        None => ask_own(programs, settings)?,
+        Some(command) => ask_program(programs, settings, &command)?,
     };
     if let Some(agent) = settings.train.iter().find(|agent| !acting.agents.contains(agent)) {
         return Err(acting.no_agent(&format!("--train {agent}"), agent, ""));
     }
-    if let Some((flag, role)) =
-        settings.roles().find(|(_, role)| !acting.agents.iter().any(|agent| agent == role))
-    {
+    let is_unknown = |agent: &str| !acting.agents.iter().any(|known| known == agent);
+    if let Some((flag, agent)) = settings.agents().into_iter().find(|(_, agent)| is_unknown(agent)) {
         let equals = if flag == "--stop" { "; --stop '=TEXT' for a text with = in it" } else { "" };
-        return Err(acting.no_agent(&format!("{flag} {role}=…"), role, equals));
+        return Err(acting.no_agent(&format!("{flag} {agent}=…"), agent, equals));
     }
-    settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
+    settings.set_token_limit(acting.max_tokens);
     Ok(acting)
 }
 
 fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
-    let (env, workflow) = (settings.text("env").to_owned(), settings.text("workflow").to_owned());
-    let run = match settings.text("run") {
-        "" => Path::new("runs").join(&env),
-        run => run.into(),
-    };
+    let (env, workflow) = (settings.env.clone(), settings.workflow.clone().unwrap_or_default());
+    let run = settings.run.as_ref().map_or_else(|| Path::new("runs").join(&env), Into::into);
     let file = inputs::workflow(settings, &run);
     let given = settings.clone();
-    let list = |set: &[String]| -> Result<Value> {
+    let list = |set: &[Pair]| -> Result<Value> {
         let mut arguments = vec!["list", &env, "--format", "json"];
         file.iter().for_each(|file| arguments.extend(["--workflow", file]));
         let set: Vec<String> = set.iter().map(|setting| inputs::setting(&given, &run, setting)).collect();
@@ -95,11 +89,11 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         serde_json::from_str(&text)
             .map_err(|error| Failure::work(format!("envs list {env} --format json: {error}")))
     };
-    if settings.kind != PolicyKind::Tiny && !settings.set.iter().any(|set| set.starts_with("encoding=")) {
+    if settings.kind != PolicyKind::Tiny && !settings.set.iter().any(|setting| setting.name == "encoding") {
         let known = list(&[])?;
         let mut names = known["settings"].as_array().into_iter().flatten();
         if names.any(|setting| setting["name"] == "encoding") {
-            settings.set.push("encoding=full".to_owned());
+            settings.set.push(Pair { name: "encoding".to_owned(), value: "full".to_owned() });
         }
     }
     let known = list(&settings.set)?;
@@ -115,8 +109,8 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
 }
 
 /// Reads the environment's name from its first task, and the agents from its response to that task.
-fn ask_program(programs: &Programs, settings: &Settings) -> Result<Acting> {
-    let (command, workflow) = (settings.text("env_command"), settings.text("workflow"));
+fn ask_program(programs: &Programs, settings: &Settings, command: &str) -> Result<Acting> {
+    let workflow = settings.workflow.as_deref().unwrap_or_default();
     let asked = " tasks --split train --count 1 --seed 1";
     let unexpected = |asked: &str, cause: &str| {
         refused(&format!("`{command}{asked}` did not answer as expected: {cause}"))
@@ -158,16 +152,16 @@ fn ask_program(programs: &Programs, settings: &Settings) -> Result<Acting> {
         env: env.to_owned(),
         workflow: workflow.to_owned(),
         agents,
-        max_tokens: max_tokens.unwrap_or_else(|| limit(programs, settings)),
+        max_tokens: max_tokens.unwrap_or_else(|| limit(programs, settings, command)),
     })
 }
 
 /// The token limit for a program: enough for each of the first demonstrations of its warm-up, and for their stop token. No tokenizer makes
 /// more tokens than an answer has bytes.
-fn limit(programs: &Programs, settings: &Settings) -> u64 {
-    let count = MEASURED.min(settings.number("warmup").saturating_mul(settings.number("warmup_tasks")));
-    let (command, seed) = (settings.text("env_command"), settings.text("seed"));
-    let answers = if count == 0 { Vec::new() } else { demonstrated(programs, command, count, seed) };
+fn limit(programs: &Programs, settings: &Settings, command: &str) -> u64 {
+    let count = MEASURED.min(defaults::demonstrations(settings.kind, settings.warmup));
+    let answers =
+        if count == 0 { Vec::new() } else { demonstrated(programs, command, count, settings.seed()) };
     answers.iter().map(|answer| answer.len() as u64 + 1).max().unwrap_or_default().max(SHORT)
 }
 
@@ -183,7 +177,7 @@ fn refused(cause: &str) -> Failure {
 }
 
 /// The answers in a program's demonstrations; empty if it prints no demonstrations.
-pub fn demonstrated(programs: &Programs, command: &str, count: u64, seed: &str) -> Vec<String> {
+pub fn demonstrated(programs: &Programs, command: &str, count: u64, seed: u64) -> Vec<String> {
     let asked = format!(" demo --count {count} --seed {seed}");
     let lines = answer(programs, command, &asked, "", Stdio::null()).unwrap_or_default();
     let samples = lines.iter().filter(|line| line["type"] == "sample");

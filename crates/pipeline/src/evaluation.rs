@@ -64,10 +64,7 @@ pub fn evaluate(
 ) -> Result<Option<Best>> {
     let file = run.path().join(format!("eval/step-{step:06}.jsonl"));
     if !file.is_file() {
-        let command = match settings.text("env_command") {
-            "" => "envs",
-            command => command,
-        };
+        let command = settings.environment_command();
         shell.run(EVALUATION, step, &format!("evaluation after step {step}"), command)?;
         let new = run.path().join(format!("eval/step-{step:06}.jsonl.tmp"));
         disk::sync(&new)?;
@@ -85,16 +82,9 @@ pub fn evaluate(
     let rate = rate.trim_end();
     // Cut-off answers are reported separately; if nothing is solved, they are the first thing to fix.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
-    let share = if rate.ends_with(", 100 % of answers cut") { 1.0 } else { 0.0 };
-    let advice = match is_cut && !settings.begins_untrained() {
-        true => format!(": {}", cut::remedy(share, settings)),
-        false => String::new(),
-    };
-    say(&format!(
-        "step {step}: success on {} test tasks {rate}{advice}{beside}",
-        settings.text("eval_tasks")
-    ))?;
-    if let Some(now) = now.filter(|_| settings.is_on("keep_best")) {
+    let advice = if is_cut && !settings.begins_untrained() { ": raise --max-tokens first" } else { "" };
+    say(&format!("step {step}: success on {} test tasks {rate}{advice}{beside}", settings.eval_tasks))?;
+    if let Some(now) = now.filter(|_| settings.keep_best) {
         keep_if_best(run, programs, now)?;
     }
     Ok(Best::of(before.into_iter().chain(now)))
@@ -182,8 +172,8 @@ impl Page {
     fn command(run: &RunFiles, programs: &Programs, settings: &Settings) -> Command {
         let mut report = programs.command("report");
         report.arg(run.path()).arg("--html").arg(run.path().join("report.html"));
-        if !settings.text("tensorboard").is_empty() {
-            report.args(["--tensorboard", settings.text("tensorboard")]);
+        if let Some(folder) = &settings.tensorboard {
+            report.args(["--tensorboard", folder]);
         }
         report.arg("--quiet");
         report
@@ -278,7 +268,7 @@ pub fn all_flat(step: u64, answers: &CutAnswers, settings: &Settings) -> Failure
         }
         false => (answers.advice(settings), ", or a --warmup"),
     };
-    let level = if settings.text("env_command").is_empty() { " (--set level=1)" } else { "" };
+    let level = if settings.env_command.is_none() { " (--set level=1)" } else { "" };
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2
@@ -296,7 +286,7 @@ mod tests {
     fn flat_groups_of_random_weights_come_from_those() {
         let hint = |words: &str| {
             let words: Vec<String> = words.split(' ').map(Into::into).collect();
-            let settings = Settings::new(&crate::flags::parse(&words).unwrap().expect("no help")).unwrap();
+            let settings = Settings::new(&words).unwrap();
             let answers = CutAnswers { agents: [("a".to_owned(), (8, 8))].into() };
             all_flat(3, &answers, &settings).hint.unwrap()
         };

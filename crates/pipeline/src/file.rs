@@ -1,91 +1,81 @@
-//! `--config FILE` and `--resume RUN`: flags as lines of a TOML file. Numbers keep their spelling.
+//! `--config FILE` and `--resume RUN`: the lines of a TOML file as words of the command line.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use clap::ArgAction;
 use record::failure::{Failure, Result};
-use record::stage;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::claim;
-use crate::flags::{self, Flag, Given, Kind};
+use crate::kind::PolicyKind;
+use crate::settings::{Settings, check_addresses, names_given};
 use crate::sweep::{self, SweepAxis};
+use crate::values::PolicyChoice;
 
 /// Largest configuration file, in bytes.
 const LARGEST: u64 = 1 << 18;
 
 /// Flags on the command line that also replace other flags of the file.
-const INSTEAD: [(&str, &[&str]); 5] = [
-    ("policies", &["model", "adapter"]),
-    ("env_command", &["env", "set"]),
-    ("env", &["env_command"]),
-    ("seed", &["seeds"]),
-    ("seeds", &["seed"]),
-];
+const INSTEAD: [(&str, &[&str]); 3] =
+    [("policies", &["model", "adapter"]), ("env-command", &["env", "set"]), ("env", &["env-command"])];
+
+/// Flags of the command line that have no place in a file.
+const NOT_IN_FILES: [&str; 3] = ["run", "config", "resume"];
+
+/// A flag of a file, as words of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub flag: String,
+    /// The key in the flag's table, if it is one.
+    pub key: Option<String>,
+    pub words: Vec<String>,
+}
 
 /// The flags of the command line merged with its configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunRequest {
-    pub flags: Vec<Given>,
+    pub words: Vec<String>,
     /// The swept flags; empty for a single run.
     pub axes: Vec<SweepAxis>,
     /// The stem of the `--config` file's name.
     pub name: Option<String>,
     /// With `--resume`: the flags given on the command line.
-    pub resumed_with: Option<BTreeSet<&'static str>>,
+    pub resumed_with: Option<BTreeSet<String>>,
 }
 
 /// Merges the command line with the configuration file that it names. Flags of the
 /// command line override the file.
 ///
 /// # Errors
-/// The file cannot be read, or a line is not a flag.
-pub fn merge(given: Vec<Given>) -> Result<RunRequest> {
-    let mut asked = merge_lines(given)?;
-    let is_seeds = |given: &Given| given.name == "seeds";
-    if let Some(seeds) = asked.flags.iter().rfind(|given| is_seeds(given)) {
-        asked.axes.push(sweep::seeds(&seeds.value)?);
-    }
-    asked.flags.retain(|given| !is_seeds(given));
-    for axis in &asked.axes {
-        let is_same = |given: &&Given| {
-            given.name == axis.flag && axis.key().is_none_or(|key| given.value.split('=').next() == Some(key))
-        };
-        let others = asked.axes.iter().filter(|other| (other.flag, &other.name) == (axis.flag, &axis.name));
-        if asked.flags.iter().any(|given| is_same(&given)) || others.count() > 1 {
-            return Err(Failure::usage(format!("{} has one value and several", axis.name))
-                .hint("give one value for all runs, or a list of values for the sweep"));
+/// The file cannot be read, or a line is not a flag (exit 2).
+pub fn merge(words: &[String]) -> Result<RunRequest> {
+    let matches = record::stage::parse_words(Settings::command(PolicyKind::Tiny), words)?;
+    let given = names_given(&matches);
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let mut request = RunRequest { words: words.to_vec(), ..RunRequest::default() };
+    let path = match (text("config"), text("resume")) {
+        (None, None) => None,
+        (Some(_), Some(_)) => {
+            return Err(Failure::usage("--config and --resume cannot be given together")
+                .hint("--resume RUN reads RUN/config.toml"));
         }
-    }
-    match asked.resumed_with {
-        Some(_) if !asked.axes.is_empty() => Err(Failure::usage("--resume goes on with one run")
-            .hint("the same command with --config or --seeds goes on with all of them")),
-        _ => Ok(asked),
-    }
-}
-
-fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
-    let (files, mut given): (Vec<Given>, Vec<Given>) =
-        given.into_iter().partition(|given| ["config", "resume"].contains(&given.name));
-    let mut asked = RunRequest::default();
-    let path = match &files[..] {
-        [] => return Ok(RunRequest { flags: given, ..RunRequest::default() }),
-        [Given { name: "config", value }] => {
-            asked.name = Path::new(value).file_stem().map(|stem| stem.to_string_lossy().into_owned());
-            value.clone()
+        (Some(config), None) => {
+            request.name = Path::new(&config).file_stem().map(|stem| stem.to_string_lossy().into_owned());
+            Some(config)
         }
-        [Given { value: run, .. }] => {
-            if given.iter().any(|given| given.name == "run") {
+        (None, Some(run)) => {
+            if given.contains("run") {
                 return Err(Failure::usage("--resume names the run, so --run has no effect")
                     .hint("leave one of them out"));
             }
-            claim::strange(Path::new(run))?;
+            claim::strange(Path::new(&run))?;
             let path = format!("{run}/config.toml");
             if !Path::new(&path).exists() {
-                let known = Path::new(run).join("run.json").exists();
+                let known = Path::new(&run).join("run.json").exists();
                 return Err(Failure::usage(format!("--resume {run}: there is no {path}")).hint(
                     match known {
                         true => format!("repeat the command that began it, with --run {run}"),
@@ -93,35 +83,88 @@ fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
                     },
                 ));
             }
-            asked.resumed_with = Some(given.iter().map(|given| given.name).collect());
-            given.push(Given { name: "run", value: run.clone() });
-            path
-        }
-        _ => {
-            return Err(Failure::usage("--config and --resume can be given once, and not together")
-                .hint("--resume RUN reads RUN/config.toml"));
+            request.resumed_with = Some(given.clone());
+            request.words.push(format!("--run={run}"));
+            Some(path)
         }
     };
-    let text = read(&path)?;
-    let has = |name: &str, key: &str| {
-        given.iter().any(|given| {
-            let of_table = flags::find(name).is_some_and(|flag| flag.kind == Kind::Table);
-            let whole = INSTEAD.iter().any(|(of, instead)| *of == given.name && instead.contains(&name));
-            let same = given.name == name && (!of_table || given.value.split('=').next() == Some(key));
-            whole || same
-        })
-    };
-    let (mut all, mut axes) = parse(&path, &text)?;
-    all.retain(|line| !has(line.name, line.value.split('=').next().unwrap_or_default()));
-    axes.retain(|axis| !has(axis.flag, axis.key().unwrap_or_default()));
-    all.append(&mut given);
-    Ok(RunRequest { flags: all, axes, ..asked })
+    if let Some(path) = path {
+        let keys = |flag: &str| -> Vec<String> {
+            let words = matches.get_raw(&flag.replace('-', "_")).into_iter().flatten();
+            words.filter_map(|word| Some(word.to_str()?.split_once('=')?.0.to_owned())).collect()
+        };
+        let is_replaced = |flag: &str, key: Option<&str>| match key {
+            Some(key) if flag != "policies" => keys(flag).iter().any(|given| given == key),
+            _ => given.contains(flag),
+        } || INSTEAD.iter().any(|(of, instead)| given.contains(*of) && instead.contains(&flag));
+        let (mut lines, mut axes) = match &request.resumed_with {
+            Some(_) => (of_earlier_builds(&path)?, Vec::new()),
+            None => parse(&path, &read(&path)?)?,
+        };
+        lines.retain(|line| !is_replaced(&line.flag, line.key.as_deref()));
+        axes.retain(|axis| !is_replaced(&axis.flag, axis.key.as_deref()));
+        request.words.splice(..0, lines.into_iter().flat_map(|line| line.words));
+        request.axes = axes;
+    }
+    let all = record::stage::parse_words(Settings::command(PolicyKind::Tiny), &request.words)?;
+    let seeds: Vec<u64> = all.get_many("seed").into_iter().flatten().copied().collect();
+    if seeds.len() > 1 {
+        request.axes.push(sweep::seeds(&seeds));
+    }
+    match request.resumed_with {
+        Some(_) if !request.axes.is_empty() => Err(Failure::usage("--resume goes on with one run")
+            .hint("the same command with --config or several of --seed goes on with all of them")),
+        _ => Ok(request),
+    }
 }
 
-/// The flags recorded in a run's `config.toml`.
-pub fn of_run(run: &Path) -> Result<Vec<Given>> {
+/// The words recorded in a run's `config.toml`.
+pub fn of_run(run: &Path) -> Result<Vec<String>> {
     let path = run.join("config.toml").display().to_string();
-    Ok(parse(&path, &read(&path)?)?.0)
+    Ok(of_earlier_builds(&path)?.into_iter().flat_map(|line| line.words).collect())
+}
+
+/// Flags of earlier builds, and what they are now. Flags of a warm-up matter until the run has policies.
+const EARLIER: [(&str, &str, &str); 7] = [
+    ("tokens", "token-budget", ""),
+    ("local", "", ""),
+    ("warmup-tasks", "flags", "demo=--count "),
+    ("warmup-optimizer", "flags", "warm-up=--optimizer "),
+    ("warmup-lr", "flags", "warm-up=--lr "),
+    ("warmup-lr-warmup", "flags", "warm-up=--lr-warmup "),
+    ("warmup-lr-other", "flags", "warm-up=--lr-other "),
+];
+
+/// The lines of a run's file, which an earlier build may have written.
+fn of_earlier_builds(path: &str) -> Result<Vec<Line>> {
+    let is_warm = Path::new(path).with_file_name("policies").join("done").is_file();
+    let text = read(path)?;
+    let (mut now, mut lines, mut steps) = (String::new(), Vec::new(), 1);
+    for line in text.split_inclusive('\n') {
+        let (name, value) = line.split_once(" = ").unwrap_or_default();
+        let value = value.split('#').next().unwrap_or_default().trim().trim_matches('"');
+        if name == "warmup" {
+            steps = value.parse().unwrap_or(1);
+        }
+        let Some((_, flag, before)) = EARLIER.iter().find(|(earlier, ..)| *earlier == name) else {
+            now.push_str(line);
+            continue;
+        };
+        if flag.is_empty() || is_warm && *flag == "flags" {
+            continue;
+        }
+        let value = match (name, value.parse::<u64>()) {
+            ("warmup-tasks", Ok(tasks)) => (steps * tasks).to_string(),
+            _ => value.to_owned(),
+        };
+        lines.push(Line {
+            flag: (*flag).to_owned(),
+            key: before.split_once('=').map(|(key, _)| key.to_owned()),
+            words: vec![format!("--{flag}={before}{value}")],
+        });
+    }
+    lines.extend(parse(path, &now)?.0);
+    Ok(lines)
 }
 
 fn read(path: &str) -> Result<String> {
@@ -145,7 +188,7 @@ fn read(path: &str) -> Result<String> {
 }
 
 /// Parses a file into its flags, in order, and its sweep axes.
-fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<SweepAxis>)> {
+pub fn parse(path: &str, text: &str) -> Result<(Vec<Line>, Vec<SweepAxis>)> {
     let place = |at: usize| format!("{path}:{}", 1 + text[..at.min(text.len())].matches('\n').count());
     let table = DeTable::parse(text).map_err(|error| {
         // An error at the end of the file belongs to its last line.
@@ -158,33 +201,25 @@ fn parse(path: &str, text: &str) -> Result<(Vec<Given>, Vec<SweepAxis>)> {
         })
     })?;
     let (mut lines, mut axes) = (Vec::new(), Vec::new());
-    for (written, value) in in_order(table.get_ref()) {
-        if let ("sweep", DeValue::Table(swept)) = (written.get_ref().as_ref(), value.get_ref()) {
-            axes = sweep::parse(swept, text, &place)?;
-            continue;
+    for (name, value) in in_order(table.get_ref()) {
+        let at = place(name.span().start);
+        match (name.get_ref().as_ref(), value.get_ref()) {
+            ("sweep", DeValue::Table(swept)) => axes = sweep::parse(swept, text, &place)?,
+            (name, _) => lines.extend(line(name, value, text).map_err(|mut failure| {
+                failure.message = format!("{at}: {}", failure.message);
+                failure
+            })?),
         }
-        let (at, written) = (written.span().start, written.get_ref().as_ref());
-        let flag = flags::find(written);
-        let Some(flag) = flag.filter(|flag| flag.is_of_a_run()) else {
-            return Err(match flag {
-                Some(flag) => Failure::usage(format!("{}: {written} has no place in a file", place(at)))
-                    .hint(format!("give it on the command line: {}", flag.dashed())),
-                None => Failure::usage(format!("{}: there is no {written}", place(at))).hint(
-                    flags::nearest(written, flags::all().filter(|flag| flag.is_of_a_run())).map_or_else(
-                        || "./pipeline.sh --help lists all".to_owned(),
-                        |near| format!("did you mean {near}?"),
-                    ),
-                ),
-            });
-        };
-        let Some(values) = values(flag, value, text) else {
-            let line = text[at..].lines().next().unwrap_or_default().trim();
-            return Err(Failure::usage(format!("{}: {line}: not {}", place(at), flag.kind.described()))
-                .hint(format!("./pipeline.sh --help says what {} is", flag.dashed())));
-        };
-        lines.extend(values.into_iter().map(|value| Given { name: flag.name, value }));
     }
-    Ok((lines, axes))
+    let doubled = axes.iter().find(|axis| {
+        let is_same = |flag: &str, key: &Option<String>| axis.flag == flag && axis.key == *key;
+        lines.iter().any(|line| is_same(&line.flag, &line.key))
+    });
+    match doubled {
+        Some(axis) => Err(Failure::usage(format!("{path}: {} has one value and several", axis.name))
+            .hint("give one value for all runs, or a list of values for the sweep")),
+        None => Ok((lines, axes)),
+    }
 }
 
 type Entry<'a, 'i> = (&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>);
@@ -196,46 +231,61 @@ pub fn in_order<'a, 'i>(table: &'a DeTable<'i>) -> Vec<Entry<'a, 'i>> {
     entries
 }
 
-/// The command-line values of an entry; `None` if they do not have the flag's type.
-pub fn values(flag: &Flag, value: &Spanned<DeValue<'_>>, text: &str) -> Option<Vec<String>> {
-    let number = |value: &Spanned<DeValue<'_>>| -> Option<String> {
-        let is_number = match value.get_ref() {
-            DeValue::Integer(integer) => integer.radix() == 10,
-            DeValue::Float(_) => true,
-            _ => false,
-        };
-        let written = text.get(value.span())?.replace('_', "");
-        let written = written.strip_prefix('+').unwrap_or(&written);
-        (is_number && flags::is_number(written)).then(|| written.to_owned())
+/// An entry of a file as flags of the command line, which its parser judges. A table is a line for each key.
+pub fn line(name: &str, value: &Spanned<DeValue<'_>>, text: &str) -> Result<Vec<Line>> {
+    let flag = name.replace('_', "-");
+    if NOT_IN_FILES.contains(&flag.as_str()) {
+        return Err(Failure::usage(format!("{name} has no place in a file"))
+            .hint(format!("give it on the command line: --{flag}")));
+    }
+    let refuse = || {
+        Failure::usage(format!("{name}: not a value of --{flag}"))
+            .hint(format!("./pipeline.sh --help says what --{flag} takes"))
     };
-    let string = |value: &Spanned<DeValue<'_>>| value.get_ref().as_str().map(str::to_owned);
-    let plain = |value: &Spanned<DeValue<'_>>| {
-        string(value).or_else(|| number(value)).or_else(|| value.get_ref().as_bool().map(|on| on.to_string()))
+    let word = |value: &str| format!("--{flag}={value}");
+    let lines = match value.get_ref() {
+        DeValue::Table(table) => {
+            let pair = |(key, value): Entry<'_, '_>| {
+                let (key, value) = (key.get_ref().to_string(), scalar(value, text)?);
+                Some(Line {
+                    flag: flag.clone(),
+                    words: vec![word(&format!("{key}={value}"))],
+                    key: Some(key),
+                })
+            };
+            in_order(table).into_iter().map(pair).collect::<Option<Vec<Line>>>().ok_or_else(refuse)?
+        }
+        DeValue::Array(values) => {
+            let command = Settings::command(PolicyKind::Tiny);
+            let is_repeated = command.get_arguments().any(|argument| {
+                argument.get_long() == Some(&flag) && matches!(argument.get_action(), ArgAction::Append)
+            });
+            let values: Option<Vec<String>> = values.iter().map(|value| scalar(value, text)).collect();
+            let values = values.ok_or_else(refuse)?;
+            let words = if is_repeated {
+                values.iter().map(|value| word(value)).collect()
+            } else {
+                vec![word(&values.join(","))]
+            };
+            vec![Line { flag, key: None, words }]
+        }
+        _ => vec![Line { key: None, words: vec![word(&scalar(value, text).ok_or_else(refuse)?)], flag }],
     };
-    let pairs = |table: &DeTable<'_>| -> Option<Vec<String>> {
-        let one = |(key, value): Entry<'_, '_>| {
-            let value = if flag.name == "set" { plain(value) } else { string(value) };
-            Some(format!("{}={}", key.get_ref(), value?))
-        };
-        in_order(table).into_iter().map(one).collect()
-    };
-    match (flag.kind, value.get_ref()) {
-        (Kind::Whole(_), DeValue::Integer(_)) => Some(vec![number(value)?]),
-        (Kind::Number, _) => Some(vec![number(value)?]),
-        (Kind::NumberByRole | Kind::WholeByRole(_), DeValue::String(_)) => Some(vec![string(value)?]),
-        (Kind::NumberByRole | Kind::WholeByRole(_), _) => Some(vec![number(value)?]),
-        (Kind::Betas, DeValue::Array(two)) if two.len() == 2 => {
-            Some(vec![two.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
+    let words: Vec<String> = lines.iter().flat_map(|line| line.words.clone()).collect();
+    check_addresses(&words)?;
+    record::stage::parse_words(Settings::command(PolicyKind::Tiny), &words)?;
+    Ok(lines)
+}
+
+/// A string, a number as it is written, or a truth value; `None` for others.
+fn scalar(value: &Spanned<DeValue<'_>>, text: &str) -> Option<String> {
+    match value.get_ref() {
+        DeValue::String(string) => Some(string.to_string()),
+        DeValue::Integer(_) | DeValue::Float(_) => {
+            let written = text.get(value.span())?.replace('_', "");
+            Some(written.strip_prefix('+').unwrap_or(&written).to_owned())
         }
-        (Kind::Seeds, DeValue::Array(several)) => {
-            Some(vec![several.iter().map(number).collect::<Option<Vec<_>>>()?.join(",")])
-        }
-        (Kind::List, DeValue::Array(several)) => several.iter().map(string).collect(),
-        (Kind::Text | Kind::Choice(_) | Kind::List | Kind::Policies, DeValue::String(_)) => {
-            Some(vec![string(value)?])
-        }
-        (Kind::Table | Kind::Policies, DeValue::Table(table)) => pairs(table),
-        (Kind::Switch, DeValue::Boolean(on)) => Some(vec![if *on { "yes" } else { "no" }.to_owned()]),
+        DeValue::Boolean(on) => Some(on.to_string()),
         _ => None,
     }
 }
@@ -245,80 +295,24 @@ const ABOUT: &str = "\
 # it again in DIR. Relative paths are as they were given.
 ";
 
-/// Writes flags as a TOML file, in the order of the table of flags.
-pub fn written(lines: &[Given]) -> String {
-    let mut text = ABOUT.to_owned();
-    let of = |flag: &Flag| -> Vec<&str> {
-        let same = lines.iter().filter(|line| line.name == flag.name);
-        same.map(|line| line.value.as_str()).collect()
-    };
-    let is_table = |flag: &Flag| {
-        matches!(flag.kind, Kind::Table | Kind::Policies) && of(flag).iter().all(|value| value.contains('='))
-    };
-    for flag in flags::all().filter(|flag| !is_table(flag)) {
-        let values = of(flag);
-        if let Some(last) = values.last() {
-            let shown = match flag.kind {
-                Kind::Whole(_) => (*last).to_owned(),
-                Kind::Number => number(last),
-                Kind::NumberByRole if flags::is_number(last) => number(last),
-                Kind::WholeByRole(_) if flags::is_number(last) => (*last).to_owned(),
-                Kind::Betas => format!("[{}]", last.split(',').map(number).collect::<Vec<_>>().join(", ")),
-                Kind::List => {
-                    format!("[{}]", values.iter().map(|text| string(text)).collect::<Vec<_>>().join(", "))
-                }
-                Kind::Switch => (*last == "yes").to_string(),
-                Kind::Seeds => format!("[{last}]"),
-                _ => string(last),
-            };
-            let line = format!("{} = {shown}", flag.key());
-            let comment = if flag.meaning.is_empty() { String::new() } else { format!("# {}", flag.meaning) };
-            text.push_str(format!("{line:<40}{comment}").trim_end());
-            text.push('\n');
-        }
+/// The complete configuration of a run as a TOML file.
+///
+/// # Errors
+/// A value cannot be written (exit 1).
+pub fn written(settings: &Settings) -> Result<String> {
+    let mut table = settings.table()?;
+    let mut leave_out = |names: &[&str]| names.iter().for_each(|name| drop(table.shift_remove(*name)));
+    if settings.env_command.is_some() {
+        leave_out(&["env", "set"]);
     }
-    for flag in flags::all().filter(|flag| is_table(flag)) {
-        let values = of(flag);
-        if !values.is_empty() {
-            text.push_str(&format!("\n[{}]\n", flag.key()));
-        }
-        for (key, value) in values.into_iter().filter_map(|value| value.split_once('=')) {
-            let bare =
-                !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-            let key = if bare { key.to_owned() } else { string(key) };
-            text.push_str(&format!("{key} = {}\n", string(value)));
-        }
+    if settings.policies != PolicyChoice::AdapterPerRole {
+        leave_out(&["adapter"]);
     }
-    text
-}
-
-/// Spells a number as TOML requires: digits on both sides of the point, no leading zeros.
-fn number(text: &str) -> String {
-    let is_toml = DeValue::parse(text).is_ok_and(|value| {
-        value.get_ref().is_float()
-            || value.get_ref().as_integer().is_some_and(|integer| integer.radix() == 10)
-    });
-    if is_toml {
-        text.to_owned()
-    } else {
-        text.parse::<f64>().map_or_else(|_| string(text), |x| format!("{x:?}"))
+    if matches!(settings.policies, PolicyChoice::Named(_)) {
+        leave_out(&["model"]);
     }
-}
-
-/// Quotes a string as TOML requires.
-fn string(text: &str) -> String {
-    let escaped = |c: char| match c {
-        '"' => "\\\"".to_owned(),
-        '\\' => "\\\\".to_owned(),
-        '\n' => "\\n".to_owned(),
-        '\r' => "\\r".to_owned(),
-        '\t' => "\\t".to_owned(),
-        c if c.is_control() || stage::printable(&c.to_string()) != c.to_string() => {
-            format!("\\U{:08x}", u32::from(c))
-        }
-        c => c.to_string(),
-    };
-    format!("\"{}\"", text.chars().map(escaped).collect::<String>())
+    let text = toml::to_string(&table).map_err(|error| Failure::work(format!("config.toml: {error}")))?;
+    Ok(format!("{ABOUT}{text}"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::disk;
-use crate::settings::{PolicyChoice, Settings, is_server};
+use crate::settings::Settings;
+use crate::values::{Pair, PolicyChoice, is_server};
 
 /// A file that a flag names.
 #[derive(Debug)]
@@ -39,14 +40,14 @@ fn files(settings: &Settings, run: &Path) -> Vec<NamedFile> {
 
 /// The file that `--workflow` names, if it names one.
 pub fn workflow_file(settings: &Settings) -> Option<&Path> {
-    let name = settings.text("workflow");
-    (name.ends_with(".toml") && settings.text("env_command").is_empty()).then_some(Path::new(name))
+    let name = settings.workflow.as_deref().filter(|_| settings.env_command.is_none());
+    name.filter(|name| name.ends_with(".toml")).map(Path::new)
 }
 
 /// The file that `--set data=FILE` names, if it names one.
 fn data_file(settings: &Settings) -> Option<&Path> {
-    let data = settings.set.iter().rev().find_map(|set| set.strip_prefix("data="))?;
-    (data != "shipped" && settings.text("env_command").is_empty()).then_some(Path::new(data))
+    let data = &settings.set.iter().rev().find(|setting| setting.name == "data")?.value;
+    (data != "shipped" && settings.env_command.is_none()).then_some(Path::new(data))
 }
 
 /// The path of the workflow file: the run's copy, or the given one until there is a copy.
@@ -56,11 +57,11 @@ pub fn workflow(settings: &Settings, run: &Path) -> Option<String> {
 }
 
 /// `NAME=VALUE` of a setting, with the run's copy of a file.
-pub fn setting(settings: &Settings, run: &Path, setting: &str) -> String {
+pub fn setting(settings: &Settings, run: &Path, setting: &Pair) -> String {
     let file = files(settings, run).into_iter().find(|file| file.name == "file data");
-    match file.filter(|_| setting.starts_with("data=")) {
+    match file.filter(|_| setting.name == "data") {
         Some(file) => format!("data={}", file.path().display()),
-        None => setting.to_owned(),
+        None => setting.to_string(),
     }
 }
 
@@ -90,8 +91,8 @@ pub fn digests(settings: &Settings, run: &Path, is_resumed: bool) -> Result<Vec<
     let recorded = recorded(run);
     let mut digests = Vec::new();
     if let PolicyChoice::Named(pairs) = &settings.policies {
-        for (agent, what) in pairs {
-            let name = format!("input {agent}={what}");
+        for pair in pairs {
+            let (name, what) = (format!("input {pair}"), &pair.value);
             let before =
                 recorded.get(&name).and_then(Value::as_str).filter(|_| run.join("policies/done").is_file());
             let now =
@@ -155,11 +156,9 @@ fn digest(files: &[PathBuf]) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags;
 
     fn settings(words: &str) -> Settings {
-        let words: Vec<String> = words.split(' ').map(Into::into).collect();
-        Settings::new(&flags::parse(&words).unwrap().expect("no help")).unwrap()
+        Settings::new(&words.split(' ').collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
@@ -183,8 +182,8 @@ mod tests {
         let copy = at("run/workflow.toml").display().to_string();
         assert_eq!(workflow(&settings, &at("run")), Some(copy));
         let kept = at("run/data/t.jsonl").display().to_string();
-        assert_eq!(setting(&settings, &at("run"), "data=t.jsonl"), format!("data={kept}"));
-        assert_eq!(setting(&settings, &at("run"), "level=2"), "level=2");
+        assert_eq!(setting(&settings, &at("run"), &"data=t.jsonl".parse().unwrap()), format!("data={kept}"));
+        assert_eq!(setting(&settings, &at("run"), &"level=2".parse().unwrap()), "level=2");
         fs::write(at("t.jsonl"), "others").unwrap();
         assert_ne!(digests()[1], before[1]);
         for name in ["t.jsonl", "run/data/t.jsonl"] {

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// The kinds, in the order of [`Flag::defaults`](crate::flags::Flag::defaults).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kinds, in the order of the columns of [`defaults`](crate::defaults).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
     /// A small preset of this project.
+    #[default]
     Tiny,
     /// A language model with all weights trained.
     Pretrained,

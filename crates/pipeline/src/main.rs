@@ -4,26 +4,28 @@
 mod checks;
 mod claim;
 mod collapse;
+mod command_line;
 mod completions;
 mod cut;
+mod defaults;
 mod directory;
 mod disk;
 mod environment;
 mod evaluation;
 mod file;
-mod flags;
-mod held;
-mod help;
+mod frozen_settings;
 mod inputs;
 mod keep;
 mod kind;
 mod make;
 mod method;
+mod mistakes;
 mod model;
 mod prepare;
 mod processes;
 mod programs;
 mod queue;
+mod quote;
 mod rate;
 mod replaced;
 mod runs;
@@ -35,28 +37,30 @@ mod staying;
 mod sweep;
 mod team;
 mod train;
-mod words;
+mod values;
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use record::failure::{Failure, Result};
 
+use crate::command_line::{Action, CommandLine};
 use crate::directory::RunFiles;
 use crate::environment::Acting;
-use crate::flags::Given;
-use crate::held::ValueChange;
+use crate::frozen_settings::ValueChange;
 use crate::kind::PolicyKind;
 use crate::model::Model;
 use crate::prepare::PreparedRun;
 use crate::programs::{Programs, code_of, silent};
-use crate::settings::{PolicyChoice, Settings};
+use crate::settings::Settings;
 use crate::shell::{PRINTED, Place, Shell};
 use crate::stages::Plan;
 use crate::team::{Team, unplayed};
 use crate::train::Training;
+use crate::values::PolicyChoice;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).map(std::ffi::OsString::into_string).collect();
@@ -81,59 +85,63 @@ fn main() -> ExitCode {
 }
 
 fn pipeline(arguments: &[String]) -> Result<()> {
-    if completions::write_if_asked()? {
-        return Ok(());
+    completions::end_if_manuals()?;
+    settings::check_addresses(arguments)?;
+    let matches = record::stage::parse_words(command_line::command(&[]), arguments)
+        .map_err(|failure| mistakes::explain(failure, arguments))?;
+    let action =
+        CommandLine::from_arg_matches(&matches).map_err(|error| Failure::usage(error.render()))?.action;
+    match &action {
+        Some(Action::Completions { shell }) => return completions::print(*shell),
+        Some(Action::List { folder }) => return runs::print(&Programs::find()?, Path::new(folder)),
+        _ => {}
     }
-    let Some(given) = flags::parse(arguments)? else { return help::print() };
-    let asked_for = |name| given.iter().rfind(|given| given.name == name).map(|given| given.value.clone());
-    if let Some(shell) = asked_for("completions") {
-        Settings::new(&given)?;
-        return completions::print(&shell);
+    let is_step =
+        |word: &String| matches!(action, Some(Action::Evaluate { .. })) && word.parse::<u64>().is_ok();
+    let flags = if action.is_some() { &arguments[1..] } else { arguments };
+    let flags = if flags.first().is_some_and(is_step) { &flags[1..] } else { flags };
+    let request = file::merge(flags)?;
+    if !request.axes.is_empty() {
+        return queue::run(&request, action.as_ref());
     }
-    if let Some(folder) = asked_for("runs") {
-        return runs::print(&Programs::find()?, Path::new(&folder));
-    }
-    let asked = file::merge(given)?;
-    if !asked.axes.is_empty() {
-        return queue::run(&asked);
-    }
-    let mut settings = Settings::new(&asked.flags)?;
-    let launcher = checks::check(&settings)?;
-    if settings.is_on("explain") {
+    let mut settings = Settings::new(&request.words)?;
+    let launcher = checks::check(&settings, action.as_ref())?;
+    if let Some(Action::Explain(_)) = action {
         return record::write::stdout(method::explain(&settings).as_bytes());
     }
     processes::heed_signals()?;
     let mut programs = Programs::find()?;
-    programs.set_up(&settings, launcher)?;
-    if settings.is_on("setup") {
-        return Ok(());
+    programs.set_up(&settings, launcher, action.as_ref())?;
+    match action {
+        Some(Action::Setup(_)) => Ok(()),
+        Some(Action::Evaluate { step, .. }) => {
+            let acting = environment::ask(&programs, &mut settings)?;
+            evaluate_only(&programs, &settings, &acting, launcher, step)
+        }
+        _ => train(&PreparedRun::new(programs, settings, launcher)?, request.resumed_with.as_ref()),
     }
-    if settings.is_given("evaluate") {
-        let acting = environment::ask(&programs, &mut settings)?;
-        return evaluate_only(&programs, &settings, &acting, launcher);
-    }
-    let prepared = PreparedRun::new(programs, settings, launcher)?;
-    train(&prepared, asked.resumed_with.as_ref())
 }
 
 /// Starts or resumes a run. `named` holds the flags given with `--resume`.
-fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Result<()> {
+fn train(prepared: &PreparedRun, named: Option<&BTreeSet<String>>) -> Result<()> {
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
     claim::check(run.path())?; // another run may have begun there
     disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
-    run.has_at_most(plan.settings.number("steps"))?;
+    run.has_at_most(plan.settings.steps)?;
     let is_resumed = named.is_some_and(|named| !named.contains("policies"));
-    let (values, lines) = (prepared.values(is_resumed)?, held::lines(plan.settings));
-    let change = held::hold(run.path(), &values, &lines, named)?;
+    let values = prepared.values(is_resumed)?;
+    let (defaults, config) =
+        (frozen_settings::defaults(plan.settings, plan.acting)?, file::written(plan.settings)?);
+    let change = frozen_settings::keep(run.path(), &values, &defaults, &config, named)?;
     run.make_folders()?; // after run.json, which says whose they are
-    held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
+    frozen_settings::write_defaults(run.path(), &defaults, &values)?;
     inputs::keep(plan.settings, run.path())?;
     processes::is_resumable(run.path());
     let path = run.path().to_path_buf();
     runs::has_failed(&path, None)?;
-    let trained = to_the_end(plan, run, lock, change.map(|change| (change, lines)));
+    let trained = to_the_end(plan, run, lock, change.map(|change| (change, config)));
     if let Err(failure) = &trained {
         processes::wait_if_stopping();
         let _ = runs::has_failed(&path, Some(failure)); // on a full disk, for example
@@ -146,7 +154,7 @@ fn to_the_end(
     plan: Plan<'_>,
     mut run: RunFiles,
     lock: File,
-    change: Option<(ValueChange, Vec<Given>)>,
+    change: Option<(ValueChange, String)>,
 ) -> Result<()> {
     let stages = run.path().join("stages");
     plan.write(&stages)?;
@@ -154,10 +162,10 @@ fn to_the_end(
     let mut shell = Shell::start(&place)?;
     make::policies(&plan, &run, &mut shell)?;
     let step = run.go_back()?;
-    if let Some((change, lines)) = change {
-        change.write(run.path(), step + 1, &lines)?;
+    if let Some((change, config)) = change {
+        change.write(run.path(), step + 1, &config)?;
     }
-    if step > 0 && step < plan.settings.number("steps") {
+    if step > 0 && step < plan.settings.steps {
         evaluation::say(&format!("continues after step {step}"))?;
     }
     let path = run.path().display().to_string();
@@ -165,21 +173,24 @@ fn to_the_end(
     evaluation::say(&format!("the run is in {path}, its report in {path}/report.html"))
 }
 
-/// `--evaluate`: writes an evaluation to stdout, without a run directory.
+/// `evaluate`: writes an evaluation to stdout, without a run directory.
 fn evaluate_only(
     programs: &Programs,
     settings: &Settings,
     acting: &Acting,
     launcher: checks::Launcher,
+    step: u64,
 ) -> Result<()> {
-    let pairs = match &settings.policies {
-        PolicyChoice::Named(pairs) => pairs.clone(),
+    let pairs: Vec<(String, String)> = match &settings.policies {
+        PolicyChoice::Named(pairs) => {
+            pairs.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect()
+        }
         _ if settings.kind == PolicyKind::Tiny => {
-            return Err(Failure::usage("--evaluate needs --model NAME, or --policies AGENT=DIR")
+            return Err(Failure::usage("evaluate needs --model NAME, or --policies AGENT=DIR")
                 .hint("a model is played as it is by all agents; policies are named by agent"));
         }
         _ => {
-            let model = Model::fetch(programs, settings.text("model"))?;
+            let model = Model::fetch(programs, &settings.model)?;
             acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
         }
     };
@@ -194,18 +205,13 @@ fn evaluate_only(
     let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
     plan.write(folder.path())?;
     let place = Place { programs, run: folder.path(), stages: folder.path().to_path_buf(), lock: None };
-    let step = settings.number("evaluate");
     let status = place.start(&mut place.one_pipe(PRINTED, step))?.wait();
-    let command = match settings.text("env_command") {
-        "" => "envs",
-        command => command,
-    };
     let codes = place.codes();
     if codes.is_empty() {
         processes::wait_if_stopping();
         return Err(silent(status.map_or(1, code_of).max(1)));
     }
-    let outcome = PRINTED.outcome(&codes, &format!("evaluation after step {step}"), command);
+    let outcome = PRINTED.outcome(&codes, "evaluation", settings.environment_command());
     if outcome.is_err() {
         processes::wait_if_stopping();
     }

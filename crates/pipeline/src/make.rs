@@ -10,9 +10,10 @@ use crate::environment;
 use crate::evaluation::say;
 use crate::kind::PolicyKind;
 use crate::method;
-use crate::settings::{PolicyChoice, Settings};
+use crate::settings::Settings;
 use crate::shell::{Shell, WARM_UP};
 use crate::stages::Plan;
+use crate::values::PolicyChoice;
 
 /// Makes the policies of a run. It replaces policies only if no step depends on them: one that cannot be read may still exist.
 ///
@@ -71,7 +72,7 @@ fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
 }
 
 fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
-    if plan.settings.text("kl") == "0" {
+    if plan.settings.kl.0 == 0.0 {
         return Ok(());
     }
     for (name, source) in &plan.team.source {
@@ -90,12 +91,12 @@ fn references(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
 fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
     let settings = plan.settings;
     disk::make(&run.path().join("warmup"))?;
-    let (seed, adapter) = (settings.text("seed"), settings.text("adapter"));
+    let (seed, adapter) = (settings.seed().to_string(), settings.adapter.as_str());
     let (base, warm) = (run.policy("base"), run.path().join("warmup/policy"));
     let (base_path, warm_path) = (base.display().to_string(), warm.display().to_string());
     let begin = beginning(settings);
     let begin: Vec<&str> = begin.iter().map(String::as_str).collect();
-    let of_base = ["--from", &base_path, "--adapter", adapter, "--seed", seed];
+    let of_base = ["--from", &base_path, "--adapter", adapter, "--seed", &seed];
     if settings.kind == PolicyKind::Adapters {
         init(plan, &base, &begin)?;
         init(plan, &warm, &of_base)?;
@@ -103,12 +104,8 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
         init(plan, &warm, &begin)?;
     }
     if plan.warms_up() {
-        say(&format!("warm-up: {} optimizer steps on imperfect demonstrations", settings.text("warmup")))?;
-        let command = match settings.text("env_command") {
-            "" => "envs",
-            command => command,
-        };
-        shell.run(WARM_UP, 0, "warm-up", command)?;
+        say(&format!("warm-up: {} optimizer steps on imperfect demonstrations", settings.warmup))?;
+        shell.run(WARM_UP, 0, "warm-up", settings.environment_command())?;
     } else if settings.begins_untrained() {
         record::stage::note("pipeline.sh", untrained(plan));
     }
@@ -123,10 +120,10 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
 
 /// The message about random weights without a warm-up.
 fn untrained(plan: &Plan<'_>) -> String {
-    let remedy = match plan.settings.text("env_command") {
-        "" => "leave out --warmup 0".to_owned(),
-        command => {
-            let answers = environment::demonstrated(plan.programs, command, 1, plan.settings.text("seed"));
+    let remedy = match &plan.settings.env_command {
+        None => "leave out --warmup 0".to_owned(),
+        Some(command) => {
+            let answers = environment::demonstrated(plan.programs, command, 1, plan.settings.seed());
             match answers.is_empty() {
                 true => {
                     format!("have `{command} demo` print demonstrations for a --warmup, or name a --model")
@@ -142,9 +139,10 @@ fn untrained(plan: &Plan<'_>) -> String {
 
 /// The arguments of `policy init` for `--model`.
 fn beginning(settings: &Settings) -> Vec<String> {
-    let words = match (&settings.model, settings.text("model")) {
+    let seed = settings.seed().to_string();
+    let words = match (&settings.local_model, settings.model.as_str()) {
         (Some(model), _) => vec!["--from", &model.directory],
-        (None, "tiny") => vec!["--preset", "tiny", "--seed", settings.text("seed")],
+        (None, "tiny") => vec!["--preset", "tiny", "--seed", &seed],
         (None, preset) => vec!["--preset", preset],
     };
     words.into_iter().map(str::to_owned).collect()

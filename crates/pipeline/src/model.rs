@@ -5,10 +5,11 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::held;
+use crate::frozen_settings;
 use crate::kind::PolicyKind;
 use crate::programs::Programs;
-use crate::settings::{PolicyChoice, Settings, is_server};
+use crate::settings::Settings;
+use crate::values::{Number, PolicyChoice, is_server};
 
 /// Adapters of models with fewer parameters take larger steps.
 const SMALL: u64 = 300_000_000;
@@ -40,11 +41,11 @@ impl Model {
 /// default and does not need the models again.
 pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Result<()> {
     let is_handed_in = matches!(settings.policies, PolicyChoice::Named(_));
-    let is_own = settings.kind == PolicyKind::Tiny || settings.text("model") == "bench";
+    let is_own = settings.kind == PolicyKind::Tiny || settings.model == "bench";
     let mut sources: Vec<&str> = match &settings.policies {
-        PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what.as_str()).collect(),
+        PolicyChoice::Named(pairs) => pairs.iter().map(|pair| pair.value.as_str()).collect(),
         _ if is_own => Vec::new(),
-        _ => vec![settings.text("model")],
+        _ => vec![&settings.model],
     };
     sources.retain(|what| !is_server(what));
     let is_begun = run.join("policies/done").is_file();
@@ -56,33 +57,33 @@ pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Resul
     }
     match models.into_iter().next() {
         Some(model) => {
-            settings.rate = Some(learning_rate(settings.kind, model.parameters).to_owned());
-            settings.model = Some(model).filter(|_| !is_handed_in);
+            settings.rate = Some(learning_rate(settings.kind, model.parameters));
+            settings.local_model = Some(model).filter(|_| !is_handed_in);
         }
         None => settings.rate = begun_with(run),
     }
-    if let Some(rate) = settings.rate.clone().filter(|_| !settings.is_given("lr")) {
-        settings.set_text("lr", rate);
+    if let Some(rate) = settings.rate.filter(|_| !settings.is_given("lr")) {
+        settings.lr = rate;
     }
     Ok(())
 }
 
 /// The peak learning rate for so many parameters. docs/real-models.md has the runs behind it.
-fn learning_rate(kind: PolicyKind, parameters: u64) -> &'static str {
+fn learning_rate(kind: PolicyKind, parameters: u64) -> Number {
     let is_small = parameters < SMALL;
-    match kind {
-        PolicyKind::Tiny => "1e-3",
-        PolicyKind::Pretrained => "1e-5",
-        PolicyKind::Adapters if is_small => "5e-4",
-        PolicyKind::Adapters => "1e-4",
-    }
+    Number(match kind {
+        PolicyKind::Tiny => 1e-3,
+        PolicyKind::Pretrained => 1e-5,
+        PolicyKind::Adapters if is_small => 5e-4,
+        PolicyKind::Adapters => 1e-4,
+    })
 }
 
 /// The default learning rate of a run that has begun; in an older run, which does not record it, the rate it has.
-fn begun_with(run: &Path) -> Option<String> {
+fn begun_with(run: &Path) -> Option<Number> {
     let values: Value = serde_json::from_slice(&std::fs::read(run.join("run.json")).ok()?).ok()?;
-    let rate = values.get(held::DEFAULT_RATE).unwrap_or(&values["lr"]);
-    rate.as_str().map(str::to_owned)
+    let rate = values.get(frozen_settings::DEFAULT_RATE).unwrap_or(&values["lr"]);
+    rate.as_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -91,7 +92,7 @@ mod tests {
 
     #[test]
     fn larger_models_have_smaller_rates() {
-        let rate = |kind, millions: u64| learning_rate(kind, millions * 1_000_000);
+        let rate = |kind, millions: u64| learning_rate(kind, millions * 1_000_000).to_string();
         assert_eq!(rate(PolicyKind::Adapters, 135), "5e-4");
         assert_eq!(rate(PolicyKind::Adapters, 494), "1e-4");
         assert_eq!(rate(PolicyKind::Pretrained, 135), "1e-5");
@@ -104,7 +105,7 @@ mod tests {
             [(r#"{"lr": "3e-4"}"#, "3e-4"), (r#"{"lr": "3e-4", "default_lr": "1e-4"}"#, "1e-4")]
         {
             std::fs::write(folder.path().join("run.json"), values).unwrap();
-            assert_eq!(begun_with(folder.path()).as_deref(), Some(rate));
+            assert_eq!(begun_with(folder.path()).map(|rate| rate.to_string()).as_deref(), Some(rate));
         }
         assert_eq!(begun_with(&folder.path().join("nowhere")), None);
     }

@@ -9,7 +9,7 @@ use crate::checks::Launcher;
 use crate::claim;
 use crate::disk;
 use crate::environment::{self, Acting};
-use crate::held;
+use crate::frozen_settings;
 use crate::inputs;
 use crate::method;
 use crate::model;
@@ -38,11 +38,7 @@ impl PreparedRun {
         let acting = environment::ask(&programs, &mut settings)?;
         method::settle(&mut settings)?;
         settings.keep_opponents()?;
-        settings.set_for_others("max_tokens", &acting.max_tokens.to_string());
-        let run = match settings.text("run") {
-            "" => format!("runs/{}", acting.env),
-            run => run.to_owned(),
-        };
+        let run = settings.run.clone().unwrap_or_else(|| format!("runs/{}", acting.env));
         if run.contains(char::is_control) {
             return Err(Failure::usage(format!("--run {run:?} has a control character"))
                 .hint("a run is named in messages and in files of one line: choose a printable name"));
@@ -75,9 +71,9 @@ impl PreparedRun {
     /// # Errors
     /// An input cannot be read (exit 74); `rollout` is not this project's (exit 1).
     pub fn values(&self, is_resumed: bool) -> Result<Map<String, Value>> {
-        let build = self.programs.build(self.settings.text("device"))?;
+        let build = self.programs.build(&self.settings.device)?;
         let inputs = inputs::digests(&self.settings, &self.path, is_resumed)?;
-        Ok(held::values(&self.settings, &self.acting, &build, &inputs))
+        frozen_settings::values(&self.settings, &self.acting, &build, &inputs)
     }
 
     pub fn path(&self) -> &Path {

@@ -11,7 +11,7 @@ use record::stage::printable;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::words::quoted;
+use crate::quote::quoted;
 
 /// How long descendants have to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_millis(800);

@@ -9,6 +9,7 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::checks::Launcher;
+use crate::command_line::Action;
 use crate::settings::Settings;
 
 /// The locations of programs and scripts, and their environment.
@@ -96,8 +97,8 @@ impl Programs {
     ///
     /// # Errors
     /// Something cannot be built or fetched, or a GPU is not there.
-    pub fn set_up(&mut self, settings: &Settings, launcher: Launcher) -> Result<()> {
-        let ranks = settings.number("ranks") > 1;
+    pub fn set_up(&mut self, settings: &Settings, launcher: Launcher, action: Option<&Action>) -> Result<()> {
+        let ranks = settings.ranks > 1;
         if let Some(checkout) = std::env::var_os("TROUPE_CHECKOUT").filter(|_| ranks) {
             build(Path::new(&checkout), &["--features", "update/mpi", "--bin", "update-mpi"]).map_err(
                 |failure| {
@@ -116,12 +117,12 @@ impl Programs {
             }
         }
         let named = std::env::var_os("ORT_DYLIB_PATH").is_some_and(|path| !path.is_empty());
-        let device = settings.text("device");
+        let (device, is_setup) = (settings.device.as_str(), matches!(action, Some(Action::Setup(_))));
         match (named, device.starts_with("cuda")) {
             (true, _) => Ok(()),
             (false, false) => self.fetch_runtime(),
             // Slurm's nodes and a later run have GPUs that this machine may lack.
-            (false, true) if launcher == Launcher::Srun || settings.is_on("setup") => self.fetch_cuda(None),
+            (false, true) if launcher == Launcher::Srun || is_setup => self.fetch_cuda(None),
             (false, true) => self.fetch_cuda(Some(device)),
         }
     }

@@ -1,4 +1,4 @@
-//! Trains several runs in turn, for `seeds` and `[sweep]`. Finished runs are skipped, unfinished ones resume,
+//! Trains several runs in turn, for several seeds and `[sweep]`. Finished runs are skipped, unfinished ones resume,
 //! and failures are listed at the end.
 
 use std::path::{Path, PathBuf};
@@ -6,51 +6,48 @@ use std::path::{Path, PathBuf};
 use record::failure::{Failure, Result};
 
 use crate::checks;
+use crate::command_line::Action;
 use crate::evaluation::say;
 use crate::file::RunRequest;
-use crate::flags::Given;
-use crate::held;
+use crate::frozen_settings;
 use crate::prepare::{PreparedRun, absolute};
 use crate::processes;
 use crate::programs::Programs;
+use crate::quote::quoted;
 use crate::runs::{self, Progress};
 use crate::settings::Settings;
 use crate::sweep;
-use crate::words::quoted;
-
-/// The last value given for a flag.
-fn given<'a>(asked: &'a RunRequest, name: &str) -> Option<&'a str> {
-    asked.flags.iter().rfind(|given| given.name == name).map(|given| given.value.as_str())
-}
 
 /// Trains all runs.
 ///
 /// # Errors
 /// A run has an invalid value (exit 2, before any run begins); some runs failed (exit code of the first).
-pub fn run(asked: &RunRequest) -> Result<()> {
-    if given(asked, "evaluate").is_some() {
-        return Err(Failure::usage("--evaluate plays policies once, and not for several seeds or values")
-            .hint("leave out seeds and [sweep]"));
+pub fn run(request: &RunRequest, action: Option<&Action>) -> Result<()> {
+    if matches!(action, Some(Action::Evaluate { .. } | Action::Explain(_))) {
+        return Err(Failure::usage(
+            "evaluate and explain are of one run, and not of several seeds or values",
+        )
+        .hint("give one --seed, and no [sweep]"));
     }
     processes::heed_signals()?;
-    let folder = folder(asked)?;
-    let all = sweep::combinations(&asked.axes)?;
+    let folder = folder(&Settings::new(&request.words)?, request.name.as_deref())?;
+    let all = sweep::combinations(&request.axes)?;
     let mut runs = Vec::new();
     for (name, values) in &all {
         let run = folder.join(name);
-        let mut flags = [&asked.flags[..], values].concat();
-        flags.push(Given { name: "run", value: run.display().to_string() });
+        let mut words = [&request.words[..], values].concat();
+        words.push(format!("--run={}", run.display()));
         let of_this = |mut failure: Failure| {
             if !failure.message.is_empty() {
                 failure.message = format!("{name}: {}", failure.message);
             }
             failure
         };
-        let settings = Settings::new(&flags).map_err(of_this)?;
-        let launcher = checks::check(&settings).map_err(of_this)?;
+        let settings = Settings::new(&words).map_err(of_this)?;
+        let launcher = checks::check(&settings, action).map_err(of_this)?;
         let mut programs = Programs::find()?;
-        programs.set_up(&settings, launcher)?;
-        if settings.is_on("setup") {
+        programs.set_up(&settings, launcher, action)?;
+        if action.is_some() {
             return Ok(());
         }
         runs.push((name.as_str(), PreparedRun::new(programs, settings, launcher).map_err(of_this)?));
@@ -85,11 +82,11 @@ pub fn run(asked: &RunRequest) -> Result<()> {
 }
 
 /// The folder that holds the runs.
-fn folder(asked: &RunRequest) -> Result<PathBuf> {
-    let folder = match (given(asked, "run"), &asked.name) {
-        (Some(run), _) => run.to_owned(),
+fn folder(settings: &Settings, config: Option<&str>) -> Result<PathBuf> {
+    let folder = match (&settings.run, config) {
+        (Some(run), _) => run.clone(),
         (None, Some(name)) => format!("runs/{name}"),
-        (None, None) => format!("runs/{}-seeds", given(asked, "env").unwrap_or("plan-path")),
+        (None, None) => format!("runs/{}-seeds", settings.env),
     };
     let folder = absolute(Path::new(&folder))?;
     if folder.join("run.json").exists() {
@@ -107,14 +104,17 @@ fn folder(asked: &RunRequest) -> Result<PathBuf> {
 
 fn is_done(prepared: &PreparedRun) -> bool {
     let settings = prepared.plan().settings;
-    let tokens = settings.is_given("tokens").then(|| settings.number("tokens"));
-    Progress::of(prepared.path()).is_done(settings.number("steps"), tokens, settings.number("eval_every") > 0)
+    Progress::of(prepared.path()).is_done(settings.steps, settings.token_budget, settings.eval_every > 0)
 }
 
 /// Checks that a finished run was made with the same values.
 fn bound(prepared: &PreparedRun) -> Result<()> {
     let values = prepared.values(false)?;
-    match held::compare(prepared.path(), &values)? {
+    match frozen_settings::compare(
+        prepared.path(),
+        &values,
+        &frozen_settings::defaults(prepared.plan().settings, prepared.plan().acting)?,
+    )? {
         Some(found) => found.refuse(prepared.path(), &values, false),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! `--runs`: lists the runs in a folder with their state, steps, best evaluation and size.
+//! `list`: lists the runs in a folder with their state, steps, best evaluation and size.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -121,8 +121,7 @@ fn row(programs: &Programs, folder: &Path, run: &Path, seen: &mut BTreeSet<(u64,
     let progress = Progress::of(run);
     let settings = settings(run);
     let is_done = settings.as_ref().is_some_and(|settings| {
-        let tokens = settings.is_given("tokens").then(|| settings.number("tokens"));
-        progress.is_done(settings.number("steps"), tokens, settings.number("eval_every") > 0)
+        progress.is_done(settings.steps, settings.token_budget, settings.eval_every > 0)
     });
     let state = match (is_running(run), is_done) {
         (true, _) => "running",
@@ -130,7 +129,7 @@ fn row(programs: &Programs, folder: &Path, run: &Path, seen: &mut BTreeSet<(u64,
         (false, false) if run.join("failed").exists() => "failed",
         (false, false) => "stopped",
     };
-    let of = settings.map_or(String::new(), |settings| format!("/{}", settings.number("steps")));
+    let of = settings.map_or(String::new(), |settings| format!("/{}", settings.steps));
     let best = Best::of(evaluation::evaluations(programs, &evaluation::files_before(run, u64::MAX)));
     let best = best.map_or("-".to_owned(), |best| format!("{:.3} at {}", best.success, best.step));
     [name, state.to_owned(), format!("{}{of}", progress.last.unwrap_or_default()), best, size]
@@ -140,7 +139,7 @@ fn row(programs: &Programs, folder: &Path, run: &Path, seen: &mut BTreeSet<(u64,
 pub fn print(programs: &Programs, folder: &Path) -> Result<()> {
     let runs = found(folder, DEPTH);
     if runs.is_empty() {
-        return Err(Failure::usage(format!("--runs {}: no run is there", folder.display()))
+        return Err(Failure::usage(format!("list {}: no run is there", folder.display()))
             .hint("name the folder that your runs are in; ./pipeline.sh makes them in runs"));
     }
     let mut table = vec![["run", "state", "steps", "best", "size"].map(str::to_owned)];

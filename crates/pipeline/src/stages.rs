@@ -6,17 +6,20 @@ use std::path::Path;
 use std::process::Stdio;
 
 use record::failure::{Failure, Result};
+use record::stage::choice;
 
 use crate::checks::{Launcher, is_installed};
+use crate::defaults;
 use crate::disk;
 use crate::environment::Acting;
 use crate::inputs;
 use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
+use crate::quote::ShellLine;
 use crate::replaced;
-use crate::settings::{PolicyChoice, STAGES, Settings};
+use crate::settings::{STAGES, Settings};
 use crate::team::Team;
-use crate::words::ShellLine;
+use crate::values::PolicyChoice;
 
 /// The inputs of the stages' command lines.
 #[derive(Debug)]
@@ -62,15 +65,13 @@ impl Plan<'_> {
     /// `envs tasks` or `envs demo`.
     fn environment_program(&self, what: &str) -> ShellLine {
         let line = self.program("envs").word(what);
-        match self.settings.text("env_command") {
-            "" => {
-                let line = line.word(&self.acting.env);
-                let settings = self.settings.set.iter();
-                settings.fold(line, |line, setting| {
-                    line.flag("--set", inputs::setting(self.settings, self.run, setting))
-                })
+        match &self.settings.env_command {
+            None => {
+                let setting = |setting| inputs::setting(self.settings, self.run, setting);
+                let settings: Vec<String> = self.settings.set.iter().map(setting).collect();
+                line.word(&self.acting.env).flag_of_each("--set", &settings)
             }
-            command => line.flag("--env-command", command),
+            Some(command) => line.flag("--env-command", command),
         }
     }
 
@@ -81,94 +82,82 @@ impl Plan<'_> {
 
     /// Adds the flags common to all command lines of `rollout`.
     fn player(&self, line: ShellLine) -> ShellLine {
-        let players = self.team.players(self.run);
-        let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
-        let line = line
-            .flag_if_any("--env-command", self.settings.text("env_command"))
-            .flag_if_any("--workflow", &self.workflow())
-            .flag_if_any("--turns", self.settings.text("turns"));
-        let line = self.by_role(line, "max_tokens");
-        let line = self.settings.stop.iter().fold(line, |line, text| line.flag("--stop", text));
-        line.computed("--step", "\"$STEP\"")
-            .flag("--device", self.settings.text("device"))
-            .flag_if_any("--dtype", self.settings.text("dtype"))
-    }
-
-    /// A flag whose value may differ by agent, once for each of its words.
-    fn by_role(&self, line: ShellLine, name: &str) -> ShellLine {
-        let dashed = format!("--{}", name.replace('_', "-"));
-        let words = self.settings.text(name).split(' ').filter(|word| !word.is_empty());
-        words.fold(line, |line, word| line.flag(&dashed, word))
+        line.flag_of_each("--policy", &self.team.players(self.run))
+            .flag_if_any("--env-command", self.settings.env_command.as_ref())
+            .flag_if_any("--workflow", Some(self.workflow()).filter(|name| !name.is_empty()))
+            .flag_if_any("--turns", self.settings.turns)
+            .flag_of_each("--max-tokens", &self.settings.max_tokens)
+            .flag_of_each("--stop", &self.settings.stop)
+            .computed("--step", "\"$STEP\"")
+            .flag("--device", &self.settings.device)
+            .flag_if_any("--dtype", self.settings.dtype.as_ref())
     }
 
     fn rollout(&self, line: ShellLine) -> ShellLine {
+        let settings = self.settings;
         let line = self
             .player(line)
-            .flag("--branches", self.settings.text("branches"))
-            .flag("--select", self.settings.text("select"))
-            .flag_if_any("--opponents", self.settings.text("opponents"));
-        let all = ["temperature", "top_p", "top_k", "min_p"];
-        let line = all.into_iter().fold(line, |line, name| self.by_role(line, name));
-        let line = line.flag("--seed", self.settings.text("seed"));
+            .flag("--branches", settings.branches)
+            .flag("--select", choice(&settings.select))
+            .flag_if_any("--opponents", settings.opponents.as_ref())
+            .flag_of_each("--temperature", &settings.temperature)
+            .flag_of_each("--top-p", &settings.top_p)
+            .flag_of_each("--top-k", &settings.top_k)
+            .flag_of_each("--min-p", &settings.min_p)
+            .flag("--seed", settings.seed());
         // One process writes a line every half minute; shards would each write one.
-        let line = if self.settings.number("shards") == 1 { line } else { Self::watched(line) };
+        let line = if settings.shards == 1 { line } else { Self::watched(line) };
         self.more("rollout", line)
     }
 
     /// Adds the method's flags and those of `--flags`.
     fn more(&self, stage: &str, line: ShellLine) -> ShellLine {
-        let given = self.settings.flags.get(stage).map_or("", String::as_str);
-        line.words(method::of_stage(self.settings, stage, self.run)).words(given.split_whitespace())
+        line.words(method::of_stage(self.settings, stage, self.run)).words(self.settings.flags_of(stage))
     }
 
     fn update(&self, line: ShellLine) -> ShellLine {
-        let text = |name: &str| self.settings.text(name);
-        let learners = self.team.learners(self.run);
-        let line = learners.iter().fold(line, |line, learner| line.flag("--policy", learner));
+        let settings = self.settings;
+        let betas = settings.betas.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut line = line
-            .flag("--optimizer", text("optimizer"))
-            .flag("--lr", text("lr"))
-            .flag("--warmup", text("lr_warmup"));
-        if text("optimizer") != "sgd" || self.settings.is_given("betas") {
-            line = line.flag("--betas", text("betas")); // SGD refuses --betas
+            .flag_of_each("--policy", &self.team.learners(self.run))
+            .flag("--optimizer", choice(&settings.optimizer))
+            .flag("--lr", settings.lr)
+            .flag("--lr-warmup", settings.lr_warmup)
+            .flag_if_any("--betas", Some(betas).filter(|betas| betas != "0.9,0.95"))
+            .flag("--minibatches", settings.minibatches)
+            .flag_if_any("--clip", Some(settings.clip).filter(|clip| clip.0 != 0.2))
+            .flag_if_any("--parts", Some(settings.parts).filter(|parts| *parts != 1))
+            .flag_if_any("--keep", Some(settings.keep).filter(|keep| *keep != 2));
+        if settings.kl.0 != 0.0 {
+            let references = self.team.references(settings, self.run);
+            line = line.flag("--kl", settings.kl).flag_of_each("--reference", &references);
         }
-        line = line.flag("--weight-decay", 0).flag("--minibatches", text("minibatches"));
-        for (name, of_its_own) in [("clip", "0.2"), ("parts", "1"), ("keep", "2")] {
-            if text(name) != of_its_own {
-                line = line.flag(&format!("--{name}"), text(name));
-            }
-        }
-        if text("kl") != "0" {
-            line = line.flag("--kl", text("kl"));
-            let references = self.team.references(self.settings, self.run);
-            line = references.iter().fold(line, |line, reference| line.flag("--reference", reference));
-        }
-        if self.settings.is_on("side_by_side") {
+        if settings.side_by_side {
             line = line.word("--side-by-side");
         }
         const ALLOW: &str = "--allow-truncated-sampling";
-        if self.settings.is_truncated() && !self.settings.has_flag("update", ALLOW) {
+        if settings.is_truncated() && !settings.has_flag("update", ALLOW) {
             line = line.word(ALLOW); // it was asked for
         }
         line = line
-            .flag("--seed", text("seed"))
+            .flag("--seed", settings.seed())
             .flag("--device", self.training_device())
-            .flag_if_any("--dtype", text("dtype"));
+            .flag_if_any("--dtype", settings.dtype.as_ref());
         self.more("update", Self::watched(line))
     }
 
     /// One process trains on the first of several devices, ranks on one each.
     fn training_device(&self) -> &str {
-        let all = self.settings.text("device");
+        let all = &self.settings.device;
         match all.find([',', '-']) {
-            Some(end) if self.settings.number("ranks") == 1 => &all[..end],
+            Some(end) if self.settings.ranks == 1 => &all[..end],
             _ => all,
         }
     }
 
     /// `update`, started by `mpirun` or `srun` if there are several ranks.
     fn learner(&self) -> Result<ShellLine> {
-        let ranks = self.settings.number("ranks");
+        let ranks = self.settings.ranks;
         if ranks == 1 {
             return Ok(self.program("update"));
         }
@@ -203,7 +192,7 @@ impl Plan<'_> {
 
     /// `rollout`, or `troupe-pipeline shards` around it.
     fn dealer(&self) -> ShellLine {
-        let shards = self.settings.number("shards");
+        let shards = self.settings.shards;
         if shards == 1 {
             return self.program("rollout");
         }
@@ -219,11 +208,11 @@ impl Plan<'_> {
 
     fn training(&self, learner: ShellLine, dealer: ShellLine) -> BTreeMap<&'static str, ShellLine> {
         let settings = self.settings;
-        let seed = format!("$(({} * 1000000 + STEP))", settings.number("seed"));
+        let seed = format!("$(({} * 1000000 + STEP))", settings.seed());
         let tasks = self
             .environment_program("tasks")
             .flag("--split", "train")
-            .flag("--count", settings.text("tasks"))
+            .flag("--count", settings.tasks)
             .computed("--seed", &seed);
         let quiet = |name: &str| self.more(name, self.program(name).word("--quiet"));
         let mut lines = BTreeMap::from([
@@ -233,10 +222,10 @@ impl Plan<'_> {
             ("advantage", quiet("advantage")),
             ("update", self.update(learner)),
         ]);
-        for (name, command) in &settings.stage {
-            let known = STAGES.iter().chain(&["reward"]).find(|known| *known == name);
+        for pair in settings.commands() {
+            let known = STAGES.iter().chain(&["reward"]).find(|known| **known == pair.name);
             if let Some(name) = known {
-                lines.insert(name, ShellLine::new("bash").word("-c").word(command));
+                lines.insert(name, ShellLine::new("bash").word("-c").word(&pair.value));
             }
         }
         lines
@@ -247,8 +236,8 @@ impl Plan<'_> {
         let tasks = self
             .environment_program("tasks")
             .flag("--split", "test")
-            .flag("--count", self.settings.text("eval_tasks"));
-        let play = self.player(self.program("rollout")).word("--greedy");
+            .flag("--count", self.settings.eval_tasks);
+        let play = self.player(self.program("rollout")).flag("--temperature", 0);
         let play = play.words(self.settings.given_to("rollout", &OF_EVALUATIONS));
         [("test-tasks", tasks), ("test-rollout", play)]
     }
@@ -256,37 +245,33 @@ impl Plan<'_> {
     /// Trains on demonstrations, which teach the action format and deliberately contain
     /// mistakes for training to remove.
     fn warm_up(&self) -> [(&'static str, ShellLine); 3] {
-        let text = |name: &str| self.settings.text(name);
+        let settings = self.settings;
         let policy = self.run.join("warmup/policy").display().to_string();
-        let count = self.settings.number("warmup") * self.settings.number("warmup_tasks");
         let demo = self
             .environment_program("demo")
-            .flag_if_any("--workflow", &self.workflow())
-            .flag("--count", count)
-            .flag("--seed", text("seed"));
+            .flag_if_any("--workflow", Some(self.workflow()).filter(|name| !name.is_empty()))
+            .flag_if_any(
+                "--count",
+                Some(defaults::demonstrations(settings.kind, settings.warmup))
+                    .filter(|_| !settings.has_flag("demo", "--count")),
+            )
+            .flag("--seed", settings.seed());
         let encode = self.program("policy").word("encode").flag("--policy", &policy);
-        let update = self
-            .program("update")
-            .flag("--policy", &policy)
-            .flag("--objective", "nll")
-            .flag("--optimizer", text("warmup_optimizer"))
-            .flag("--lr", text("warmup_lr"));
-        let update = if text("warmup_optimizer") == "muon" {
-            update.flag("--lr-other", text("warmup_lr_other"))
-        } else {
-            update
-        };
+        let update = self.program("update").flag("--policy", &policy).flag("--objective", "nll");
+        let update = defaults::warm_up(settings.kind)
+            .filter(|(flag, _)| !settings.has_flag("warm-up", flag))
+            .fold(update, |update, (flag, value)| update.flag(flag, value));
         let update = update
             .flag("--schedule", "cosine")
-            .flag("--warmup", text("warmup_lr_warmup"))
-            .flag("--minibatches", text("warmup"))
-            .flag("--seed", text("seed")); // no --device: Muon runs on the CPU only
-        [("demo", demo), ("encode", encode), ("warm-up", update)]
+            .flag("--minibatches", settings.warmup)
+            .flag("--seed", settings.seed()) // no --device: Muon runs on the CPU only
+            .words(settings.flags_of("warm-up"));
+        [("demo", demo.words(settings.flags_of("demo"))), ("encode", encode), ("warm-up", update)]
     }
 
     /// Returns true if the run has a warm-up.
     pub fn warms_up(&self) -> bool {
-        self.team.source.is_empty() && self.settings.number("warmup") > 0
+        self.team.source.is_empty() && self.settings.warmup > 0
     }
 
     /// Writes all command lines.
@@ -301,8 +286,8 @@ impl Plan<'_> {
             lines.extend(self.warm_up());
         }
         let mut update = lines.remove("update").unwrap_or_default();
-        if self.settings.is_on("resident") {
-            update = update.word("--resident").flag("--save-every", self.settings.text("save_every"));
+        if self.settings.resident {
+            update = update.word("--resident").flag("--save-every", self.settings.save_every);
             let keep = self.program("troupe-pipeline").word("keep").word(self.run.display());
             lines.insert("keep", keep.computed("samples.jsonl", "\"$STEP\""));
             for name in ["rollout", "group", "advantage"] {
@@ -323,9 +308,9 @@ impl Plan<'_> {
     /// A stage refuses its command line; it has printed the cause.
     pub fn check(&self) -> Result<()> {
         let mut lines = self.training(self.program("update"), self.program("rollout"));
-        for (name, command) in &self.settings.stage {
-            replaced::check(self.programs, name, command)?;
-            lines.remove(name.as_str());
+        for pair in self.settings.commands() {
+            replaced::check(self.programs, &pair.name, &pair.value)?;
+            lines.remove(pair.name.as_str());
         }
         lines.extend(self.evaluation());
         if self.warms_up() {
@@ -334,7 +319,7 @@ impl Plan<'_> {
         if self.settings.policies == PolicyChoice::AdapterPerRole {
             let base = self.run.join("policies/base").display().to_string();
             let adapter = self.program("policy").word("init").word(self.run.join("warmup/policy").display());
-            let adapter = adapter.flag("--from", base).flag("--adapter", self.settings.text("adapter"));
+            let adapter = adapter.flag("--from", base).flag("--adapter", &self.settings.adapter);
             lines.insert("adapter", adapter);
         }
         let start = |line: &ShellLine| {

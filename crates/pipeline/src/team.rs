@@ -8,7 +8,8 @@ use record::failure::{Failure, Result};
 use crate::checks::share_parts;
 use crate::environment::Acting;
 use crate::kind::PolicyKind;
-use crate::settings::{PolicyChoice, Settings, is_server};
+use crate::settings::Settings;
+use crate::values::{PolicyChoice, is_server};
 
 /// The agents and policies of a run.
 #[derive(Clone, Debug, Default)]
@@ -42,7 +43,7 @@ impl Team {
                 team.policy = agents.iter().map(|agent| (agent.clone(), agent.clone())).collect();
             }
             PolicyChoice::Named(pairs) => {
-                pairs.iter().try_for_each(|(agent, what)| team.hand_in(agent, what, acting))?;
+                pairs.iter().try_for_each(|pair| team.hand_in(&pair.name, &pair.value, acting))?;
             }
         }
         let is_played = |agent: &String| team.policy.contains_key(agent) || team.served.contains_key(agent);
@@ -57,7 +58,7 @@ impl Team {
             [] => agents.into_iter().filter(|agent| team.policy.contains_key(agent)).collect(),
             named => named.to_vec(),
         };
-        if settings.is_on("side_by_side") {
+        if settings.side_by_side {
             team.check_side_by_side(settings)?;
         }
         Ok(team)
@@ -86,7 +87,7 @@ impl Team {
             self.trained.iter().filter_map(|agent| self.policy.get(agent)).collect();
         trained.sort();
         trained.dedup();
-        let (policies, ranks) = (trained.len() as u64, settings.number("ranks"));
+        let (policies, ranks) = (trained.len() as u64, settings.ranks);
         if policies < 2 {
             return Err(Failure::usage("--side-by-side has no effect where one policy is trained")
                 .hint("leave it out, or add --policies per-role"));
@@ -150,7 +151,7 @@ impl Team {
                     format!("reference/{}", self.policy.get(agent).map_or("", String::as_str))
                 }
                 PolicyChoice::AdapterPerRole
-                    if settings.kind != PolicyKind::Adapters || settings.number("warmup") == 0 =>
+                    if settings.kind != PolicyKind::Adapters || settings.warmup == 0 =>
                 {
                     "policies/base".to_owned()
                 }
@@ -165,13 +166,12 @@ impl Team {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flags;
 
     #[test]
     fn agents_with_one_folder_share_its_policy_and_that_is_said() {
         let team = |words: &str| {
             let words: Vec<String> = words.split(' ').map(Into::into).collect();
-            let settings = Settings::new(&flags::parse(&words).unwrap().expect("no help")).unwrap();
+            let settings = Settings::new(&words).unwrap();
             let agents = ["tool", "planner"].map(str::to_owned).to_vec();
             Team::new(&settings, &Acting { agents, ..Acting::default() }).unwrap()
         };

@@ -11,14 +11,14 @@ use crate::cut::{self, CutAnswers};
 use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Best, Flat, Page, say};
-use crate::held;
+use crate::frozen_settings;
 use crate::processes;
+use crate::quote::quoted;
 use crate::rate;
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
-use crate::words::quoted;
 
 /// The number of consecutive steps without anything to learn that ends a run.
 const FLAT_STEPS: u64 = 3;
@@ -41,7 +41,7 @@ pub struct Training<'a> {
     end: Option<Vec<u8>>,
     versions: Versions,
     flat_steps: u64,
-    /// Tokens generated so far, counted only if `--tokens` limits them.
+    /// Tokens generated so far, counted only if `--token-budget` limits them.
     tokens: u64,
     best: Option<Best>,
     /// Recent steps, to detect a collapse.
@@ -80,21 +80,21 @@ impl<'a> Training<'a> {
         let settled = if ended.is_ok() { self.run.settle() } else { Ok(()) };
         let settled = settled.and_then(|()| disk::remove(&staying::drawn(self.run.path())));
         let outcome = trained.and(ended).and(settled);
-        let evaluates = self.plan.settings.number("eval_every") > 0;
+        let evaluates = self.plan.settings.eval_every > 0;
         let drawn =
             if outcome.is_err() || evaluates { self.page.finish(&self.run) } else { self.draw_page() };
         outcome.and(drawn)
     }
 
     fn steps(&mut self) -> Result<()> {
-        let last = self.plan.settings.number("steps");
+        let last = self.plan.settings.steps;
         self.compress(self.step)?; // a killed run may not have got to it
         (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
         for step in self.step.saturating_sub(Watch::STEPS).max(1)..=self.step {
             let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
             health.and_then(|health| self.watch.step(health)); // these warnings were printed before
         }
-        let since = held::changed_before(self.run.path());
+        let since = frozen_settings::changed_before(self.run.path());
         let is_flat =
             |step: &u64| Flat::count(&self.run.step(*step).join("metrics.jsonl")).is_ok_and(Flat::is_flat);
         self.flat_steps = (since..=self.step).rev().take_while(is_flat).count() as u64;
@@ -130,22 +130,21 @@ impl<'a> Training<'a> {
 
     /// Returns true if a step ends with an evaluation. The last step does, also if the run stops because all groups are flat.
     fn is_due(&self, step: u64) -> bool {
-        let every = self.plan.settings.number("eval_every");
-        let is_last = step == self.plan.settings.number("steps")
-            || self.flat_steps >= FLAT_STEPS
-            || self.are_tokens_used();
+        let every = self.plan.settings.eval_every;
+        let is_last =
+            step == self.plan.settings.steps || self.flat_steps >= FLAT_STEPS || self.are_tokens_used();
         every > 0 && (step.is_multiple_of(every) || is_last)
     }
 
     fn count_tokens(&mut self, step: u64) -> Result<()> {
-        if self.plan.settings.is_given("tokens") {
+        if self.plan.settings.token_budget.is_some() {
             self.tokens += evaluation::tokens(&self.run.step(step).join("metrics.jsonl"))?;
         }
         Ok(())
     }
 
     fn are_tokens_used(&self) -> bool {
-        self.plan.settings.is_given("tokens") && self.tokens >= self.plan.settings.number("tokens")
+        self.plan.settings.token_budget.is_some_and(|budget| self.tokens >= budget)
     }
 
     fn evaluate_if_due(&mut self, step: u64) -> Result<()> {
@@ -169,7 +168,7 @@ impl<'a> Training<'a> {
     fn train(&mut self, step: u64) -> Result<()> {
         let folder = self.run.step(step);
         disk::make(&folder)?;
-        let is_resident = self.plan.settings.is_on("resident");
+        let is_resident = self.plan.settings.resident;
         if self.end.is_none() {
             self.versions = self.run.versions()?; // with tasks sent ahead, this step may already be done
         }
@@ -187,7 +186,7 @@ impl<'a> Training<'a> {
         self.flat_steps = if flat.is_flat() { self.flat_steps + 1 } else { 0 };
         // `update` answers before it saves, so this answer means that the states of
         // earlier steps are on disk.
-        let save_every = self.plan.settings.number("save_every");
+        let save_every = self.plan.settings.save_every;
         if is_resident && (step - 1).is_multiple_of(save_every) {
             self.run.settle()?;
         }
@@ -211,9 +210,9 @@ impl<'a> Training<'a> {
         self.compress(step)?;
         // TensorBoard events are appended, one process at a time, at every step. Otherwise the page is drawn
         // during the last step too, so that the final drawing has little left to read.
-        if !settings.text("tensorboard").is_empty() {
+        if settings.tensorboard.is_some() {
             self.draw_page()
-        } else if self.page.age() >= PAGE_AGE || step + 1 == settings.number("steps") {
+        } else if self.page.age() >= PAGE_AGE || step + 1 == settings.steps {
             self.page.draw_beside(&self.run, self.plan.programs, settings)
         } else {
             Ok(())
@@ -241,11 +240,11 @@ impl<'a> Training<'a> {
         let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
         let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return };
         let run = quoted(&self.run.path().display().to_string());
-        let best = match self.best.filter(|_| self.plan.settings.is_on("keep_best")) {
+        let best = match self.best.filter(|_| self.plan.settings.keep_best) {
             Some(best) => format!("; the best policies, of step {}, are in {run}/best", best.step),
             None => String::new(),
         };
-        let lr = self.plan.settings.text("lr");
+        let lr = self.plan.settings.lr;
         let warning = Failure::work(format!("step {step}: the run may be collapsing: {signs}"));
         record::stage::report(
             "pipeline.sh",
@@ -257,8 +256,8 @@ impl<'a> Training<'a> {
 
     fn play_and_update(&mut self, step: u64) -> Result<()> {
         let folder = self.run.step(step);
-        shards::forget(&folder, self.plan.settings.number("shards"))?;
-        let pipe = if self.plan.settings.stage.contains_key("reward") { JUDGED_STEP } else { STEP };
+        shards::forget(&folder, self.plan.settings.shards)?;
+        let pipe = if self.plan.settings.replaces("reward") { JUDGED_STEP } else { STEP };
         self.shell.run(pipe, step, &format!("step {step}"), "")?;
         self.count_tokens(step)?;
         shards::forget(&folder, 1)
@@ -280,7 +279,7 @@ impl<'a> Training<'a> {
             let tasks = fs::read(&tasks).map_err(|error| disk::failed("read", &tasks, &error))?;
             self.pass(&tasks);
         }
-        self.has_drawn = is_own && step < self.plan.settings.number("steps");
+        self.has_drawn = is_own && step < self.plan.settings.steps;
         if self.has_drawn {
             staying::draw(&self.place, step + 1, is_own, &drawn)?;
         }
@@ -329,7 +328,7 @@ impl<'a> Training<'a> {
         let files = ["samples", "tasks"].map(|name| self.run.step(step).join(format!("{name}.jsonl")));
         let files: Vec<String> =
             files.iter().filter(|file| file.is_file()).map(|file| file.display().to_string()).collect();
-        if files.is_empty() || !self.plan.settings.is_on("compress") {
+        if files.is_empty() || !self.plan.settings.compress {
             return Ok(());
         }
         let words: Vec<&str> = files.iter().map(String::as_str).collect();

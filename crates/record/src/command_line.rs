@@ -1,9 +1,10 @@
 //! The command line of a program: parsing, usage errors in one line, manual pages and shell completions.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{Arg, Command};
+use clap::{Arg, ArgMatches, Command};
 use clap_complete::Shell;
 
 use crate::failure::{self, Result};
@@ -44,20 +45,24 @@ pub fn end_if_dry_run() {
 
 /// Like [`parse`], but returns a usage error instead of exiting.
 pub fn try_parse<A: clap::Parser>() -> Result<A> {
-    if let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) {
-        let written = manuals(A::command(), Path::new(&folder));
-        std::process::exit(written.map_or_else(
-            |mut failure| {
-                failure.message = format!("{MANUALS}={}: {}", Path::new(&folder).display(), failure.message);
-                report(A::command().get_name(), &failure);
-                i32::from(failure.code)
-            },
-            |()| i32::from(failure::DONE),
-        ));
-    }
-    let command = with_negative_numbers(A::command());
-    let parsed = command.try_get_matches().and_then(|mut matches| A::from_arg_matches_mut(&mut matches));
-    parsed.map_err(|error| {
+    end_if_manuals(&A::command(), None);
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut matches = parse_words(A::command(), &words)?;
+    A::from_arg_matches_mut(&mut matches).map_err(|error| {
+        let name = A::command().get_name().to_owned();
+        usage::failure(&name, &name, &error)
+    })
+}
+
+/// The values of a command's words, without its name. Prints help or the version and exits 0.
+///
+/// # Errors
+/// The words are no usable command line (exit 2).
+pub fn parse_words<T: Into<OsString> + Clone>(command: Command, words: &[T]) -> Result<ArgMatches> {
+    let command = with_negative_numbers(command).no_binary_name(true);
+    let name = command.get_name().to_owned();
+    let called = command.get_bin_name().unwrap_or(&name).to_owned();
+    command.try_get_matches_from(words.iter().cloned()).map_err(|error| {
         if !error.use_stderr() {
             let printed = error.print().and_then(|()| io::stdout().flush());
             match printed {
@@ -65,7 +70,7 @@ pub fn try_parse<A: clap::Parser>() -> Result<A> {
                 _ => std::process::exit(i32::from(failure::DONE)),
             }
         }
-        usage::failure(A::command().get_name(), &error)
+        usage::failure(&name, &called, &error)
     })
 }
 
@@ -77,9 +82,21 @@ pub(crate) fn with_negative_numbers(command: Command) -> Command {
         .mut_subcommands(with_negative_numbers)
 }
 
-fn manuals(mut command: Command, share: &Path) -> Result<()> {
+/// If asked to, writes the completions and man pages of a command and exits. The pages may have another name.
+pub fn end_if_manuals(command: &Command, page: Option<&'static str>) {
+    let Some(folder) = std::env::var_os(MANUALS).filter(|folder| !folder.is_empty()) else { return };
+    let written = manuals(command.clone(), page, Path::new(&folder)).map_err(|mut failure| {
+        failure.message = format!("{MANUALS}={}: {}", Path::new(&folder).display(), failure.message);
+        report(command.get_name(), &failure);
+        i32::from(failure.code)
+    });
+    std::process::exit(written.err().unwrap_or(i32::from(failure::DONE)));
+}
+
+fn manuals(mut command: Command, page: Option<&'static str>, share: &Path) -> Result<()> {
     let name = command.get_name().to_owned();
     let page_of = command.clone(); // completions add a subcommand for help
+    let page_of = if let Some(page) = page { page_of.name(page) } else { page_of };
     for (shell, folder) in [
         (Shell::Bash, "bash-completion/completions"),
         (Shell::Fish, "fish/vendor_completions.d"),

@@ -54,8 +54,9 @@ fn page(command: &Command, name: &str, others: &[&str]) -> io::Result<Vec<u8>> {
     if !examples.is_empty() {
         page.extend(format!(".SH EXAMPLES\n.nf\n{}\n.fi\n", escaped(&examples)).bytes());
     }
-    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-    if let Some((title, text)) = after.split_once(":\n") {
+    let after = command.get_after_long_help().or(command.get_after_help());
+    let after = after.map(ToString::to_string).unwrap_or_default();
+    if let Some((title, text)) = after.split_once(":\n").filter(|(title, _)| *title != "Examples") {
         page.extend(format!(".SH {}\n.nf\n{}\n.fi\n", title.to_uppercase(), escaped(text)).bytes());
     }
     page.extend(EXIT_STATUS.bytes());

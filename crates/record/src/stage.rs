@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-pub use crate::command_line::{PROGRAMS, choice, end_if_dry_run, parse, try_parse};
+pub use crate::command_line::{
+    PROGRAMS, choice, end_if_dry_run, end_if_manuals, parse, parse_words, try_parse,
+};
 use crate::failure::{self, Failure, Result};
 pub use crate::installation::{build, pipeline, python};
 use crate::message::set_name;

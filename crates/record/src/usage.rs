@@ -8,9 +8,49 @@ use crate::failure::Failure;
 const SYNONYMS: [(&str, &[&str]); 3] =
     [("float16", &["fp16", "f16", "half"]), ("bfloat16", &["bf16"]), ("float32", &["fp32", "f32", "float"])];
 
-/// The failure for an error of the program `name`.
-pub fn failure(name: &str, error: &clap::Error) -> Failure {
-    let see = format!("see {name} --help");
+/// Flags that a program had before, or that other programs call so, and what to write here.
+const OTHER_NAMES: [(&str, &str, &str); 36] = [
+    ("pipeline.sh", "--learning-rate", "--lr"),
+    ("pipeline.sh", "--batch-size", "--tasks"),
+    ("pipeline.sh", "--num-generations", "--branches"),
+    ("pipeline.sh", "--max-steps", "--steps"),
+    ("pipeline.sh", "--max-new-tokens", "--max-tokens"),
+    ("pipeline.sh", "--max-completion-length", "--max-tokens"),
+    ("pipeline.sh", "--kl-coef", "--kl"),
+    ("pipeline.sh", "--output-dir", "--run"),
+    ("pipeline.sh", "--environment", "--env"),
+    ("pipeline.sh", "--setup", "pipeline.sh setup"),
+    ("pipeline.sh", "--runs", "pipeline.sh list"),
+    ("pipeline.sh", "--evaluate", "pipeline.sh evaluate"),
+    ("pipeline.sh", "--explain", "pipeline.sh explain"),
+    ("pipeline.sh", "--completions", "pipeline.sh completions"),
+    ("pipeline.sh", "--seeds", "--seed 1,2,3"),
+    ("pipeline.sh", "--tokens", "--token-budget"),
+    ("pipeline.sh", "--warmup-tasks", "--flags demo='--count N', the demonstrations of all steps"),
+    ("pipeline.sh", "--warmup-optimizer", "--flags warm-up='--optimizer NAME'"),
+    ("pipeline.sh", "--warmup-lr", "--flags warm-up='--lr X'"),
+    ("pipeline.sh", "--warmup-lr-warmup", "--flags warm-up='--lr-warmup N'"),
+    ("pipeline.sh", "--warmup-lr-other", "--flags warm-up='--lr-other X'"),
+    ("rollout", "--greedy", "--temperature 0"),
+    ("rollout", "--fill-by", "--fill N,by=success"),
+    ("rollout", "--fill-wave", "--fill N,wave=W"),
+    ("rollout", "--fill-strict", "--fill N,strict"),
+    ("rollout", "--flat-below", "--fill N,flat-below=E"),
+    ("rollout", "--num-generations", "--branches"),
+    ("advantage", "--joint", "--combine"),
+    ("advantage", "--count", "--count-by"),
+    ("update", "--warmup", "--lr-warmup"),
+    ("update", "--max-tokens", "--aggregate constant=L"),
+    ("update", "--importance-cap", "--importance C"),
+    ("update", "--importance-level", "--importance C,level=sequence"),
+    ("update", "--importance-outside", "--importance C,mask"),
+    ("update", "--importance-floor", "--importance C,mask,floor=F"),
+    ("update", "--per-token", "--check=FILE"),
+];
+
+/// The failure for an error of the program `name`, which users call as `called`.
+pub fn failure(name: &str, called: &str, error: &clap::Error) -> Failure {
+    let see = format!("see {called} --help");
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::usage("a command is missing").hint(see);
     }
@@ -25,9 +65,19 @@ pub fn failure(name: &str, error: &clap::Error) -> Failure {
     let tip = tips.map(str::to_owned).find(|tip| !tip.starts_with("to pass "));
     let hint = match error.kind() {
         ErrorKind::InvalidValue => near(error).map(|near| format!("did you mean {near}?")),
+        ErrorKind::UnknownArgument => flag(name, error).map(|flag| format!("did you mean {flag}? {see}")),
         _ => tip,
     };
     Failure::usage(message).hint(hint.unwrap_or(see))
+}
+
+/// The flag that an unknown one stands for: by another name, or with nearly the same letters.
+fn flag(name: &str, error: &clap::Error) -> Option<String> {
+    let unknown = text(error, ContextKind::InvalidArg)?.replace('_', "-");
+    let other = OTHER_NAMES.iter().find(|(program, other, _)| *program == name && *other == unknown);
+    other
+        .map(|(.., here)| (*here).to_owned())
+        .or_else(|| Some(text(error, ContextKind::SuggestedArg)?.to_owned()))
 }
 
 fn text(error: &clap::Error, kind: ContextKind) -> Option<&str> {
@@ -121,7 +171,7 @@ mod tests {
     fn told(line: &str) -> (String, String) {
         let command = with_negative_numbers(<Demo as clap::CommandFactory>::command());
         let error = command.try_get_matches_from(format!("demo {line}").split(' ')).unwrap_err();
-        let failure = super::failure("demo", &error);
+        let failure = super::failure("demo", "demo", &error);
         (failure.message, failure.hint.unwrap())
     }
 

@@ -26,7 +26,7 @@ Examples:
 
   # success on held-out tasks with its 95 % interval, and the generated tokens
   envs tasks plan-path --split test --count 300 |
-    rollout --policy run/shared --greedy | report evaluate";
+    rollout --policy run/shared --temperature 0 | report evaluate";
 
 /// Reports what a run did: a page, figures, a table, TensorBoard events.
 #[derive(Parser, Debug)]
@@ -162,7 +162,7 @@ pub struct Evaluate {
 
     /// Another evaluation of the same tasks: also print the difference, paired by task, and how often each FILE
     /// solves a task that this one fails (helps), and the reverse (hurts), as for a role left out with rollout
-    /// --absent ROLE
+    /// --absent AGENT
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 

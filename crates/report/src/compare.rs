@@ -70,7 +70,7 @@ struct RunCurve {
     returns: Vec<Success>,
     /// Tokens generated at each training step.
     tokens: BTreeMap<u64, f64>,
-    /// The run's `--tokens`.
+    /// The run's `--token-budget`.
     budget: Option<f64>,
 }
 
@@ -86,7 +86,8 @@ impl RunCurve {
         for metric in metrics.iter().filter(|one| one.split == "train" && one.name == "completion_tokens") {
             *tokens.entry(metric.step).or_default() += metric.value;
         }
-        let budget = run.settings.get("tokens").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        let budget =
+            run.settings.get("token_budget").and_then(Value::as_str).and_then(|text| text.parse().ok());
         let (name, seed) = (run.name.clone(), methods::seed(run).unwrap_or_default());
         Ok(RunCurve { name, seed, evaluations, returns: held_out_returns(&metrics), tokens, budget })
     }
@@ -107,7 +108,7 @@ impl RunCurve {
 enum Comparison {
     /// After the same training step.
     Step(u64),
-    /// At the first evaluation after so many tokens: the last one of a run that `pipeline.sh --tokens` ended.
+    /// At the first evaluation after so many tokens: the last one of a run that `pipeline.sh --token-budget` ended.
     Tokens(f64),
 }
 

@@ -46,7 +46,7 @@ pub struct Check {
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
     /// Seconds of silence after which a program is restarted.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "env_command")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "env_command")]
     timeout: u64,
     /// Number of tasks of each split to explore in every state.
     #[arg(long, default_value_t = 8, value_name = "N")]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How a token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingParams {
-    /// Divides the logits before the softmax; above 0. Greedy decoding ignores it.
+    /// Divides the logits before the softmax; above 0.
     pub temperature: f32,
     /// Nucleus sampling: keep the smallest set of likeliest tokens with at least this probability; 1 keeps all.
     pub top_p: f32,
@@ -35,8 +35,8 @@ impl SamplingParams {
     pub fn check(&self) -> Result<()> {
         let SamplingParams { temperature, top_p, min_p, .. } = *self;
         if !(temperature > 0.0 && temperature.is_finite() && temperature.recip().is_finite()) {
-            return Err(Failure::usage(format!("--temperature {temperature}: must be above 0"))
-                .hint("for the most likely token every time use --greedy"));
+            return Err(Failure::usage(format!("--temperature {temperature}: must be 0 or above"))
+                .hint("1 samples from the model's distribution, 0 takes the most likely token every time"));
         }
         if !(top_p > 0.0 && top_p <= 1.0) {
             return Err(Failure::usage(format!("--top-p {top_p}: must be above 0 and at most 1"))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{Talk, parallel, sequential, staged};
 use envs::{Outcome, State, Workflow};
 use record::sample::{Message, Rewards};
-use rollout::by_role::Widths;
+use rollout::by_agent::Widths;
 use rollout::episode::group::{Candidate, PromptRequest};
 use rollout::episode::joint::{Expand, JointConfig, Mode};
 use rollout::episode::{Episode, EpisodeConfig, EpisodeId, Select, ServedAgents, Stop, Transition};

@@ -1,4 +1,4 @@
-//! `--fill` and `--branches ROLE=K` with a policy of dice.
+//! `--fill` and `--branches AGENT=K` with a policy of dice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn waves_are_played_until_enough_tasks_teach() {
     for (sampling, workflow) in [("tree", sequential()), ("parallel", parallel())] {
         let flags = ["--branches", "2", "--turns", "1", "--sampling", sampling];
         let (whole, _) = played(&flags, workflow.clone(), 60);
-        let fill = ["--fill", "5", "--fill-wave", "3", "--flat-below", "0.55"];
+        let fill = ["--fill", "5,wave=3,flat-below=0.55"];
         let mut first = None;
         for threads in ["1", "2", "3"] {
             let flags = [&flags[..], &fill, &["--threads", threads]].concat();
@@ -100,7 +100,7 @@ fn all_tasks_are_played_where_too_few_teach() {
         (&counts["stopped"], &counts["teaching"], &counts["waves"]),
         (&json!("bound"), &json!(0), &json!(4))
     );
-    let strict = settings(&[&flags[..], &["--fill-strict"]].concat());
+    let strict = settings(&["--branches", "1", "--fill", "2,strict"]);
     let (_, totals, outcome) = play(strict.clone(), sequential(), 4, &(tasks(&vec![json!({}); 7]) + END));
     outcome.expect("played");
     let failure = check_outcome(&strict, &totals).expect_err("too few");
@@ -110,18 +110,7 @@ fn all_tasks_are_played_where_too_few_teach() {
 #[test]
 fn a_task_teaches_by_success_where_plays_differ_in_it() {
     for sampling in ["tree", "parallel"] {
-        let flags = [
-            "--branches",
-            "3",
-            "--turns",
-            "2",
-            "--sampling",
-            sampling,
-            "--fill",
-            "4",
-            "--fill-by",
-            "success",
-        ];
+        let flags = ["--branches", "3", "--turns", "2", "--sampling", sampling, "--fill", "4,by=success"];
         let (output, counts) = played(&flags, sequential(), 80);
         let mut by_task: BTreeMap<String, [bool; 2]> = BTreeMap::new();
         let kind = if sampling == "tree" { "sample" } else { "episode" };
@@ -146,12 +135,11 @@ fn a_task_teaches_by_success_where_plays_differ_in_it() {
 fn impossible_refills_are_refused() {
     for (flags, cause) in [
         (&["--fill", "2", "--shard", "0/2"][..], "--fill counts the tasks of all shards"),
-        (&["--fill", "2", "--flat-below", "nan"], "--flat-below NaN"),
         (
             &["--branches", "doer=2", "--sampling", "parallel"],
             "--branches doer=… has no effect with --sampling parallel",
         ),
-        (&["--branches", "doer=2", "--greedy"], "--branches has no effect with --greedy"),
+        (&["--branches", "doer=2", "--temperature", "0"], "--branches doer=2 has no effect at temperature 0"),
         (&["--policy", "doer=http://localhost:1/v1", "--branches", "doer=2"], "doer has no policy directory"),
     ] {
         let (code, message) = refused(flags);

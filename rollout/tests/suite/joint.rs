@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::{of_type, parallel, play, sequential, settings, staged, tasks};
 use envs::Workflow;
-use rollout::by_role::Widths;
+use rollout::by_agent::Widths;
 use rollout::episode::joint::{Expand, JointConfig, Mode};
 use serde_json::{Value, json};
 

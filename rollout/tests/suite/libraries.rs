@@ -137,7 +137,7 @@ fn every_missing_piece_is_named() {
     let driver = machine.path("driver");
     let with_driver = ("LD_LIBRARY_PATH", driver.as_path());
     let text = machine.refusal(&[with_driver]);
-    assert!(text.contains("with CUDA is missing\nhint: ./pipeline.sh --setup --device cuda"), "{text}");
+    assert!(text.contains("with CUDA is missing\nhint: ./pipeline.sh setup --device cuda"), "{text}");
     let runtime = machine.library("runtime/libonnxruntime.so");
     let named = ("ORT_DYLIB_PATH", runtime.as_path());
     let text = machine.refusal(&[with_driver, named]);

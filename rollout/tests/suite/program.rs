@@ -89,7 +89,7 @@ const TEAM: [&str; 6] = ["--policy", "tool=tool", "--policy", "planner=planner",
 fn the_same_bytes_from_one_thread_and_from_two() {
     let folder = policies();
     let input = tasks(10);
-    for flags in [&[][..], &["--sampling", "parallel"], &["--greedy"], &["--dtype", "bfloat16"]] {
+    for flags in [&[][..], &["--sampling", "parallel"], &["--temperature", "0"], &["--dtype", "bfloat16"]] {
         let run = |threads| lines(folder.path(), &[&TEAM, flags, &["--threads", threads]].concat(), &input);
         let (one, two) = (run("1"), run("2"));
         assert!(one.len() > 20);

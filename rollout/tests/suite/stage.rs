@@ -97,7 +97,7 @@ fn neither_threads_nor_tasks_in_progress_change_a_byte() {
         (vec!["--sampling", "parallel"], sequential()),
         (vec!["--sampling", "parallel"], parallel()),
         (vec!["--select", "random"], sequential()),
-        (vec!["--greedy"], sequential()),
+        (vec!["--temperature", "0"], sequential()),
         (vec!["--joint", "aligned", "--sampling", "parallel"], parallel()),
         (vec!["--joint", "cross", "--select", "random"], staged()),
         (vec!["--joint", "cross", "--expand", "all", "--branches", "2", "--stop-above", "0.6"], parallel()),

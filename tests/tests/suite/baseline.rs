@@ -1,4 +1,4 @@
-//! `--evaluate 0 --model NAME`: how good a model is before any training.
+//! `evaluate --model NAME`: how good a model is before any training.
 
 use serde_json::Value;
 use troupe_tests::{must, root, run, script};
@@ -11,9 +11,7 @@ fn a_model_is_evaluated_as_it_is() {
     let model = root().join("tests/golden/gguf/qwen2.gguf").display().to_string();
     let played = |flags: &[&str]| {
         let mut command = script();
-        command
-            .args(["--evaluate", "0", "--eval-tasks", "2", "--turns", "1", "--max-tokens", "8"])
-            .args(flags);
+        command.args(["evaluate", "--eval-tasks", "2", "--turns", "1", "--max-tokens", "8"]).args(flags);
         let output = command.current_dir(&at).env("XDG_CACHE_HOME", format!("{at}/cache")).output();
         let output = output.expect("pipeline.sh runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -26,11 +26,11 @@ fn a_pipeline_sh_that_is_cut_is_an_error() {
     let begin = whole.find("\n{ ").expect("a brace before all that it does") + 3;
     for cut in (begin..whole.len() - 1).filter(|at| whole.is_char_boundary(*at)).step_by(97) {
         std::fs::write(&copy, &whole[..cut]).expect("written");
-        let (code, _, said) = run(&format!("bash '{}' --setup", copy.display()));
+        let (code, _, said) = run(&format!("bash '{}' setup", copy.display()));
         assert!(code != 0 && !said.is_empty(), "cut to {cut} bytes: {code}");
     }
     std::fs::write(&copy, &whole).expect("written");
-    let (code, _, said) = run(&format!("bash '{}' --setup", copy.display()));
+    let (code, _, said) = run(&format!("bash '{}' setup", copy.display()));
     assert_eq!(code, 0, "{said}");
 }
 

@@ -126,7 +126,8 @@ fn one_record_of_episodes_is_scored_by_every_rule() {
     // Both agents earn the same, so that Dr. MAS differs only where calls count.
     check(&lines, "group -q --by agent | advantage -q --credit episode", &once);
     let calls = by_episode([0.952659, 0.952659, -1.270212, -0.158776]);
-    let counts = check(&lines, "group -q --by agent | advantage -q --credit episode --count calls", &calls);
+    let counts =
+        check(&lines, "group -q --by agent | advantage -q --credit episode --count-by calls", &calls);
     assert_eq!(counts["count"], "calls");
     check(
         &lines,

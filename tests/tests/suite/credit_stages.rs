@@ -131,7 +131,12 @@ fn samples_that_a_rule_cannot_score_are_refused() {
         ),
         (one(), "group -q | advantage -q --k 3", 2, "--k does nothing with --estimator grpo"),
         (one(), "group -q | advantage -q --decay 0.5", 2, "--decay does nothing with --estimator grpo"),
-        (one(), "group -q | advantage -q --count calls", 2, "--count calls does nothing with --credit turn"),
+        (
+            one(),
+            "group -q | advantage -q --count-by calls",
+            2,
+            "--count-by calls does nothing with --credit turn",
+        ),
         (
             one(),
             "group -q | advantage -q --anchor-weight 2",
@@ -381,7 +386,7 @@ fn roles_show_who_learns_and_where_credit_points() {
 fn every_method_is_flags_that_its_stages_take() {
     let methods = "at-grpo trajectory magrpo magrpo-cross c3 c3-zscore drmas gigpo gdpo rae matpo flow-grpo hierarchical";
     for method in methods.split(' ') {
-        let explained = must(&format!("./pipeline.sh --method {method} --explain"));
+        let explained = must(&format!("./pipeline.sh explain --method {method}"));
         let lines: Vec<&str> = explained.lines().collect();
         assert!(lines[0].starts_with(&format!("# {method}: ")) && lines.len() == 5, "{explained}");
         for (line, stage) in lines[1..].iter().zip(["rollout", "group", "advantage", "update"]) {
@@ -392,7 +397,7 @@ fn every_method_is_flags_that_its_stages_take() {
     }
     for (flags, said) in [
         ("--method gdpo", "--method gdpo needs --components, which depends on the environment"),
-        ("--method ppo", "--method ppo: not at-grpo, trajectory,"),
+        ("--method ppo", "invalid value 'ppo' for '--method <NAME>' [possible values: at-grpo, trajectory,"),
     ] {
         let (code, _, stderr) = run(&format!("./pipeline.sh {flags} --run /nonexistent/run"));
         assert!(code == 2 && stderr.contains(said), "{stderr}");

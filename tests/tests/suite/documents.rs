@@ -134,7 +134,7 @@ fn learns(page: &str, block: &str, metrics: &str) {
         assert!(2 * flat <= groups, "{page}: {flat} of {groups} groups are flat in\n{block}");
     }
     let trains = block.contains("advantage | update") || block.contains("pipeline.sh");
-    let evaluates = block.contains("--evaluate") || block.contains("--setup");
+    let evaluates = block.contains("pipeline.sh evaluate") || block.contains("pipeline.sh setup");
     assert!(updates > 0 || !trains || evaluates, "{page}: nothing was trained in\n{block}");
 }
 

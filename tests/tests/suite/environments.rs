@@ -299,7 +299,7 @@ fn the_token_limit_has_room_for_the_demonstrations() {
     );
     std::fs::write(&program, text).expect("written");
     let command = format!("sh {}", program.display());
-    let small = ["--warmup", "1", "--warmup-tasks", "1", "--steps", "0", "--eval-every", "0"];
+    let small = ["--warmup", "1", "--flags", "demo=--count 1", "--steps", "0", "--eval-every", "0"];
     let arguments = [&["--env-command", &command][..], &small].concat();
     let output = pipeline(&run, &arguments).output().expect("pipeline.sh runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

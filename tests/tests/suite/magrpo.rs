@@ -110,7 +110,7 @@ fn returns_are_those_of_the_reference_package() {
     }
     assert_eq!(actions, 6);
 
-    let (found, actions) = credits(&mut tree(2, 2, true, &rule), "--estimator raw --joint sum");
+    let (found, actions) = credits(&mut tree(2, 2, true, &rule), "--estimator raw --combine sum");
     assert_eq!((of(&found, 0, 0), of(&found, 0, 1)), (vec![35.0, 77.0], vec![44.0, 68.0]));
     for node in 1..=4 {
         let base = 20.0 * node as f64;
@@ -149,7 +149,7 @@ fn returns_of_three_turns_and_of_three_agents() {
     let middle = |node: f64, below: f64| 10.0 * node + 1.5 + 0.5 * (child(below) + child(below + 1.0)) / 2.0;
     assert_eq!(of(&found, 0, 0), [0.5 * middle(1.0, 2.0), 3.0 + 0.5 * middle(4.0, 5.0)]);
 
-    let (found, _) = credits(&mut tree(3, 1, true, &rule), "--estimator raw --joint sum");
+    let (found, _) = credits(&mut tree(3, 1, true, &rule), "--estimator raw --combine sum");
     for (agent, expected) in [[10.0, 14.0], [8.0, 16.0], [6.0, 18.0]].iter().enumerate() {
         assert_eq!(of(&found, 0, agent), expected);
     }
@@ -335,7 +335,7 @@ fn the_same_lines_train_either_method() {
     for (name, flags) in [("at-grpo", "--estimator grpo"), ("magrpo", "--credit tree --estimator dr-grpo")] {
         must(&format!("cp -r {} {}", at("policy"), at(name)));
         must(&format!(
-            "group --quiet < {} | advantage --quiet {flags} | update --quiet --policy {} --lr 1e-3 --aggregate constant --max-tokens 1",
+            "group --quiet < {} | advantage --quiet {flags} | update --quiet --policy {} --lr 1e-3 --aggregate constant=1",
             at("samples.jsonl"),
             at(name)
         ));
@@ -356,7 +356,7 @@ fn rewards_are_the_published_ones_through_envs_step() {
 fn reward_of_writers(folder: &Path, first: &str, second: &str) -> (f64, f64) {
     let at = |policy: &str| folder.join(policy).display().to_string();
     let output = must(&format!(
-        "{} --env write --evaluate 0 --eval-tasks 150 --policies writer-1={} --policies writer-2={} \
+        "{} evaluate --env write --eval-tasks 150 --policies writer-1={} --policies writer-2={} \
          | jq 'select(.type == \"sample\" and .agent == \"writer-1\").rewards.team'",
         root().join("pipeline.sh").display(),
         at(first),

@@ -82,7 +82,7 @@ fn samples_come_from_the_distribution_that_scores_them() {
         assert_eq!((sampling["temperature"].as_f64(), sampling["top_p"].as_f64()), (Some(1.0), Some(1.0)));
         assert_eq!((&sampling["top_k"], &sampling["greedy"]), (&0.into(), &false.into()));
     }
-    for flags in ["--top-p 0.9", "--top-k 20", "--greedy"] {
+    for flags in ["--top-p 0.9", "--top-k 20", "--temperature 0"] {
         let (code, _, printed) = run(&fixture.at(&format!(
             "rollout --policy tool=D/tool --policy planner=D/planner {flags} --turns 1 --max-tokens 4 --quiet < D/tasks | \
              group --quiet | advantage --quiet | update --policy tool=D/tool --quiet"

@@ -253,7 +253,7 @@ fn the_first_minibatch_begins_before_the_stream_ends() {
         ("--minibatches 1", Order::Scattered, false),
         ("--minibatches 1 --allow-incomplete", Order::OfShards, false),
         // These need all samples first: log-probabilities before the first step, a reference's, the sizes of parts.
-        ("--minibatches 2 --importance-cap 2", Order::OfTasks, false),
+        ("--minibatches 2 --importance 2", Order::OfTasks, false),
         ("--kl 0.1 --reference begin", Order::OfTasks, false),
         ("--parts 2", Order::OfTasks, false),
     ] {

@@ -301,17 +301,17 @@ fn a_run_ends_with_the_step_that_makes_its_tokens() {
     };
     let two = generated("000001") + generated("000002");
     let (exactly, more) = (two.to_string(), (two + 1).to_string());
-    let limited = called("limited", &["--tokens", &exactly]);
-    let resident = called("resident", &["--tokens", &exactly, "--resident"]);
+    let limited = called("limited", &["--token-budget", &exactly]);
+    let resident = called("resident", &["--token-budget", &exactly, "--resident"]);
     for run in [&limited, &resident] {
         assert!(run.join("steps/000002/done").exists() && !run.join("steps/000003").exists());
         assert!(run.join("eval/step-000002.jsonl").exists());
     }
     assert!(troupe_tests::differences(&limited, &resident).is_empty());
     // Exactly that many, resuming from the last step.
-    called("limited", &["--tokens", &exactly]);
+    called("limited", &["--token-budget", &exactly]);
     assert!(!limited.join("steps/000003").exists());
-    called("limited", &["--tokens", &more]);
+    called("limited", &["--token-budget", &more]);
     assert!(limited.join("steps/000003/done").exists() && !limited.join("steps/000004").exists());
 }
 
@@ -370,4 +370,26 @@ fn a_judge_stands_between_rollout_and_group() {
     let stages = ["/stage", "/after/0/stage", "/after/0/after/0/stage", "/after/0/after/0/after/0/stage"];
     let stages = stages.map(|pointer| end.pointer(pointer).and_then(Value::as_str).unwrap_or("none"));
     assert_eq!((&end["ok"], stages), (&Value::from(true), ["advantage", "group", "judge", "rollout"]));
+}
+
+/// README's step by hand, with the run's number of tasks.
+#[test]
+fn a_step_by_hand_is_a_step_of_the_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = folder.path().join("runs/plan-path");
+    let small = ["--steps", "1", "--tasks", "6", "--warmup", "30", "--eval-every", "0"];
+    let output = pipeline(&run, &small).output().expect("pipeline.sh runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let readme = std::fs::read_to_string(troupe_tests::root().join("README.md")).expect("README.md");
+    let blocks = readme.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let step =
+        blocks.filter_map(|block| block.split_once("policy init run/shared")).next().expect("the step").1;
+    let step = step.replace("--count 48", "--count 6");
+    must(&format!("cd '{}' && policy init run/shared {step}", folder.path().display()));
+    let read = |path: &str| std::fs::read_to_string(folder.path().join(path)).expect("a file");
+    let version: serde_json::Value =
+        serde_json::from_str(&read("run/shared/current/version.json")).expect("JSON");
+    let done: serde_json::Value =
+        serde_json::from_str(&read("runs/plan-path/steps/000001/done")).expect("JSON");
+    assert_eq!(done["policies"]["shared"], version["version"]);
 }

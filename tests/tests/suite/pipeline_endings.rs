@@ -161,7 +161,7 @@ fn the_best_policies_are_kept() {
     let line = format!("The best is {:.3}, after update {best}: these weights.\n", rate(best));
     assert!(card.contains(&line) && card.contains(&format!("after {best} updates")), "{card}");
     let played = must(&format!(
-        "envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --greedy --quiet | \
+        "envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --temperature 0 --quiet | \
          report evaluate --format json --quiet | jq .success"
     ));
     assert_eq!(played.trim().parse::<f64>().expect("a rate"), rate(0).max(rate(2)));

@@ -12,7 +12,7 @@ fn called(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-const STUDY: &str = "steps = 2\ntasks = 3\nbranches = 3\nwarmup = 6\neval-every = 2\neval-tasks = 6\nseeds = [1, 2]\n[sweep]\nlr = [1e-3, 2e-3]\n";
+const STUDY: &str = "steps = 2\ntasks = 3\nbranches = 3\nwarmup = 6\neval-every = 2\neval-tasks = 6\nseed = [1, 2]\n[sweep]\nlr = [1e-3, 2e-3]\n";
 
 #[test]
 fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
@@ -28,8 +28,11 @@ fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
         assert!(printed.contains(&format!("run {place} of 4: ")), "{printed}");
         let config = fs::read_to_string(runs.join(name).join("config.toml")).expect("a configuration");
         let (lr, seed) = name.split_once(',').expect("two values");
-        assert!(config.contains(&lr.replace('=', " = ")) && config.contains(&seed.replace('=', " = ")));
-        assert!(!config.contains("sweep") && !config.contains("seeds"), "{config}");
+        assert!(
+            config.contains(if lr == "lr=1e-3" { "lr = 0.001\n" } else { "lr = 0.002\n" })
+                && config.contains(&seed.replace('=', " = "))
+        );
+        assert!(!config.contains("sweep") && !config.contains("seed = ["), "{config}");
     }
     assert!(runs.join("report.html").is_file());
     // One run by itself is the same.
@@ -51,7 +54,7 @@ fn runs_of_a_sweep_are_made_skipped_resumed_and_named_where_they_fail() {
     assert!(said.contains("1 of 4 runs failed: lr=2e-3,seed=1 (exit code 65)\nhint: "), "{said}");
     assert!(contents(&runs.join(names[1])) == whole, "the same run");
     assert!(contents(&runs.join(names[3])) == contents(&folder.join("alone")), "the same run");
-    let (code, listed, said) = called(folder, &["--runs"]);
+    let (code, listed, said) = called(folder, &["list"]);
     assert_eq!(code, Some(0), "{said}");
     let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["run", "state", "steps", "best", "size"]);
@@ -66,24 +69,24 @@ fn a_mistake_in_any_run_of_a_sweep_is_found_before_the_first_begins() {
     let folder = folder.path();
     let toml = folder.join("study.toml");
     for (text, cause) in [
-        ("[sweep]\nlr = [1e-3, -1]", "lr=-1: --lr -1 must not be negative"),
+        ("[sweep]\nlr = [1e-3, -1]", "invalid value '-1' for '--lr <X>'"),
         ("[sweep]\nenv = [\"plan-path\", \"plan-paht\"]", "plan-paht"),
         ("[sweep.flags]\nadvantage = [\"\", \"--estimator gpro\"]", "gpro"),
-        ("[sweep]\nbranches = [4, 0]", "branches=0: --branches must be at least 1"),
-        ("[sweep]\nlearning_rate = [1]", "study.toml:2: there is no learning_rate to sweep over"),
-        ("seeds = [1, 1]", "two runs of the sweep are called seed=1"),
-        ("seed = 1\nseeds = [1, 2]", "seed has one value and several"),
+        ("[sweep]\nbranches = [4, 0]", "study.toml:2: --branches must be at least 1"),
+        ("[sweep]\nlearning_rate = [1]", "study.toml:2: unexpected argument '--learning-rate' found"),
+        ("seed = [1, 1]", "two runs of the sweep are called seed=1"),
+        ("seed = 1\n[sweep]\nseed = [1, 2]", "seed has one value and several"),
     ] {
         fs::write(&toml, text).expect("written");
         let (code, _, said) = called(folder, &["--config", "study.toml"]);
         assert!(code == Some(2) && said.contains(cause), "{text}: {said}");
         assert!(!folder.join("runs").exists(), "{text}");
     }
-    let (code, _, said) = called(folder, &["--seeds", "1,2", "--evaluate", "0"]);
-    assert!(code == Some(2) && said.contains("--evaluate plays policies once"), "{said}");
+    let (code, _, said) = called(folder, &["evaluate", "--seed", "1,2"]);
+    assert!(code == Some(2) && said.contains("evaluate and explain are of one run"), "{said}");
     fs::create_dir(folder.join("run")).expect("made");
     fs::write(folder.join("run/run.json"), "{}").expect("written");
-    let (code, _, said) = called(folder, &["--seeds", "1,2", "--run", "run"]);
+    let (code, _, said) = called(folder, &["--seed", "1,2", "--run", "run"]);
     assert!(code == Some(2) && said.contains("is a run, and not a folder for several"), "{said}");
 }
 
@@ -105,7 +108,7 @@ fn a_resumed_run_takes_other_values_from_the_next_step_on() {
     let changed = ["--resume", "run", "--steps", "2", "--lr", "5e-4", "--kl", "0.01", "--tasks", "3"];
     let (code, _, said) = called(folder, &changed);
     assert_eq!(code, Some(0), "{said}");
-    let told = "from step 2 on --tasks 3 --lr 5e-4 --kl 0.01 instead of --tasks 4 --lr 1e-3 no --kl";
+    let told = "from step 2 on --tasks 3 --lr 5e-4 --kl 0.01 instead of --tasks 4 --lr 1e-3 --kl 0";
     assert!(said.contains(told), "{said}");
     // It goes on with them, and the step is one with these values.
     let (code, _, said) = called(folder, &["--resume", "run", "--steps", "3"]);

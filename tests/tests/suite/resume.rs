@@ -53,7 +53,7 @@ const ROLES: [&str; 14] = [
     "--method",
     "rae",
     "--flags",
-    "rollout=--fill 2 --fill-wave 2",
+    "rollout=--fill 2,wave=2",
     "--warmup",
     "120",
     "--steps",

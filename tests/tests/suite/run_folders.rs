@@ -149,7 +149,7 @@ fn a_folder_that_is_no_run_keeps_every_file() {
             said(&output)
         );
         assert_eq!(everything(here), before, "{arguments:?}");
-        let listed = call(here, &["--runs", "."]);
+        let listed = call(here, &["list", "."]);
         assert!(listed.status.code().is_some() && started.elapsed() < Duration::from_secs(60));
         if here.join("aside").exists() {
             let name =
@@ -383,16 +383,14 @@ fn no_file_of_a_folder_that_is_no_run_is_touched() {
         let before = everything(&here);
         let words: &[&str] = match random.below(3) {
             0 => &["--resume", "project"],
-            1 => {
-                &["--run", "project", "--seeds", "1,2", "--steps", "0", "--warmup", "0", "--eval-every", "0"]
-            }
+            1 => &["--run", "project", "--seed", "1,2", "--steps", "0", "--warmup", "0", "--eval-every", "0"],
             _ => &["--run", "project", "--steps", "0", "--warmup", "0", "--eval-every", "0"],
         };
         let output = call(folder.path(), words);
         let after = everything(&here);
         let lost: Vec<_> = before.iter().filter(|(name, bytes)| after.get(*name) != Some(*bytes)).collect();
         assert!(lost.is_empty(), "round {round}, {words:?}: {lost:?}: {}", said(&output));
-        let is_sweep = words.contains(&"--seeds");
+        let is_sweep = words.contains(&"--seed");
         assert!(
             is_sweep || output.status.code() != Some(0) || before.is_empty(),
             "round {round}: {before:?}"

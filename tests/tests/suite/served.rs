@@ -130,7 +130,8 @@ fn settings_of_the_url_and_parallel_sampling() {
     assert!(asked.iter().all(|asked| asked.key == "Bearer other"));
     assert!(server.asked("/v1/models").is_empty());
     // A team that is served as a whole is evaluated.
-    let alone = format!("rollout --policy '{}?model=a' --greedy --turns 1 --quiet < {dir}/tasks", server.url);
+    let alone =
+        format!("rollout --policy '{}?model=a' --temperature 0 --turns 1 --quiet < {dir}/tasks", server.url);
     let end: Value = serde_json::from_str(must(&alone).lines().last().expect("an end")).expect("JSON");
     assert_eq!(
         (&end["ok"], &end["counts"]["samples"], &end["counts"]["episodes"]),

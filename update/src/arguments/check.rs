@@ -7,12 +7,10 @@ use device::{DeviceKind, Devices};
 use record::failure::{Failure, Result};
 use record::stage::choice;
 
-use super::{Arguments, ImportanceOutside};
-use crate::aggregate::Aggregate;
+use super::Arguments;
 use crate::hardware::Hardware;
-use crate::loss_config::{Importance, LossConfig, Objective, RatioLevel};
+use crate::loss_config::{LossConfig, Objective, RatioLevel};
 use crate::minibatch::Batching;
-use crate::objective::WeightBounds;
 use crate::optimizer::{self, Method, on_device};
 use crate::parts;
 use crate::samples::Needs;
@@ -42,8 +40,8 @@ impl Arguments {
         Ok(Settings {
             policies: self.policy.clone(),
             references: self.reference.clone(),
-            work: if self.check {
-                Work::Check { per_token: self.per_token.clone() }
+            work: if let Some(file) = &self.check {
+                Work::Check { per_token: file.clone() }
             } else if self.dry_run {
                 Work::Plan { ranks: self.ranks.map(|ranks| ranks as usize) }
             } else {
@@ -54,9 +52,9 @@ impl Arguments {
                 pass_through: self.pass_through,
                 in_parts: self.resident,
                 needs: Needs {
-                    logprobs: compares || self.check,
-                    advantage: compares && !self.check,
-                    full_distribution: compares && !self.check && !self.allow_truncated_sampling,
+                    logprobs: compares || self.check.is_some(),
+                    advantage: compares && self.check.is_none(),
+                    full_distribution: compares && self.check.is_none() && !self.allow_truncated_sampling,
                 },
             },
             training: self.training(),
@@ -87,8 +85,8 @@ impl Arguments {
     fn training(&self) -> TrainingConfig {
         TrainingConfig {
             loss: self.loss(),
-            aggregate: self.aggregate,
-            max_tokens: self.max_tokens,
+            aggregate: self.aggregate.how,
+            max_tokens: self.aggregate.length,
             batching: Batching {
                 minibatches: self.minibatches,
                 epochs: self.epochs,
@@ -102,32 +100,26 @@ impl Arguments {
                 lr_other: self.lr_other.unwrap_or(self.lr),
                 betas: match self.betas[..] {
                     [first, second] => (first, second),
-                    _ => (0.9, 0.999),
+                    _ => (0.9, 0.95),
                 },
                 weight_decay: self.weight_decay,
                 max_grad_norm: self.max_grad_norm,
             },
             schedule: self.schedule,
-            warmup: self.warmup,
+            warmup: self.lr_warmup,
             max_logprob_gap: self.max_logprob_gap,
         }
     }
 
     fn loss(&self) -> LossConfig {
         let low = self.clip.unwrap_or(0.2);
-        let outside = |cap: f64| WeightBounds {
-            floor: self.importance_floor.unwrap_or(0.0),
-            cap,
-            mask: self.importance_outside == Some(ImportanceOutside::Mask),
-        };
-        let level = self.importance_level.unwrap_or_default();
         LossConfig {
             objective: self.objective,
             clip_range: (low, self.clip_high.unwrap_or(low)),
             ratio: self.ratio.unwrap_or_default(),
             kl: self.kl,
             entropy: self.entropy,
-            importance: self.importance_cap.map(|cap| Importance { level, outside: outside(cap) }),
+            importance: self.importance,
             mask_negative_above: self.mask_negative_above,
         }
     }
@@ -137,12 +129,10 @@ impl Arguments {
         let cpu = device == DeviceKind::Cpu;
         let nll = self.objective == Objective::Nll;
         let cispo = self.objective == Objective::Cispo;
-        let aggregate = format!("--aggregate {}", choice(&self.aggregate));
         let optimizer = format!("--optimizer {}", choice(&self.optimizer));
         let device = format!("--device {}", self.device);
         let (muon, sgd) = (self.optimizer == Method::Muon, self.optimizer == Method::Sgd);
         let sequence = self.ratio == Some(RatioLevel::Sequence);
-        let drops = self.importance_outside == Some(ImportanceOutside::Mask);
         // A flag, whether it was given although another setting leaves it without effect, and that setting.
         let idle = [
             ("--clip", cispo && self.clip.is_some(), "--objective cispo"),
@@ -150,18 +140,12 @@ impl Arguments {
             ("--ratio sequence", nll && sequence, "--objective nll"),
             ("--entropy", nll && self.entropy != 0.0, "--objective nll"),
             ("--mask-negative-above", nll && self.mask_negative_above.is_some(), "--objective nll"),
-            (
-                "--importance-floor",
-                !drops && self.importance_floor.is_some(),
-                "--importance-outside truncate",
-            ),
             ("--clip", nll && self.clip.is_some(), "--objective nll"),
             ("--clip-high", nll && self.clip_high.is_some(), "--objective nll"),
             ("--kl", nll && self.kl != 0.0, "--objective nll"),
-            ("--importance-cap", nll && self.importance_cap.is_some(), "--objective nll"),
+            ("--importance", nll && self.importance.is_some(), "--objective nll"),
             ("--max-logprob-gap", nll && self.max_logprob_gap.is_some(), "--objective nll"),
             ("--reference", self.kl == 0.0 && !self.reference.is_empty(), "--kl 0"),
-            ("--max-tokens", self.aggregate != Aggregate::Constant && self.max_tokens.is_some(), &aggregate),
             ("--lr-other", !muon && self.lr_other.is_some(), &optimizer),
             ("--betas", sgd && !self.betas.is_empty(), &optimizer),
             ("--isa", !cpu && self.isa.is_some(), &device),
@@ -204,13 +188,11 @@ impl Arguments {
             ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
             ("--kl", "0 or above", not_negative(self.kl)),
             ("--entropy", "0 or above", not_negative(self.entropy)),
-            ("--importance-cap", "above 0", self.importance_cap.is_none_or(positive)),
-            ("--importance-floor", "0 or above", self.importance_floor.is_none_or(not_negative)),
             ("--mask-negative-above", "a finite number", self.mask_negative_above.is_none_or(f64::is_finite)),
             ("--lr", "0 or above", not_negative(self.lr)),
             ("--lr-other", "0 or above", self.lr_other.is_none_or(not_negative)),
             ("--weight-decay", "0 or above", not_negative(self.weight_decay)),
-            ("--betas", "two numbers from 0 to below 1, such as 0.9,0.999", betas),
+            ("--betas", "two numbers from 0 to below 1, such as 0.9,0.95", betas),
             ("--max-grad-norm", "0 (off) or above", not_negative(self.max_grad_norm)),
             ("--device-memory", "above 0", self.device_memory.is_none_or(positive)),
             ("--max-logprob-gap", "0 (off) or above", self.max_logprob_gap.is_none_or(not_negative)),

@@ -17,7 +17,7 @@ Examples:
   A supervised warm-up on demonstrations
     envs demo plan-path --count 9600 | policy encode --policy run/tool |
       update --policy run/tool --objective nll --minibatches 1200 --optimizer muon --lr 0.03 \\
-        --lr-other 4e-3 --schedule cosine --warmup 50
+        --lr-other 4e-3 --schedule cosine --lr-warmup 50
 
   Do rollout and update agree on the log-probabilities? Publishes nothing
     update --policy run/tool --check < samples.jsonl
@@ -41,11 +41,11 @@ The loss of one optimizer batch. N is the number of samples, n_i the number of c
 of sample i, l_ij the loss of a token, A the advantage.
   --aggregate token      sum_ij l_ij / sum_i n_i
   --aggregate sequence   (1/N) sum_i (1/n_i) sum_j l_ij
-  --aggregate constant   sum_ij l_ij / (N * L), L from --max-tokens
+  --aggregate constant=L sum_ij l_ij / (N * L)
   --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3
                          r = exp(new - recorded)
                          k3 = exp(d) - d - 1, d = reference - new (arXiv 2402.03300)
-  --importance-cap C     l = -w*min(...), r = exp(new - start), w = min(exp(start - recorded), C);
+  --importance C         l = -w*min(...), r = exp(new - start), w = min(exp(start - recorded), C);
                          start is the trainer's log-probability before the first step (Yao et al.
                          2025, \"Your efficient RL framework secretly brings you off-policy RL
                          training\")
@@ -54,8 +54,8 @@ of sample i, l_ij the loss of a token, A the advantage.
                          --aggregate token would give long answers more weight)
   --objective cispo      l = -min(r, 1+clip_high)*A*new, the ratio a constant (arXiv 2506.13585);
                          the value of this loss has no meaning
-  --importance-level sequence    w = exp(sum_j(start - recorded)) for the whole completion
-  --importance-outside mask      w = 0 above C and below --importance-floor
+  --importance C,level=sequence  w = exp(sum_j(start - recorded)) for the whole completion
+  --importance C,mask,floor=F    w = 0 above C and below F
   --entropy C            l = ... - C*H, H the entropy of the distribution that the token was drawn
                          from, at its temperature
   --mask-negative-above D        l = 0 if A < 0 and mean_j(recorded - new) > D (DeepSeek-V3.2)
@@ -65,7 +65,7 @@ with the same --aggregate; later steps differ.
 Samples of flat groups (all advantages 0, no --kl) are not computed but count in N and sum_i n_i.
 A batch with only flat groups takes no optimizer step; the next version has the same weights.
 
-The optimizer's state (moments, and the number of steps, which --warmup counts) is saved in the
+The optimizer's state (moments, and the number of steps, which --lr-warmup counts) is saved in the
 policy directory and continues from call to call. It is reset, with a message, when --optimizer or
 --objective changes.
 

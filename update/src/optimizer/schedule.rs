@@ -1,7 +1,7 @@
 //! The learning rate as a multiple of `--lr`, by optimizer step.
 //!
 //! Warm-up counts optimizer steps over the life of the optimizer's state, across processes: with two minibatches a call,
-//! `--warmup 5` ends in the third call. The cosine spans one call (minibatches × epochs); it is for supervised training in
+//! `--lr-warmup 5` ends in the third call. The cosine spans one call (minibatches × epochs); it is for supervised training in
 //! one call.
 
 use clap::ValueEnum;

@@ -34,7 +34,7 @@ impl PolicyUpdate<'_> {
         let recomputed = self.logprobs(&checkpoint, &mut timing)?;
         let stats = logprobs::compare(self.samples, &recomputed);
         if let Work::Check { per_token: Some(path) } = &self.settings.work {
-            let failure = |error: io::Error| Failure::io(format!("--per-token {}: {error}", path.display()));
+            let failure = |error: io::Error| Failure::io(format!("--check={}: {error}", path.display()));
             let file = OpenOptions::new().append(true).open(path).map_err(failure)?;
             let mut file = BufWriter::new(file);
             logprobs::write_tokens(&mut file, &self.owned.name, self.samples, &recomputed)

@@ -97,7 +97,7 @@ fn constant_over_one_token_is_the_policy_gradient_summed_over_tokens() {
     let on_policy = common::edited(&stream(name, &version(&root)), |index, sample| {
         sample["completion_logprobs"] = logprobs[index].clone();
     });
-    let arguments = format!("--policy p {PLAIN} --aggregate constant --max-tokens 1");
+    let arguments = format!("--policy p {PLAIN} --aggregate constant=1");
     place.update(&arguments, &on_policy).ok();
     let vectors = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors/policy_gradient.safetensors");
     check_step(&before, &root, &vectors, name);
@@ -183,7 +183,7 @@ fn a_cosine_spans_all_steps_of_the_call() {
     let name = "qwen3-2-1-tied";
     let place = Place::new();
     let root = place.policy("p", name);
-    let arguments = "--policy p --lr 1e-4 --schedule cosine --warmup 3 --minibatches 3 --epochs 2";
+    let arguments = "--policy p --lr 1e-4 --schedule cosine --lr-warmup 3 --minibatches 3 --epochs 2";
     let metrics = place.update(arguments, &stream(name, &version(&root))).ok().metrics();
     // The last of six steps, of which three warm up: a tenth, plus the rest after five sixths.
     let factor = 0.1 + 0.9 * 0.5 * (1.0 + (std::f64::consts::PI * 5.0 / 6.0).cos());
@@ -225,8 +225,7 @@ fn check_agrees_with_transformers() {
             sample["completion_logprobs"] = logprobs[index].clone();
         });
         let file = root.with_file_name("tokens");
-        let outcome =
-            place.update(&format!("--policy p --check --per-token {}", file.display()), &input).ok();
+        let outcome = place.update(&format!("--policy p --check={}", file.display()), &input).ok();
         let gap = outcome.metrics()["sampling/logp_difference_max"].as_f64().unwrap();
         println!("{name}: largest gap {gap:e}");
         assert!(gap < 2e-5, "{name}: {gap:e}");

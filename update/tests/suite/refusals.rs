@@ -86,7 +86,7 @@ fn shifted_logprobs_are_not_trained_on() {
         ("", 0.08, &after("bfloat16"), 1),
         ("--dtype bfloat16", 0.04, &after("float32"), 0),
         ("--dtype bfloat16", 1.5, &after("bfloat16"), 1),
-        ("--importance-cap 2", 1.5, &end, 1),
+        ("--importance 2", 1.5, &end, 1),
         ("--max-logprob-gap 0", 1.5, &end, 0),
         ("--max-logprob-gap 20", 1.5, &after("float32"), 0),
     ] {

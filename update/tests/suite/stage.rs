@@ -91,7 +91,7 @@ fn a_step_that_moves_nothing_writes_no_weights() {
 #[test]
 fn the_optimizer_goes_on_where_it_stopped() {
     for arguments in [
-        "--optimizer adamw --lr 1e-2 --warmup 3",
+        "--optimizer adamw --lr 1e-2 --lr-warmup 3",
         "--optimizer muon --lr 1e-2 --lr-other 3e-3 --weight-decay 0.1",
     ] {
         for narrow in [false, true] {
@@ -121,7 +121,7 @@ fn the_optimizer_goes_on_where_it_stopped() {
 /// stream.
 #[test]
 fn minibatches_are_calls_one_after_the_other() {
-    for aggregate in ["token", "sequence", "constant --max-tokens 20"] {
+    for aggregate in ["token", "sequence", "constant=20"] {
         let arguments =
             format!("--policy p --optimizer sgd --lr 1 --max-grad-norm 0 --aggregate {aggregate}");
         let (place, root, input) = one();
@@ -215,12 +215,12 @@ fn warm_up_counts_over_calls() {
     let (place, root, mut input) = one();
     for wanted in [0.25e-2, 0.5e-2, 0.75e-2, 1e-2, 1e-2] {
         let rate =
-            place.update("--policy p --lr 1e-2 --warmup 4", &input).ok().metrics()["lr"].as_f64().unwrap();
+            place.update("--policy p --lr 1e-2 --lr-warmup 4", &input).ok().metrics()["lr"].as_f64().unwrap();
         assert!((rate - wanted).abs() < 1e-12, "{rate} instead of {wanted}");
         input = input.replace(&stream_version(&input), &version(&root));
     }
     // Another objective is another training: its warm-up starts anew.
-    let outcome = place.update("--policy p --lr 1e-2 --warmup 4 --objective nll", &input).ok();
+    let outcome = place.update("--policy p --lr 1e-2 --lr-warmup 4 --objective nll", &input).ok();
     assert_eq!(outcome.metrics()["lr"], 0.25e-2);
     assert_eq!(outcome.metrics()["optimizer_state"], "fresh");
     assert!(outcome.stderr.contains("no adamw state for objective nll"), "{}", outcome.stderr);
@@ -399,7 +399,7 @@ fn likelihood_needs_neither_log_probabilities_nor_advantages() {
         }
     });
     let arguments =
-        "--policy p --objective nll --lr 3e-2 --minibatches 3 --epochs 30 --schedule cosine --warmup 5";
+        "--policy p --objective nll --lr 3e-2 --minibatches 3 --epochs 30 --schedule cosine --lr-warmup 5";
     let metrics = place.update(arguments, &text_only).ok().metrics();
     assert_eq!(metrics["optimizer_steps"], 90);
     assert_eq!((&metrics["clip_ratio"], &metrics["reward"]), (&Value::Null, &Value::Null));

@@ -89,7 +89,7 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
     }
     if environments.played().next().is_none() {
         return Err(Failure::data(format!("{name}: the stream holds no episode"))
-            .hint("an evaluation reads what rollout writes: envs tasks … --split test | rollout … --greedy | report evaluate"));
+            .hint("an evaluation reads what rollout writes: envs tasks … --split test | rollout … --temperature 0 | report evaluate"));
     }
     Ok(Evaluated { name: name.to_owned(), environments })
 }
@@ -104,7 +104,7 @@ fn print_notes(stream: &Evaluated) {
                 "report",
                 format_args!(
                     "{at}: every turn was played with one of {candidates} candidates after they were scored, which no \
-                     policy can do by itself; evaluate with rollout --greedy or --sampling parallel"
+                     policy can do by itself; evaluate with rollout --temperature 0 or --sampling parallel"
                 ),
             );
         }

@@ -96,7 +96,7 @@ fn compare_counts_tokens_up_to_the_compared_evaluation() {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, steps, wide, budget: Option<&str>| {
         let mut settings = json!({"branches": if wide { "4" } else { "2" }});
-        settings["tokens"] = budget.map_or(Value::Null, Value::from);
+        settings["token_budget"] = budget.map_or(Value::Null, Value::from);
         settings.as_object_mut().expect("an object").retain(|_, value| !value.is_null());
         Made { steps, wide, settings, ..Made::default() }.put(folder.path(), name);
     };

@@ -223,7 +223,7 @@ fn append_cuda(
 
 fn without_cuda(failure: Failure) -> Failure {
     Failure::unavailable(failure.message).hint(
-        "this needs the ONNX Runtime with CUDA and the CUDA libraries: ./pipeline.sh --setup --device cuda fetches them",
+        "this needs the ONNX Runtime with CUDA and the CUDA libraries: ./pipeline.sh setup --device cuda fetches them",
     )
 }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use envs::State;
 use record::failure::{Failure, Result};
 
-use crate::by_role::{MOST, Widths};
+use crate::by_agent::{MOST, Widths};
 
 /// Limit of joint actions per node.
 const MAX_ACTIONS: u64 = 4096;

@@ -37,9 +37,14 @@ impl ShellLine {
         self.word(flag).word(value)
     }
 
-    /// Adds a flag and its value, unless the value is empty.
-    pub fn flag_if_any(self, flag: &str, value: &str) -> ShellLine {
-        if value.is_empty() { self } else { self.flag(flag, value) }
+    /// Adds a flag and its value, if there is one.
+    pub fn flag_if_any(self, flag: &str, value: Option<impl std::fmt::Display>) -> ShellLine {
+        self.flag_of_each(flag, value.as_slice())
+    }
+
+    /// Adds a flag once for each value.
+    pub fn flag_of_each(self, flag: &str, values: &[impl std::fmt::Display]) -> ShellLine {
+        values.iter().fold(self, |line, value| line.flag(flag, value))
     }
 
     /// Adds a flag whose value is a shell expression.

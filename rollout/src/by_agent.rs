@@ -9,7 +9,7 @@ pub const MOST: u32 = 4096;
 
 /// A value for each agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ByRole<T> {
+pub struct ByAgent<T> {
     /// For agents that no flag names.
     pub common: T,
     /// By agent.
@@ -17,11 +17,11 @@ pub struct ByRole<T> {
 }
 
 /// How many candidates each agent has at a turn.
-pub type Widths = ByRole<u32>;
+pub type Widths = ByAgent<u32>;
 
 /// How a flag is written, for its errors.
 #[derive(Clone, Copy, Debug)]
-pub struct RoleFlag {
+pub struct AgentFlag {
     pub name: &'static str,
     /// The letter for its value.
     pub value: &'static str,
@@ -31,29 +31,29 @@ pub struct RoleFlag {
     pub hint: &'static str,
 }
 
-const BRANCHES: RoleFlag = RoleFlag {
+const BRANCHES: AgentFlag = AgentFlag {
     name: "--branches",
     value: "K",
     range: "from 1 to 4096",
     hint: "--branches 4 --branches checker=8: a checker has 8 candidates at each turn, all others 4",
 };
 
-impl<T> ByRole<T> {
+impl<T> ByAgent<T> {
     /// One value for every agent.
-    pub fn all(common: T) -> ByRole<T> {
-        ByRole { common, own: BTreeMap::new() }
+    pub fn all(common: T) -> ByAgent<T> {
+        ByAgent { common, own: BTreeMap::new() }
     }
 
-    /// The values of a flag, each `VALUE` or `ROLE=VALUE`, which `read` understands.
+    /// The values of a flag, each `VALUE` or `AGENT=VALUE`, which `read` understands.
     ///
     /// # Errors
     /// Usage: a value that `read` refuses, or two for one agent.
     pub fn parse(
-        flag: &RoleFlag,
+        flag: &AgentFlag,
         values: &[String],
         default: T,
         read: impl Fn(&str) -> Option<T>,
-    ) -> Result<ByRole<T>> {
+    ) -> Result<ByAgent<T>> {
         let (mut common, mut own) = (None, BTreeMap::new());
         for value in values {
             let (role, text) = match value.split_once('=') {
@@ -61,9 +61,11 @@ impl<T> ByRole<T> {
                 None => (None, value.as_str()),
             };
             let read = read(text).filter(|_| role != Some("")).ok_or_else(|| {
-                let RoleFlag { name, value: letter, range, hint } = flag;
-                Failure::usage(format!("{name} {value}: not {letter} or ROLE={letter} with {letter} {range}"))
-                    .hint(*hint)
+                let AgentFlag { name, value: letter, range, hint } = flag;
+                Failure::usage(format!(
+                    "{name} {value}: not {letter} or AGENT={letter} with {letter} {range}"
+                ))
+                .hint(*hint)
             })?;
             let before = match role {
                 Some(role) => own.insert(role.to_owned(), read),
@@ -74,7 +76,7 @@ impl<T> ByRole<T> {
                 return Err(Failure::usage(format!("{} gives two values for {of}", flag.name)));
             }
         }
-        Ok(ByRole { common: common.unwrap_or(default), own })
+        Ok(ByAgent { common: common.unwrap_or(default), own })
     }
 
     /// The value for `agent`.
@@ -94,7 +96,7 @@ impl Widths {
     /// Usage: no number from 1 to 4096, or two for one agent.
     pub fn of_flag(values: &[String], default: u32) -> Result<Widths> {
         let read = |text: &str| text.parse().ok().filter(|number| (1..=MOST).contains(number));
-        ByRole::parse(&BRANCHES, values, default, read)
+        ByAgent::parse(&BRANCHES, values, default, read)
     }
 
     /// The most that an agent has.
