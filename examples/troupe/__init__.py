@@ -232,19 +232,33 @@ class Environment:
         state, seen, acts = start.state, start.observations, start.turn
         for turn, stage in itertools.product(range(start.turns), stages(start)):
             before, named = seen, acts  # agents that act in parallel see the state before the stage
+            said: Dict[str, str] = {}
             for agent in (agent for agent in stage if acting(agent, before, named)):
                 choice = Probe(*self.demonstrate(state, agent))
                 if choice.solved or not choice.actions:
                     return
                 takes_best = choice.best is not None and draws.random() < share
-                text = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
-                yield turn, agent, before[agent], text
-                calls = {"calls": tool_calls(text)} if isinstance(before[agent], Mapping) else {}
-                others = [None] if self.has("joint") else []
-                step = self._call("beside" if others else "step", state, agent, text, *others, **calls)
+                said[agent] = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
+                yield turn, agent, before[agent], said[agent]
+                if not self.has("joint"):
+                    step = self._demonstrated("step", state, before, {agent: said[agent]})
+                    state, seen, acts = step.state, step.observations, step.turn
+                    if step.terminated:
+                        return
+            if said and self.has("joint"):
+                step = self._demonstrated("joint" if len(said) > 1 else "beside", state, before, said)
                 state, seen, acts = step.state, step.observations, step.turn
                 if step.terminated:
                     return
+
+    def _demonstrated(self, method: str, state: Any, seen: Mapping[str, Sight], said: Mapping[str, str]) -> Step:
+        """What texts come to, which are all that is said at once."""
+        calls = {agent: tool_calls(text) for agent, text in said.items() if isinstance(seen[agent], Mapping)}
+        if method == "joint":
+            return self._call(method, state, said, **({"calls": calls} if calls else {}))
+        agent, text = next(iter(said.items()))
+        others = [None] if method == "beside" else []
+        return self._call(method, state, agent, text, *others, **({"calls": calls[agent]} if calls else {}))
 
     def _drawn(self, split: str, count: int, seed: int) -> Iterator[Tuple[str, Any]]:
         """`count` tasks, fewer if there are no more; `self.drawn` counts them."""

@@ -21,7 +21,6 @@ pub mod math;
 pub mod problem;
 pub mod reasoning;
 pub mod run;
-pub mod strbuild;
 pub mod workflow_file;
 pub mod writing;
 

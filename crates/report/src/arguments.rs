@@ -60,8 +60,9 @@ pub enum Command {
     /// wins an episode. Let each pair play in both seats, with equal tasks.
     ///
     /// Examples:
-    ///   envs tasks tic-tac-toe --set reward=win --split test --count 100 |
-    ///     rollout --branches 1 --policy x=runs/ttt/policies/shared/step-000000 \
+    ///   game='python3 examples/tic_tac_toe.py --reward win'
+    ///   $game tasks --split test --count 100 |
+    ///     rollout --env-command "$game" --branches 1 --policy x=runs/ttt/policies/shared/step-000000 \
     ///       --policy o=runs/ttt/policies/shared/step-000080 > one
     ///   report elo one other
     #[command(verbatim_doc_comment)]

@@ -136,7 +136,7 @@ fn turn(
             (number_of_stage + 1..workflow.stages()).all(|later| after.acting(later).is_empty())
         };
         let mut turns = Vec::new();
-        for Try { outcome, after, local } in &tries {
+        for (number, Try { outcome, after, local }) in tries.iter().enumerate() {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             let last = next.is_some() && is_last(&**after);
             if last || next.is_none() {
@@ -144,8 +144,11 @@ fn turn(
                 let both = local.iter().map(|local| team + local).collect();
                 turns.push(TurnOutcome { team, both, solved: outcome.success, next: next.clone() });
             }
-            if let Some(key) = next.filter(|_| last) {
-                queue.push_back((key, after.clone_state()));
+            match next.filter(|_| last).map(|key| (key, after.clone_state())) {
+                None => {}
+                // The oracle's path is explored to its end before the limit of situations is reached.
+                Some(situation) if number == 0 => queue.push_front(situation),
+                Some(situation) => queue.push_back(situation),
             }
         }
         match tries.into_iter().next() {

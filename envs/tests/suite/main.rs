@@ -21,15 +21,12 @@ mod import_code;
 mod math;
 mod math_answers;
 mod no_sandbox;
-mod philosophers;
 mod plan_path;
 mod protocol;
 mod sokoban;
-mod strbuild;
 mod sudoku;
 #[path = "../../../crates/sandbox/tests/suite/support/mod.rs"]
 mod support;
 mod tasks;
-mod tic_tac_toe;
 mod workflow_file;
 mod writing;

@@ -74,6 +74,28 @@ fn an_environment_in_python_keeps_the_contract_and_trains() {
     assert_eq!(agents.into_iter().collect::<Vec<_>>(), ["guesser", "scout"]);
 }
 
+/// Tests beside the environments of `examples/`, and the whole contract of each, which only `envs check` tests.
+#[test]
+fn environments_of_the_examples_pass_their_tests() {
+    must("cd examples && python3 -m unittest -q test_tic_tac_toe test_philosophers test_strbuild 2>&1");
+    for command in [
+        "tic_tac_toe.py",
+        "tic_tac_toe.py --reward win",
+        "philosophers.py --own",
+        "philosophers.py --philosophers 2 --reward four --prose",
+        "strbuild.py --turns 1",
+        "strbuild.py --turns 2 --letters 1 --discussion",
+        "strbuild.py --agents 1 --letters 1",
+    ] {
+        let command = format!("python3 {}/{command}", root().join("examples").display());
+        let table = must(&format!(
+            "({command} tasks --count 12; {command} tasks --split test --count 6) | \
+             envs check --quiet --tasks 1 --episodes 20 --env-command '{command}'"
+        ));
+        assert!(table.lines().count() >= 18 && !table.contains("BROKEN"), "{table}");
+    }
+}
+
 #[test]
 fn a_new_environment_keeps_the_contract_and_trains() {
     let folder = tempfile::tempdir().expect("a folder");

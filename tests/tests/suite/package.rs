@@ -115,9 +115,9 @@ fn an_installed_wheel_trains_without_this_checkout() {
     for (words, offered) in [
         ("update --lr-o", "--lr-other"),
         ("troupe pipeline --lr-w", "--lr-warmup"),
-        ("troupe pipeline --env tic", "tic-tac-toe"),
+        ("troupe pipeline --env sud", "sudoku"),
         ("troupe envs tasks plan", "plan-path"),
-        ("envs list str", "strbuild"),
+        ("envs list sok", "sokoban"),
         ("troupe adv", "advantage"),
     ] {
         let (program, last) = (words.split(' ').next().expect("a program"), words.split(' ').count() - 1);
