@@ -29,7 +29,6 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &problems::writing::prose::TLDR,
     &problems::writing::prose::ARXIV,
     &problems::coop_code::COOP_CODE,
-    &problems::class_eval::CLASS_EVAL,
 ];
 
 /// The built-in environment called `name`.

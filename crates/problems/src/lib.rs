@@ -9,7 +9,6 @@
 //! Left out: games on boards.
 
 mod answers;
-pub mod class_eval;
 pub mod code;
 pub mod coop_code;
 pub mod fences;

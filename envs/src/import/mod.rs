@@ -77,7 +77,6 @@ pub static LAYOUTS: &[&Layout] = &[
     &code::LIVE_CODE_BENCH,
     &code::MBPP,
     &collaboration::HUMAN_EVAL,
-    &collaboration::CLASS_EVAL,
     &collaboration::TLDR,
     &collaboration::ARXIV,
     &math::GSM8K,

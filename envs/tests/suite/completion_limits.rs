@@ -26,7 +26,6 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
         ("tldr", &[], 256),
         ("arxiv", &[], 256),
         ("coop-code", &[], 256),
-        ("class-eval", &[], 512),
     ] {
         let environment = find(name).expect("an environment");
         let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();

@@ -6,7 +6,6 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
-mod class_eval;
 mod code;
 mod code_judge;
 mod code_tasks;
