@@ -73,7 +73,7 @@ impl Check {
 
     fn built_in(&self, environment: &str, quiet: bool) -> Result<()> {
         let environment = find(environment)?;
-        let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
+        let settings = Settings::parse(&self.settings, environment.name(), environment.metadata().settings)?;
         let effort = self.effort(10_000, settings);
         let mut progress = self.progress(&effort, quiet);
         let findings = match &self.workflow {
