@@ -5,7 +5,6 @@ import unittest
 
 import philosophers
 from philosophers import OPTIMUM, Philosophers, fairness, is_deadlock, move
-from troupe.check import check_env
 
 
 def table(*words):
@@ -93,10 +92,6 @@ class Dinner(unittest.TestCase):
     def test_the_optimum_is_the_most_by_a_search(self):
         for count in (2, 3, 4):
             self.assertEqual(most_meals(count, philosophers.TURNS), OPTIMUM[count], count)
-
-    def test_it_keeps_the_contract(self):
-        for words in ([], ["--philosophers", "2,3", "--reward", "four", "--prose"]):
-            check_env(table(*words), tasks=2)
 
     def test_demonstrations_are_whole_dinners(self):
         lines = list(table().demonstrations(10, 1, 0.5))

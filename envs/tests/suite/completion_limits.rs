@@ -29,7 +29,7 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
     ] {
         let environment = find(name).expect("an environment");
         let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-        let parsed = Settings::parse(&texts, name, environment.settings()).expect("settings");
-        assert_eq!(environment.max_tokens(&parsed), limit, "{name} {settings:?}");
+        let parsed = Settings::parse(&texts, name, environment.metadata().settings).expect("settings");
+        assert_eq!((environment.metadata().max_tokens)(&parsed), limit, "{name} {settings:?}");
     }
 }

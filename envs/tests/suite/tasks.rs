@@ -6,7 +6,7 @@ use serde::Serialize;
 
 fn selection(environment: &dyn Environment, settings: &[&str], split: Split) -> Selection {
     let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, environment.name(), environment.settings()).unwrap();
+    let settings = Settings::parse(&texts, environment.name(), environment.metadata().settings).unwrap();
     Selection { split, seed: 5, settings }
 }
 
@@ -74,7 +74,7 @@ fn demonstrations_of_a_seed_are_those_of_every_version() {
         ("code", &["team"], "f6429543a3b3"),
     ];
     pinned(cases, |environment, settings| {
-        let shares = environment.demonstrators().iter();
+        let shares = environment.metadata().demonstrators.iter();
         let demonstration = Demonstration {
             tasks: selection(environment, &settings[1..], Split::Train),
             workflow: settings[0].to_owned(),
