@@ -1,7 +1,7 @@
 """The contract of an environment, tested by `envs check` in one command, with the tracebacks of faults.
 
     python3 my_env.py check --tasks 20
-    python3 -m troupe.check my_env.py [its options] check --tasks 20
+    python3 -m troupe.check --tasks 20 my_env.py [its options]
 
     from troupe.check import check_env      # in a test: raises AssertionError with the rules that were broken
     def test_my_env():
@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
@@ -76,14 +77,20 @@ def check_env(program: str, *options: str, tasks: int = 8, seed: int = 0) -> Non
     assert checked.returncode == 0, checked.stdout
 
 
-def main(words: Sequence[str]) -> None:
-    if not words or not os.path.isfile(words[0]):
-        sys.stderr.write(f"troupe.check: {words[0] if words else 'the file of an environment'}: no such file\n"
-                         "hint: python3 -m troupe.check my_env.py\n")
+def main() -> None:
+    parser = argparse.ArgumentParser("troupe.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="8", help="tasks of each split")
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("--timeout", default="30", help="seconds for an answer")
+    parser.add_argument("program", help="the environment's file")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="its own options")
+    words = parser.parse_args()
+    if not os.path.isfile(words.program):
+        sys.stderr.write(f"troupe.check: {words.program}: no such file\nhint: python3 -m troupe.check my_env.py\n")
         sys.exit(2)
-    check_words = [] if "check" in words[1:] else ["check"]
-    os.execv(sys.executable, [sys.executable, *words, *check_words])
+    limits = ["--tasks", words.tasks, "--seed", words.seed, "--timeout", words.timeout]
+    os.execv(sys.executable, [sys.executable, words.program, *words.options, "check", *limits])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

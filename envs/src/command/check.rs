@@ -80,7 +80,7 @@ impl Check {
             environment.workflow(name, &Value::Null)?;
         }
         let own = std::env::current_exe().map_err(Failure::io)?;
-        let command = format!("'{}' step {name}", own.display().to_string().replace('\'', r"'\''"));
+        let command = format!("'{}' step -q {name}", own.display().to_string().replace('\'', r"'\''"));
         self.print(name, quiet, |effort, advance| {
             check_built_in(environment, &settings, &self.program(command, workflows), effort, advance)
         })

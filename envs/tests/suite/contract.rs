@@ -30,7 +30,7 @@ fn checked(
     episodes: u64,
 ) -> Report {
     let all = played.workflows().iter().map(|workflow| Some(workflow.name().to_owned()));
-    let command = format!("'{}' step {}", env!("CARGO_BIN_EXE_envs"), played.name());
+    let command = format!("'{}' step -q {}", env!("CARGO_BIN_EXE_envs"), played.name());
     let workflows = workflow.map_or_else(|| all.collect(), |name| vec![Some(name.to_owned())]);
     let program = Program { command, timeout: Duration::from_secs(120), workflows };
     check_built_in(environment, settings, &program, &Effort { tasks, episodes, seed: 2 }, &mut || ()).unwrap()
