@@ -16,7 +16,7 @@ allowed, banned = (re.findall(r'"([^"]+)"', re.search(rf"^{name} = \[(.*?)\]", r
 
 
 def meets(expression):
-    """Whether the allowed licenses satisfy an SPDX expression; `/` is the old spelling of OR, and an exception only permits more."""
+    """True if the allowed licenses satisfy an SPDX expression; `/` is the old spelling of OR, and an exception only permits more."""
     words = re.findall(r"[()]|[^\s()]+", re.sub(r" WITH \S+", "", expression).replace("/", " OR "))
     return eval(" ".join({"OR": "or", "AND": "and", "(": "(", ")": ")"}.get(word) or str(word in allowed) for word in words))
 

@@ -75,7 +75,7 @@ def faults(path, text):
 
 
 def paragraphs(lines):
-    """(line, text) of each paragraph, list item and table cell of numbered lines without comment marks; None ends one."""
+    """(line, text) of each paragraph, list item and table cell of numbered lines without comment marks. None ends one."""
     number, found, fenced = 0, [], False
     for at, line in [*lines, (0, None)]:
         line = line.strip() if line else ""
@@ -95,7 +95,7 @@ def paragraphs(lines):
 
 
 def comments(text, mark):
-    """The lines of comments and of Python's docstrings, without marks; None for code."""
+    """The lines of comments and of Python's docstrings, without marks. None stands for code."""
     quoted = False
     for number, line in enumerate(text.split("\n"), 1):
         bare = line.lstrip()

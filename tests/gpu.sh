@@ -32,7 +32,6 @@ Parts, in this order, so that problems show in the first minute [default: all]:
   decode-own, decode-onnxruntime  the same with 1, 64 and 256 at context 1536, with our attention alone and with ONNX Runtime's
   prefill-own, prefill-onnxruntime  8 prompts of 1536 and of 256 tokens, with our attention alone and with ONNX Runtime's
   rollout    16 and 64 episodes of two turns and two agents: tokens/s as a step of training gets them, and how many runs replay graphs
-  handover   how fast weights come from update to rollout (--resident): on the device, and through the file
   products   the matrix products of training and of a decode step, by cuBLASLt's first algorithm and the fastest of eight
   train      micro-batches of `update` in the shapes 4096,512,8 and 1024,1024,4 (prompt, completion, completions of a prompt), less
              the first: their time, and their operations as a share of the measured matrix product
@@ -58,7 +57,7 @@ stop() { # MESSAGE HINT [CODE]
     exit "${3:-2}"
 }
 
-all=facts,roofline,tests,agree,agree-f16,agree-own,step,decode,decode-few,decode-long,decode-own,decode-onnxruntime,prefill-own,prefill-onnxruntime,rollout,handover,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
+all=facts,roofline,tests,agree,agree-f16,agree-own,step,decode,decode-few,decode-long,decode-own,decode-onnxruntime,prefill-own,prefill-onnxruntime,rollout,products,train,train-f16,loop,adapters,tiers,sanitizer,profile,kernels,team,torch-decode,torch-continuous,torch-train
 device=cuda parts=$all sizes='' table='' limit=540 within='' keep='' plan=''
 while [ $# -gt 0 ]; do
     case $1 in

@@ -106,10 +106,8 @@ play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages.
     envs tasks plan-path --count "$episodes" --seed 7 |
         rollout "$@" --branches 4 --turns "$turns" --max-tokens "$tokens" --seed 1 --step 1 --device "$device" "${dtype[@]}" --quiet |
         tee "$work/$name.rollout" |
-        reward | group --quiet | advantage --quiet >"$work/$name.samples"
-}
-reward() {
-    awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }'
+        awk '/"type":"sample"/ { match($0, /"branch":[0-9]+/); sub(/"reward":[^,}]*/, "\"reward\":" substr($0, RSTART + 9, RLENGTH - 9)) } { print }' |
+        group --quiet | advantage --quiet >"$work/$name.samples"
 }
 train() { # NAME POLICIES...
     local name=$1
@@ -243,43 +241,6 @@ part_rollout() { # SIZE: episodes of two turns and two agents, as a step of trai
             "$(awk -v r="$replays" -v n="$(number decode_runs "$work/played.rollout")" 'BEGIN { if (n + 0 > 0) printf "%.1f", 100 * r / n }')" %
         row "    runs of prompts, of decoding, mixed; refused shapes" "$(number prefill_runs "$work/played.rollout"), $(number decode_runs "$work/played.rollout"), $(number mixed_runs "$work/played.rollout"); $(number refused_shapes "$work/played.rollout")"
     done
-}
-
-# ---- weights from update to rollout ----------------------------------------------------------------------------
-end_of() { # NAME N FILE: waits for the Nth `end` line of a program that writes $work/NAME, and copies it
-    until [ "$(grep -c '^{"type":"end"' "$work/$1")" -ge "$2" ]; do
-        [ -n "$(jobs -r)" ] || { echo "$1 ends before its part $2"; return 1; }
-        sleep 0.05
-    done
-    grep '^{"type":"end"' "$work/$1" | sed -n "$2p" >"$3"
-}
-hand_over() { # SIZE: four steps with programs that stay; the last version is read from its file, because update has ended
-    local step trainer policy=$work/handed
-    rm -rf "$policy" "$work"/in.* && policy init "$policy" --from "$work/$1" && mkfifo "$work/in.rollout" "$work/in.update" || return
-    : >"$work/handed.rollout" && : >"$work/handed.update"
-    rollout --policy "$policy" --branches 4 --turns 1 --max-tokens "$tokens" --seed 1 --step 1 --device "$device" --resident --quiet \
-        <"$work/in.rollout" >"$work/handed.rollout" &
-    update --policy "$policy" --device "$device" --max-logprob-gap 0 --resident --quiet <"$work/in.update" >"$work/handed.update" &
-    trainer=$!
-    exec 8>"$work/in.rollout" 9>"$work/in.update"
-    for step in 1 2 3 4; do
-        envs tasks plan-path --count "$episodes" --seed "$step" >&8
-        end_of handed.rollout "$step" "$work/handed.played$step" || return
-        [ "$step" -lt 4 ] || break
-        awk -v part="$step" 'n + 1 == part; /^{"type":"end"/ { n++ }' "$work/handed.rollout" | reward | group --quiet | advantage --quiet >&9
-        end_of handed.update "$step" "$work/handed.trained$step" || return
-        [ "$step" -lt 3 ] || { exec 9>&- && wait $trainer; }
-    done
-    exec 8>&- && wait
-    [ "$(number models_handed_over "$work/handed.played3")" = 1 ] || { echo 'rollout did not take the weights from the device'; return 1; }
-    [ "$(number models_handed_over "$work/handed.played4")" = unknown ] || { echo 'update had not ended'; return 1; }
-}
-part_handover() { # SIZE
-    check "$1: random policy" policy_of "$1" && check "$1: weights from update to rollout" hand_over "$1" || return
-    figure "  $1: weights taken from the device" "$(number load_seconds "$work/handed.played3")" s
-    figure "  $1: weights read from the file" "$(number load_seconds "$work/handed.played4")" s
-    figure "  $1: publishing them" "$(number publish_seconds "$work/handed.trained3")" s
-    rm -rf "$work/handed"
 }
 
 # ---- training in fixed shapes ---------------------------------------------------------------------------------

@@ -36,8 +36,6 @@ agree-f16:0.6B 45 rollout/src/engine rollout/kernels crates/policy/src/graph upd
 agree-own:0.6B 45 rollout/src/engine rollout/kernels crates/policy/src/graph update device
 decode-few:1.7B 40 rollout/src/engine rollout/kernels crates/policy/src/graph device
 rollout:1.7B 45 rollout crates/policy/src/graph device
-handover:0.6B 60 device policy update rollout/src/engine/device
-handover:1.7B 90 device policy update rollout/src/engine/device
 decode-own:1.7B 60 rollout/src/engine rollout/kernels crates/policy/src/graph device
 decode-onnxruntime:1.7B 60 rollout/src/engine rollout/kernels crates/policy/src/graph device
 prefill-own:1.7B 30 rollout/src/engine rollout/kernels crates/policy/src/graph device

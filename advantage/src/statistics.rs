@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_by_no_more_than_the_limit_is_flat_and_keeps_its_deviation() {
+    fn rewards_within_the_limit_are_flat_and_keep_their_deviation() {
         let near = Statistics::of(&[0.25, 0.75], Std::Population, 0.5);
         assert_eq!(near, Statistics { mean: 0.5, deviation: 0.25, flat: true });
         assert!(!Statistics::of(&[0.25, 0.75], Std::Population, 0.499).flat);

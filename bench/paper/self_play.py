@@ -29,6 +29,7 @@ sys.path.insert(0, str(REPOSITORY / "examples"))
 import kuhn_poker  # noqa: E402
 
 BIN = Path(os.environ.get("TROUPE_BIN", REPOSITORY / "target/release"))
+ELO = REPOSITORY / "examples/elo.py"
 KUHN = f"python3 {REPOSITORY / 'examples/kuhn_poker.py'} --chips"
 # Half the usual learning rate and a bonus for entropy: without them every arm overshoots, and ends farther from the equilibrium.
 CALM = ["--lr", "5e-4", "--flags", "update=--entropy 0.05"]
@@ -82,8 +83,8 @@ def elo(directory, steps, games):
             command = f"{KUHN} tasks --split test --count {games} | {shlex.join(map(str, play))} > {shlex.quote(str(files[-1]))}.tmp"
             subprocess.run(["bash", "-o", "pipefail", "-c", command], check=True)
             os.rename(f"{files[-1]}.tmp", files[-1])
-    printed = subprocess.run([BIN / "report", "elo", "--format", "json", *files], check=True, capture_output=True, text=True).stdout
-    last = [json.loads(line) for line in printed.splitlines()][-1]
+    printed = subprocess.run([sys.executable, ELO, "--json", *files], check=True, capture_output=True, text=True).stdout
+    last = json.loads(printed.splitlines()[-1])
     return last["elo"], last["error"]
 
 

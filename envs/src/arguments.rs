@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use envs::external::processes::lines;
 use envs::{Environment, Selection, Settings, Split};
 use record::failure::{Failure, Result};
 use record::write::Writer;
-use sandbox::supervise::lines;
 
 /// Help with the examples first.
 pub const TEMPLATE: &str =

@@ -2,10 +2,11 @@
 //!
 //! An episode's state is JSON, held here and sent with every request. So the program keeps no state, and a tree of
 //! candidates costs it nothing. Or the state stays in a process of the program ([`state_value`]). [`response`] reads
-//! answers. [`sandbox::supervise`] starts the program, exchanges lines with it, and replaces it when it dies or times out.
+//! answers. [`processes`] starts the program, exchanges lines with it, and replaces it when it dies or times out.
 //!
 //! Left out: drawing tasks and demonstrations; they come as lines on stdin.
 
+pub mod processes;
 mod response;
 mod state_value;
 
@@ -19,13 +20,13 @@ use record::sample::{Message, Rewards};
 use record::tools;
 use serde_json::{Map, Value, json};
 
+use processes::Processes;
 pub use response::ProbeResponse;
 use response::{Actors, Local, Observation, Observations, ResetResponse, StepResponse, checked_info, read};
 use state_value::StateValue;
 
 use environment::workflow::Workflow;
 use environment::{Environment, Outcome, State, apply_in_order};
-use sandbox::supervise::Processes;
 
 /// Turn limit if neither `--turns` nor the program gives one; the paper's T.
 const TURNS: u32 = 4;

@@ -8,8 +8,8 @@
 //! actions are executed one after another. It has `reward_range` if rewards leave [0, 1]. With `beside`, the
 //! chosen actions of the others in the stage, `action` is scored together with them. A request with `state`,
 //! `agent` and `"probe":true` changes nothing: it returns `probes` (test actions), `oracle` (an action that
-//! no other outscores, or null) and `solved`; only `envs check` sends it. A null observation
-//! means that its agent skips its turn. With `"draw":true` an answer has the `board` of its state as text, if the
+//! no other outscores, or null) and `solved`; only `envs check` sends it. Thoughts in an action ([`thoughts`]) are no part
+//! of it. A null observation means that its agent skips its turn. With `"draw":true` an answer has the `board` of its state as text, if the
 //! environment draws one.
 //!
 //! `request`, of any type, is echoed; unknown fields are ignored. An invalid request is answered with
@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
+use record::thoughts;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -105,6 +106,7 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         (Some(actions), _) => together(&mut *state, request, actions)?,
         (None, others) => {
             let (agent, action) = (text("agent")?, text("action")?);
+            let action = thoughts::answer(action, false);
             let others = others.map_or(Ok(BTreeMap::new()), |others| texts(&*state, "beside", others))?;
             if others.contains_key(agent) {
                 return Err(Failure::data(format!(
@@ -174,12 +176,13 @@ fn together(state: &mut dyn State, request: &Map<String, Value>, actions: &Value
     state.apply_together(&actions)
 }
 
-/// The texts by agent in the field `name`.
+/// The answers by agent in the field `name`.
 fn texts(state: &dyn State, name: &str, value: &Value) -> Result<BTreeMap<String, String>> {
     let texts: BTreeMap<String, String> = BTreeMap::deserialize(value)
         .map_err(|error| Failure::data(format!("`{name}` are no texts by agent: {error}")))?;
     texts.keys().try_for_each(|agent| state.workflow().check(agent))?;
-    Ok(texts)
+    let answer = |(agent, text): (String, String)| (agent, thoughts::answer(&text, false).to_owned());
+    Ok(texts.into_iter().map(answer).collect())
 }
 
 /// Each agent's observation; null for one that skips its turn.

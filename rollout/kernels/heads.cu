@@ -7,7 +7,7 @@
 #include "device.cuh"
 
 #define TURNS 2
-// What there is: a bias, norms, rotation.
+// Optional parts: a bias, norms, rotation.
 #define BIAS 1
 #define NORMS 2
 #define ROPE 4

@@ -52,7 +52,7 @@ impl Absent {
 
 impl Generator for Absent {
     fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
-        let prompt = self.prompts.get(request.messages, request.tools, || Ok(Vec::new()))?;
+        let prompt = self.prompts.get(request.messages, request.tools, || Ok((Vec::new(), false)))?;
         let usage = ServerTokens { prompt: Some(0), completion: Some(0) };
         let candidate = Candidate { text: self.text.clone(), stopped: true, usage, ..Candidate::default() };
         self.said.push((request.id, Ok(vec![candidate; request.streams.len()])));

@@ -1,7 +1,5 @@
 //! The command line of `rollout`; [`crate::settings`] checks it.
 
-use std::path::PathBuf;
-
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Parser, ValueEnum, value_parser};
 use device::{ComputeDtype, Devices};
@@ -35,8 +33,8 @@ Examples:
   rollout --policy tool=run/tool@cuda:0 --policy planner=run/planner@cuda:1 \\
     < tasks.jsonl > samples.jsonl
 
-  # one of 8 processes; they share one copy of the weights on the machine's local disk
-  rollout --policy run/shared --shard 3/8 --local /tmp/troupe < tasks.jsonl > shard-3.jsonl
+  # one of 8 processes
+  rollout --policy run/shared --shard 3/8 < tasks.jsonl > shard-3.jsonl
 
   # success rate on held-out tasks
   envs tasks plan-path --split test --count 200 | rollout --policy run/shared --greedy |
@@ -211,11 +209,6 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME",
           value_parser = PossibleValuesParser::new(Isa::NAMES).try_map(|name| name.parse::<Isa>()))]
     pub isa: Option<Isa>,
-
-    /// Read weights from a copy in DIR, a folder on a local disk. The first process that needs a version
-    /// copies it, and the others wait. Unused copies are removed when a newer copy of their policy is made.
-    #[arg(long, value_name = "DIR")]
-    pub local: Option<PathBuf>,
 
     /// Threads that play episodes; on the CPU each has a second thread that runs its models. With several
     /// devices each thread uses one. Default: the number of processors.

@@ -69,7 +69,7 @@ impl ServedAgents {
     }
 }
 
-/// What one step led to.
+/// The result of one step.
 #[derive(Default)]
 pub struct Transition {
     /// The completed groups, in the workflow's order.
@@ -80,7 +80,7 @@ pub struct Transition {
     pub forks: Vec<(Episode, Vec<PromptRequest>)>,
     /// The next requests; empty while others of the stage are open, and at the end.
     pub requests: Vec<PromptRequest>,
-    /// What agents, by their index, earned by what others did, if they have one candidate a turn.
+    /// Rewards, by agent's index, for the actions of others, if agents have one candidate a turn.
     pub late: Vec<(usize, f64)>,
 }
 
@@ -199,7 +199,7 @@ impl Episode {
         self.reward
     }
 
-    /// What each agent earned on the executed path, where agents are paid for what others do.
+    /// Each agent's rewards on the executed path, where agents are paid for the actions of others.
     pub fn returns(&self) -> Option<&BTreeMap<String, f64>> {
         self.pays_others.then_some(&self.returns)
     }
@@ -328,8 +328,8 @@ impl Episode {
         for (request, candidates) in complete {
             groups.push(self.score(request, candidates)?.0);
         }
-        let chosen: Vec<String> =
-            groups.iter().filter_map(Group::selected).map(|member| member.candidate.text.clone()).collect();
+        let answer = |member: &Member| member.candidate.answer().to_owned();
+        let chosen: Vec<String> = groups.iter().filter_map(Group::selected).map(answer).collect();
         let actions: Vec<(&str, &str)> =
             agents.iter().copied().zip(chosen.iter().map(String::as_str)).collect();
         for group in &mut groups {
@@ -338,7 +338,7 @@ impl Episode {
                 actions.iter().copied().filter(|(other, _)| *other != agent).collect();
             for member in &mut group.members {
                 let mut state = self.state.clone_state();
-                if let Some(outcome) = state.apply_beside(agent, &member.candidate.text, &others)? {
+                if let Some(outcome) = state.apply_beside(agent, member.candidate.answer(), &others)? {
                     member.reward = self.reward_of(agent, &outcome)?;
                     member.outcome = outcome;
                 }
@@ -374,7 +374,7 @@ impl Episode {
         let mut members = Vec::with_capacity(candidates.len());
         for (branch, candidate) in request.branches.clone().zip(candidates) {
             let mut state = self.state.clone_state();
-            let outcome = state.apply(agent, &candidate.text)?;
+            let outcome = state.apply(agent, candidate.answer())?;
             let reward = self.reward_of(agent, &outcome)?;
             let truncated = !outcome.terminated && self.next(&*state).is_none();
             members.push(Member { branch, candidate, outcome, reward, selected: false, truncated });

@@ -16,7 +16,7 @@ use crate::episode::group::Group;
 use crate::episode::joint::{JointAction, Node};
 use crate::stage::Totals;
 
-/// What makes a task teach.
+/// The condition under which a task teaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FillBy {
     /// The rewards of one of its groups differ
@@ -30,7 +30,7 @@ pub enum FillBy {
 pub struct FillConfig {
     /// Tasks that teach.
     pub wanted: u64,
-    /// What makes a task teach.
+    /// The condition under which a task teaches.
     pub by: FillBy,
     /// Tasks of a wave.
     pub wave: u64,

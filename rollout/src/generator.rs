@@ -1,4 +1,4 @@
-//! What plays for a policy on one thread: conversations in, candidates out.
+//! Plays for a policy on one thread: conversations in, candidates out.
 //!
 //! A local engine ([`EngineGenerator`]) and a server ([`crate::server::Client`]) are two implementations. Templates,
 //! tokens and text are behind the trait, so everything around the model can be tested with a policy that is a few
@@ -12,6 +12,7 @@ use policy::tokenizer::{Conversation, Tokenizer};
 use record::failure::Result;
 use record::philox::Stream;
 use record::sample::Message;
+use record::thoughts;
 use serde_json::Value;
 
 use crate::engine::service::Client;
@@ -76,6 +77,16 @@ pub trait Generator {
     }
 }
 
+/// Tokens that the longest mark of a thought has at most, with white space after it: a token may be one byte.
+const MARK_TOKENS: usize = 40;
+
+/// The tokens of a prompt, and whether they end with the beginning of a thought.
+fn encoded(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<(Vec<u32>, bool)> {
+    let end = tokenizer.decode(&ids[ids.len().saturating_sub(MARK_TOKENS)..])?;
+    let begins_thought = thoughts::is_begun_by(&end);
+    Ok((ids, begins_thought))
+}
+
 /// A policy that an engine runs.
 pub struct EngineGenerator {
     client: Client,
@@ -117,10 +128,11 @@ impl EngineGenerator {
             let more = self.tokenizer.continuation(conversation.clone(), spoken.messages.len(), last)?;
             if !more.is_empty() {
                 let ids = [prompt, &spoken.candidate.ids[..], &more[..]].concat();
-                return Prompt::new(messages, tools, ids).map(Arc::new);
+                return Prompt::new(messages, tools, encoded(&self.tokenizer, ids)?).map(Arc::new);
             }
         }
-        self.prompts.get(messages, tools, || self.tokenizer.encode_conversation(conversation))
+        let tokenizer = &*self.tokenizer;
+        self.prompts.get(messages, tools, || encoded(tokenizer, tokenizer.encode_conversation(conversation)?))
     }
 
     fn candidate(&self, completion: Completion) -> Result<Candidate> {

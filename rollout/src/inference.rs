@@ -6,7 +6,6 @@ use std::{mem, thread};
 
 use device::{ComputeDtype, DeviceKind, Devices};
 use policy::directory::Policy;
-use policy::hand_over::decline;
 use record::failure::{Failure, Result};
 
 use crate::engine::device::{self as device_engine, DeviceBudget, MemoryLimit};
@@ -29,8 +28,6 @@ pub struct KeptEngines {
     on_cpu: Vec<CarriedOver>,
     /// In the order of the models, one per device.
     on_devices: Vec<Vec<Arc<Service>>>,
-    /// For each model, true if its engines on all devices took the weights from the process that published them.
-    taken: Vec<bool>,
 }
 
 impl KeptEngines {
@@ -43,52 +40,6 @@ impl KeptEngines {
             self.on_devices.clear();
         }
     }
-
-    /// Lets the engines of each model take the weights of its next version, where they can. The others, and new engines, read
-    /// files.
-    fn take(&mut self, models: &[PlacedModel<'_>]) {
-        self.taken = vec![false; models.len()];
-        if !is_for(&self.on_devices, models) {
-            return;
-        }
-        let takes = |(engines, model): (&Vec<Arc<Service>>, &PlacedModel<'_>)| {
-            let placed: Vec<_> = engines.iter().zip(model.devices.iter()).collect();
-            let take = |(engine, device): &(&Arc<Service>, &DeviceKind)| {
-                Ok(device.identity().and_then(|card| engine.take(&model.policies, &card)).unwrap_or(false))
-            };
-            at_once(&placed, &take).is_ok_and(|taken| taken.into_iter().all(|taken| taken))
-        };
-        self.taken = self.on_devices.iter().zip(models).map(takes).collect();
-    }
-
-    /// For each model, true if the weights of its engines were not read from files.
-    pub fn taken(&self) -> &[bool] {
-        &self.taken
-    }
-}
-
-/// Lets engines that are kept take the weights of their next versions from the processes that published them, on each device.
-/// Weights that are offered on one of the devices and not taken are declined: their memory is free after this.
-pub fn take(models: &[PlacedModel<'_>], kept: Option<&mut KeptEngines>) {
-    if let Some(kept) = kept {
-        kept.take(models);
-    }
-    let mut cards: Vec<DeviceKind> = Vec::new();
-    for device in models.iter().flat_map(|model| model.devices.iter()) {
-        if *device != DeviceKind::Cpu && !cards.contains(device) {
-            cards.push(*device);
-        }
-    }
-    for card in cards.into_iter().filter_map(|card| card.identity().ok()) {
-        models.iter().flat_map(|model| &model.policies).for_each(|policy| decline(policy, &card));
-    }
-}
-
-/// Returns true if there is an engine of each model on each of its devices.
-fn is_for(engines: &[Vec<Arc<Service>>], models: &[PlacedModel<'_>]) -> bool {
-    let same =
-        |(engines, model): (&Vec<Arc<Service>>, &PlacedModel<'_>)| engines.len() == model.devices.len();
-    engines.len() == models.len() && engines.iter().zip(models).all(same)
 }
 
 /// A model with its policies (the model itself or adapters of it), its stop tokens and its devices.
@@ -106,14 +57,11 @@ pub fn load(
     kept: Option<&mut KeptEngines>,
 ) -> Result<Inference> {
     if models.iter().any(|model| model.devices.first() != DeviceKind::Cpu) {
-        let mut kept = kept;
-        let before = kept.as_deref_mut().map(|kept| mem::take(&mut kept.on_devices)).unwrap_or_default();
-        let (services, goes_on) = on_devices(models, options.dtype, limit, before)?;
+        let mut kept = kept.map(|kept| &mut kept.on_devices);
+        let before = kept.as_deref_mut().map(mem::take).unwrap_or_default();
+        let services = on_devices(models, options.dtype, limit, before)?;
         if let Some(kept) = kept {
-            kept.on_devices.clone_from(&services);
-            if !goes_on {
-                kept.taken.fill(false);
-            }
+            kept.clone_from(&services);
         }
         return Ok(Inference::Device(services));
     }
@@ -139,7 +87,7 @@ fn on_devices(
     dtype: ComputeDtype,
     limit: Option<MemoryLimit>,
     before: Vec<Vec<Arc<Service>>>,
-) -> Result<(Vec<Vec<Arc<Service>>>, bool)> {
+) -> Result<Vec<Vec<Arc<Service>>>> {
     let mut devices: Vec<DeviceKind> = Vec::new();
     for device in models.iter().flat_map(|model| model.devices.iter()) {
         if !devices.contains(device) {
@@ -151,8 +99,9 @@ fn on_devices(
         let place = |model: &PlacedModel<'_>| model.devices.iter().position(|own| *own == device);
         models.iter().enumerate().filter_map(|(index, model)| Some((index, place(model)?))).collect()
     };
-    if is_for(&before, models) {
-        let goes_on = |&device: &DeviceKind| {
+    let same = |(before, model): (&Vec<Arc<Service>>, &PlacedModel<'_>)| before.len() == model.devices.len();
+    if before.len() == models.len() && before.iter().zip(models).all(same) {
+        let goes_on = |device| {
             let loads = |(model, place): (usize, usize)| {
                 let PlacedModel { policies, stop_ids, .. } = &models[model];
                 // A reload that fails will fail again on opening, with a better message.
@@ -161,12 +110,12 @@ fn on_devices(
             Ok(of_device(device).into_iter().all(loads))
         };
         if at_once(&devices, &goes_on)?.into_iter().all(|goes_on| goes_on) {
-            return Ok((before, true));
+            return Ok(before);
         }
     }
     // Free their memory before opening new ones.
     drop(before);
-    let start = |&device: &DeviceKind| {
+    let start = |device| {
         let own = of_device(device);
         let budget = Arc::new(DeviceBudget::new(limit, own.len()));
         let start = |&(model, _): &(usize, usize)| {
@@ -180,16 +129,19 @@ fn on_devices(
         let next = |device| started[devices.iter().position(|own| own == device)?].next();
         model.devices.iter().filter_map(next).collect()
     };
-    Ok((models.iter().map(&mut of_model).collect(), false))
+    Ok(models.iter().map(&mut of_model).collect())
 }
 
-/// The results of `work` on each device or engine, in parallel. Fails as the first does.
-fn at_once<P: Sync, T: Send>(devices: &[P], work: &(impl Fn(&P) -> Result<T> + Sync)) -> Result<Vec<T>> {
+/// The results of `work` on each device, in parallel. Fails as the first device does.
+fn at_once<T: Send>(
+    devices: &[DeviceKind],
+    work: &(impl Fn(DeviceKind) -> Result<T> + Sync),
+) -> Result<Vec<T>> {
     if let [device] = devices {
-        return Ok(vec![work(device)?]);
+        return Ok(vec![work(*device)?]);
     }
     thread::scope(|scope| {
-        let start = |device| thread::Builder::new().spawn_scoped(scope, move || work(device));
+        let start = |&device| thread::Builder::new().spawn_scoped(scope, move || work(device));
         let threads: Vec<_> = devices.iter().map(start).collect();
         let join = |thread: std::io::Result<thread::ScopedJoinHandle<'_, Result<T>>>| {
             let panicked = || Failure::work("a thread that loads weights panicked");

@@ -64,7 +64,7 @@ pub struct EpisodeEnd<'a> {
     pub turns: u32,
     /// Sum of the rewards of the selected samples.
     pub reward: Option<f64>,
-    /// What each agent earned, if some were paid for what others did.
+    /// Each agent's rewards, if some were paid for the actions of others.
     pub returns: Option<&'a BTreeMap<String, f64>>,
     /// The reason for the end.
     pub stop: &'a Stop,

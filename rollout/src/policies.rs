@@ -10,11 +10,9 @@ use std::{fs, thread};
 
 use device::Devices;
 use policy::directory::{Policy, verify};
-use policy::local::{self, LocalCopy};
 use policy::ownership::{Owner, Ownership};
 use policy::tokenizer::Tokenizer;
 use record::failure::{Failure, Result};
-use record::stage;
 
 use crate::absent::Absent;
 use crate::engine::service::{Inbox, Service};
@@ -49,11 +47,6 @@ impl ResidentState {
     pub fn release(&mut self) {
         self.engines.release();
     }
-
-    /// Models with weights taken from the process that published them, in the last part.
-    pub fn taken(&self) -> usize {
-        self.engines.taken().iter().filter(|taken| **taken).count()
-    }
 }
 
 /// A tokenizer, and the files that it was made from.
@@ -71,11 +64,9 @@ pub struct Policies {
     policies: Vec<PolicyBackend>,
     /// Where each stands in the command line.
     owners: Vec<usize>,
-    /// The copies that they read, which stay as long.
-    _copies: Vec<LocalCopy>,
 }
 
-/// What plays for a policy.
+/// The player of a policy.
 enum PolicyBackend {
     Model(LoadedModel),
     Server(Server),
@@ -86,27 +77,26 @@ enum PolicyBackend {
 impl Policies {
     /// Opens policies, each on its devices. CPU engines share `options.cache_bytes`, the engines of a device its free memory. `kept`
     /// carries tokenizers, sessions and frozen bases across versions: this call reuses its entries, stores
-    /// the current ones and drops the others. With `local`, weights are read from copies in that folder. With a `pool`
+    /// the current ones and drops the others. With a `pool`
     /// also earlier versions of each policy.
     ///
     /// # Errors
-    /// See [`local::copy`], [`Policy::history`], [`inference::load`] and [`Server::open`].
+    /// See [`Policy::history`], [`inference::load`] and [`Server::open`].
     pub fn open(
         (placement, pool): (&DevicePlacement, Pool),
         options: &Options,
         retry_policy: RetryPolicy,
-        (mut kept, local): (Option<&mut ResidentState>, Option<&Path>),
+        mut kept: Option<&mut ResidentState>,
     ) -> Result<Policies> {
-        let (mut places, mut opened, mut servers, mut copies) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut placed = Vec::new();
+        let (mut places, mut opened, mut placed) = (Vec::new(), Vec::new(), Vec::new());
+        let mut policies = Vec::new();
         for (place, owner) in placement.team.owners().iter().enumerate() {
             if let Some(text) = &owner.said {
-                servers.push(((0, place), PolicyBackend::Absent(text.clone())));
+                policies.push(((0, place), PolicyBackend::Absent(text.clone())));
                 continue;
             }
             if owner.is_server() {
-                servers.push((
+                policies.push((
                     (0, place),
                     PolicyBackend::Server(Server::open(&owner.directory.to_string_lossy(), retry_policy)?),
                 ));
@@ -114,17 +104,8 @@ impl Policies {
             }
             let newest = Policy::open(&owner.directory)?;
             let versions = if pool.0 == 0 { vec![newest] } else { newest.history(pool.0)? };
-            for (age, mut policy) in versions.into_iter().enumerate() {
+            for (age, policy) in versions.into_iter().enumerate() {
                 placed.push(&placement.devices[place]);
-                if let Some(folder) = local {
-                    let copy = local::copy(&policy, folder)?;
-                    if copy.copied && !retry_policy.quiet {
-                        let (version, folder) = (&policy.version, folder.display());
-                        stage::note(stage::name(), format!("{}: copied {version} to {folder}", owner.name));
-                    }
-                    policy = copy.policy.clone();
-                    copies.push(copy);
-                }
                 places.push((age, place));
                 opened.push(policy);
             }
@@ -145,24 +126,11 @@ impl Policies {
                 devices: placed[group[0]],
             })
             .collect();
-        inference::take(&models, kept.as_deref_mut().map(|kept| &mut kept.engines));
-        // What was taken has the checksum of the file that its publisher wrote and hashed.
-        let of_models = |which: &dyn Fn(usize) -> bool| -> Vec<Policy> {
-            let models = groups.iter().enumerate().filter(|(model, _)| which(*model));
-            models.flat_map(|(_, group)| group.iter().map(|&index| opened[index].clone())).collect()
-        };
-        let taken = kept.as_ref().map(|kept| kept.engines.taken().to_vec()).unwrap_or_default();
-        let is_taken = |model: usize| taken.get(model) == Some(&true);
-        let unread = of_models(&|model| !is_taken(model));
         // Verification and loading each read all weights, so they run in parallel.
         let (verified, loaded) = thread::scope(|scope| {
-            let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&unread));
-            let loaded = inference::load(
-                &models,
-                placement.memory,
-                options,
-                kept.as_deref_mut().map(|kept| &mut kept.engines),
-            );
+            let verifying = thread::Builder::new().spawn_scoped(scope, || verify(&opened));
+            let loaded =
+                inference::load(&models, placement.memory, options, kept.map(|kept| &mut kept.engines));
             let verified = verifying.map_err(|error| spawn_failure(&error)).and_then(|thread| {
                 thread
                     .join()
@@ -170,19 +138,8 @@ impl Policies {
             });
             (verified, loaded)
         });
-        // Engines that were opened anew after all have read the files.
-        let now = kept.as_ref().map(|kept| kept.engines.taken()).unwrap_or_default();
-        let verified = verified
-            .and_then(|()| verify(&of_models(&|model| is_taken(model) && now.get(model) != Some(&true))));
         // Report damaged weights rather than the error that they caused.
-        verified.map_err(|failure| match local {
-            Some(folder) => failure.hint(format!(
-                "what is in {} are copies: remove the damaged one, and it is made again",
-                folder.display()
-            )),
-            None => failure,
-        })?;
-        let mut policies = servers;
+        verified?;
         for (engine, (group, tokenizer)) in groups.iter().zip(tokenizers).enumerate() {
             let mut adapters = 0..;
             for &index in group {
@@ -198,7 +155,7 @@ impl Policies {
         policies.sort_by_key(|&(place, _)| place);
         let owners = policies.iter().map(|&((_, place), _)| place).collect();
         let policies = policies.into_iter().map(|(_, backend)| backend).collect();
-        Ok(Policies { inference: loaded?, playing: AtomicUsize::new(0), policies, owners, _copies: copies })
+        Ok(Policies { inference: loaded?, playing: AtomicUsize::new(0), policies, owners })
     }
 
     /// Labels, in the order of the policies.
@@ -231,7 +188,7 @@ impl Policies {
         })
     }
 
-    /// What plays on one thread, in the order of the policies. Threads use the devices of a policy in turn.
+    /// The generators of one thread, in the order of the policies. Threads use the devices of a policy in turn.
     pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
         let models: Vec<(Arc<Service>, usize)> = match &self.inference {
             Inference::Cpu(engines) => {

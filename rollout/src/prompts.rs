@@ -27,13 +27,19 @@ pub struct Prompt {
     pub tools_json: Option<Box<RawValue>>,
     /// Its tokens as JSON.
     pub ids_json: Box<RawValue>,
+    /// True if it ends with the beginning of a thought.
+    pub begins_thought: bool,
 }
 
 impl Prompt {
     /// A prompt whose tokens are known.
-    pub fn new(messages: &[Message], tools: Option<&Value>, ids: Vec<u32>) -> Result<Prompt> {
+    pub fn new(
+        messages: &[Message],
+        tools: Option<&Value>,
+        (ids, begins_thought): (Vec<u32>, bool),
+    ) -> Result<Prompt> {
         let (messages_json, tools_json) = (raw_json(&messages)?, tools.map(raw_json).transpose()?);
-        Ok(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json })
+        Ok(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json, begins_thought })
     }
 }
 
@@ -44,12 +50,13 @@ pub struct PromptCache {
 }
 
 impl PromptCache {
-    /// The prompt for a conversation with tools; `encode` makes its tokens when they are not cached.
+    /// The prompt for a conversation with tools; `encode` makes its tokens when they are not cached, and says if they
+    /// end with the beginning of a thought.
     pub fn get(
         &mut self,
         messages: &[Message],
         tools: Option<&Value>,
-        encode: impl FnOnce() -> Result<Vec<u32>>,
+        encode: impl FnOnce() -> Result<(Vec<u32>, bool)>,
     ) -> Result<Arc<Prompt>> {
         let messages_json = raw_json(&messages)?;
         let tools_json = tools.map(raw_json).transpose()?;
@@ -61,8 +68,9 @@ impl PromptCache {
             return Ok(prompt.clone());
         }
         let key = key.into_owned();
-        let ids = encode()?;
-        let prompt = Arc::new(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json });
+        let (ids, begins_thought) = encode()?;
+        let prompt = Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json, begins_thought };
+        let prompt = Arc::new(prompt);
         if self.known.len() == CAPACITY {
             self.known.clear();
         }

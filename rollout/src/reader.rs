@@ -104,7 +104,7 @@ impl TaskReader {
             && self.own > 0
             && self.own.is_multiple_of(wave)
         {
-            // Of a queue that is stopped nothing more is asked.
+            // A queue that is stopped takes nothing more.
             self.filled = self.queue.wait_for_wave(self.sequence).is_none_or(|teaching| teaching >= wanted);
         }
         !self.filled

@@ -126,7 +126,7 @@ pub struct Client {
 impl Generator for Client {
     /// Submits a conversation. Its tokens are the server's: the prompt has none.
     fn submit(&mut self, request: GroupRequest<'_>) -> Result<Arc<Prompt>> {
-        let prompt = self.prompts.get(request.messages, request.tools, || Ok(Vec::new()))?;
+        let prompt = self.prompts.get(request.messages, request.tools, || Ok((Vec::new(), false)))?;
         let Endpoint { model, max_tokens, limit, temperature, seed, .. } = &*self.endpoint;
         let sampling = request.sampling.params;
         let temperature = temperature.unwrap_or(match sampling.greedy {

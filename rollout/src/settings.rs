@@ -55,7 +55,7 @@ pub struct Settings {
     pub retry_policy: RetryPolicy,
     /// How episodes are played.
     pub episodes: Arc<EpisodeConfig>,
-    /// What all lines share.
+    /// The values that all lines share.
     pub metadata: RunMetadata,
     /// How completions are sampled and ended, by agent.
     pub sampling: ByRole<Arc<AgentSampling>>,

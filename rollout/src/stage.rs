@@ -139,10 +139,7 @@ fn run_part<W: Write>(
     if let Some(fill) = &settings.fill {
         counts.insert("fill".to_owned(), fill.counts(&totals));
     }
-    let mut timing = timing(settings, &totals.times, started.elapsed(), load);
-    if kept.taken() > 0 {
-        timing.insert("models_handed_over".to_owned(), kept.taken().into());
-    }
+    let timing = timing(settings, &totals.times, started.elapsed(), load);
     let end = End {
         stage: "rollout".to_owned(),
         ok: outcome.is_ok(),
@@ -191,10 +188,9 @@ fn open(
         isa: settings.flags.isa,
     };
     let owners = settings.team.owners();
-    let local = settings.flags.local.as_deref();
     let pool = settings.flags.opponents;
     let placed = (&settings.placement, pool);
-    let policies = Policies::open(placed, &options, settings.retry_policy, (kept, local))?;
+    let policies = Policies::open(placed, &options, settings.retry_policy, kept)?;
     if settings.sampling.values().any(|sampling| !sampling.stop.is_empty()) {
         policies.check_stop_strings()?;
     }

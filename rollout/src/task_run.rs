@@ -113,7 +113,7 @@ pub struct TaskRun {
     prompts: HashMap<(usize, usize), (Arc<Prompt>, usize)>,
     open_requests: usize,
     stats: Stats,
-    /// What `--fill` needs to know about it.
+    /// The counts that `--fill` needs.
     lessons: Lessons,
     /// Why it could not begin.
     refused: Option<Stop>,
@@ -227,6 +227,7 @@ impl TaskRun {
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
         let mut candidates = candidates;
+        candidates.iter_mut().for_each(|candidate| candidate.is_in_thought = prompt.begins_thought);
         if request.first().tools.is_some() {
             let ids: Arc<[u32]> = prompt.ids.as_slice().into();
             candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());

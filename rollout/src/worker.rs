@@ -58,7 +58,7 @@ struct Pending {
 pub struct Worker<'a> {
     context: &'a Arc<RunContext>,
     queue: &'a Queue,
-    /// What plays for each policy.
+    /// The player of each policy.
     generators: Vec<Box<dyn Generator>>,
     /// Tasks in progress, by sequence number.
     runs: HashMap<u64, TaskRun>,

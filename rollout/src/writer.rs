@@ -18,7 +18,7 @@ use crate::task_run::Output;
 /// How long the writer waits for an event before it looks for a signal.
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What the other threads tell the writer.
+/// Messages of the other threads to the writer.
 #[derive(Debug)]
 pub enum Event {
     /// The lines of a finished task, or a line that passes through.
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finished_does_not_wait_for_what_is_not() {
+    fn finished_episodes_do_not_wait_for_unfinished_ones() {
         let ((sender, receiver), (sent, written)) = (channel(), channel());
         let writing = thread::spawn(move || {
             let mut writer = Writer::new(Sent(sent));

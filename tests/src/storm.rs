@@ -2,6 +2,8 @@
 //!
 //! They are marked `#[ignore = "storm"]`, so `cargo test` leaves them out; `.ci/storms` runs a sample of each, or them whole.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How many rounds a storm has: `whole` if `TROUPE_STORMS` is `whole`, else `sample`.
@@ -80,4 +82,22 @@ pub fn damaged(seeds: &[Vec<u8>], tokens: &[&str], number: u64) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Kills a process, or with `-` in front of its number its process group; false if there is none.
+pub fn kill(target: &str) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args(["-9", "--", target]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// The process ids of the ranks of `update-mpi` that train a policy below `place`: MPI starts each in a separate group.
+pub fn ranks_of(place: &Path) -> Vec<String> {
+    let listed = crate::must("ps -eo pid=,comm=,args=");
+    let lines = listed.lines().filter(|line| line.contains(&*place.to_string_lossy()));
+    let rank = |line: &str| {
+        let mut words = line.split_whitespace();
+        let pid = words.next()?;
+        (words.next()? == "update-mpi").then(|| pid.to_owned())
+    };
+    lines.filter_map(rank).collect()
 }

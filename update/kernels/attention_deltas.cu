@@ -1,4 +1,4 @@
-// What the softmax gradient subtracts from every entry of its row: the sum over the head of d_out * out.
+// The term that the softmax gradient subtracts from every entry of its row: the sum over the head of d_out * out.
 
 #include "common.cuh"
 

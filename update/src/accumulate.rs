@@ -6,7 +6,7 @@ use record::stage;
 use crate::learner::Learner;
 use crate::loss::{BatchLoss, LossInputs, TokenStats};
 use crate::model::Scores;
-use crate::ranks::{self, PartSum, Ranks};
+use crate::ranks::{self, Communicator, PartSum};
 use crate::tree::Tree;
 
 /// Statistics of some trees.
@@ -26,7 +26,7 @@ impl TreeStats {
     }
 
     /// The statistics of the spans of all parts, in the order of the parts. Parts were dealt to the ranks in turn.
-    pub fn of_all(ranks: &dyn Ranks, own: &[Vec<TreeStats>]) -> Vec<Vec<TreeStats>> {
+    pub fn of_all(ranks: &dyn Communicator, own: &[Vec<TreeStats>]) -> Vec<Vec<TreeStats>> {
         let words = |tree_stats: &TreeStats| {
             let entropies = tree_stats.entropies.iter().map(|entropy| entropy.to_bits());
             let words: Vec<u64> = std::iter::once(tree_stats.entropies.len() as u64)

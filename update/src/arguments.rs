@@ -18,7 +18,7 @@ use crate::optimizer::Method;
 use crate::optimizer::schedule::Schedule;
 use help::{EXAMPLES, FORMULAS, VERSION};
 
-/// What becomes of an importance weight above the cap.
+/// The treatment of an importance weight above the cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ImportanceOutside {
     /// The weight is the cap

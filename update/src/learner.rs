@@ -5,7 +5,6 @@ mod on_device;
 use std::ops::Range;
 use std::time::Instant;
 
-use device::SharedMemory;
 use record::failure::{Failure, Result};
 
 use crate::checkpoint::OptimizerState;
@@ -13,7 +12,7 @@ use crate::loss_scale::LossScale;
 use crate::model::{Gradients, Layout, Model, RowLoss, Scores};
 use crate::optimizer::shares::{Shares, norm_of_slices};
 use crate::optimizer::{self, Optimizer, Settings, StateKind, StepScale};
-use crate::ranks::{self, PartSum, Ranks};
+use crate::ranks::{self, Communicator, PartSum};
 use crate::timing::Timing;
 use crate::tree::Tree;
 use crate::weights::Weights;
@@ -66,10 +65,10 @@ pub trait Learner {
     fn add_part(&mut self, sum: &mut PartSum) -> Result<()>;
 
     /// The global L2 norm of the gradients, of which each rank has its share.
-    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64>;
+    fn grad_norm(&mut self, ranks: &dyn Communicator) -> Result<f64>;
 
     /// One optimizer step. Each of the ranks steps its share, and all receive the weights.
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()>;
+    fn optimizer_step(&mut self, ranks: &dyn Communicator, scale: StepScale) -> Result<()>;
 
     /// Optimizer steps taken since the optimizer's state was initialized.
     fn optimizer_steps(&self) -> u64;
@@ -105,18 +104,12 @@ pub trait Learner {
     fn read_bf16(&mut self, _tensor: usize, _from: usize, _bits: &mut [u16]) -> Result<()> {
         Err(Failure::work("no weights in bf16 are there"))
     }
-
-    /// Frees all memory of a device but the weights', in the layout's order, which other processes may open; all of it if no
-    /// whole weights are trained there.
-    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
-        Ok(None)
-    }
 }
 
 /// The processes and threads that share the steps.
 #[derive(Clone, Copy)]
 pub struct Workers<'a> {
-    pub ranks: &'a dyn Ranks,
+    pub ranks: &'a dyn Communicator,
     /// Threads of each process.
     pub threads: usize,
 }
@@ -146,7 +139,7 @@ impl HostState {
         Ok(HostState { gradients: Gradients::zeros(layout), weights, optimizer, threads })
     }
 
-    fn step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
+    fn step(&mut self, ranks: &dyn Communicator, scale: StepScale) -> Result<()> {
         let HostState { weights, gradients, optimizer, threads } = self;
         weights.step(|master| {
             optimizer.step(master, gradients, scale, *threads);
@@ -187,7 +180,7 @@ impl HostState {
         sum.add(&mut self.gradients.values, read, write)
     }
 
-    fn grad_norm(&self, ranks: &dyn Ranks) -> f64 {
+    fn grad_norm(&self, ranks: &dyn Communicator) -> f64 {
         match ranks.count() {
             1 => optimizer::norm(&self.gradients),
             _ => norm_of_slices(ranks, &self.optimizer.own(), &self.gradients.values),
@@ -212,7 +205,7 @@ impl HostState {
 }
 
 /// The values that this of the ranks steps.
-fn own_slice(settings: Settings, layout: &Layout, ranks: &dyn Ranks) -> Range<usize> {
+fn own_slice(settings: Settings, layout: &Layout, ranks: &dyn Communicator) -> Range<usize> {
     optimizer::slices(settings.method, layout, ranks.count()).swap_remove(ranks.rank())
 }
 
@@ -271,11 +264,11 @@ impl Learner for CpuLearner {
         self.host.add_part(sum)
     }
 
-    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64> {
+    fn grad_norm(&mut self, ranks: &dyn Communicator) -> Result<f64> {
         Ok(timed(&mut self.timing.optimizer, || self.host.grad_norm(ranks)))
     }
 
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
+    fn optimizer_step(&mut self, ranks: &dyn Communicator, scale: StepScale) -> Result<()> {
         timed(&mut self.timing.optimizer, || self.host.step(ranks, scale))
     }
 

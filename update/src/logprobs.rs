@@ -14,14 +14,14 @@ use crate::learner::TREES_AT_ONCE;
 use crate::loss::{FAR, TokenStats};
 use crate::minibatch;
 use crate::model::Scores;
-use crate::ranks::{self, Ranks};
+use crate::ranks::{self, Communicator};
 use crate::samples::Samples;
 use crate::tree::Tree;
 
 /// The log-probability of every completion token of every sample, at the sample's temperature. `logprobs` scores trees at
 /// a temperature. Ranks take turns, and each has them all in the end.
 pub fn of_samples(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     samples: &Samples,
     limit: usize,
     mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
@@ -47,7 +47,7 @@ pub fn of_samples(
     }
     if ranks.count() > 1 {
         let mut flat = found.concat();
-        ranks::complete(ranks, &mut flat);
+        ranks::gather_disjoint(ranks, &mut flat);
         let mut flat = flat.into_iter();
         found.iter_mut().flatten().zip(&mut flat).for_each(|(place, value)| *place = value);
     }
@@ -106,7 +106,7 @@ pub struct GapBounds {
 }
 
 impl GapBounds {
-    /// What to say if the differences are too large: the cause, and a hint.
+    /// Cause and hint of differences that are too large.
     pub fn exceeded(self, stats: &TokenStats) -> Option<(String, &'static str)> {
         let (largest, mean) = (stats.largest_gap, stats.gap / stats.tokens.max(1) as f64);
         let allowed = self.max / 10.0;
@@ -212,7 +212,7 @@ mod tests {
             GapBounds { max, is_f32 }.exceeded(stats).map(|(cause, _)| cause)
         };
         let half = |stats: &TokenStats| refused(false, 0.5, stats);
-        // What a right run has, and each of its numbers beyond the bound.
+        // The numbers of a right run, and each of them beyond its bound.
         assert_eq!(half(&stats(0.04, 20, 1.4)), None);
         assert!(half(&stats(0.051, 0, 0.0)).is_some_and(|cause| cause.contains("above a tenth")));
         assert_eq!(half(&stats(0.01, 100, 0.6)), None);

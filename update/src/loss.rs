@@ -46,7 +46,7 @@ pub struct TokenStats {
 }
 
 impl TokenStats {
-    /// Adds those of another part.
+    /// Adds the statistics of another part.
     pub fn add(&mut self, other: &TokenStats) {
         self.tokens += other.tokens;
         self.loss += other.loss;
@@ -134,7 +134,7 @@ pub struct ReferenceLogprobs<'a> {
     pub start: Option<&'a [Vec<f32>]>,
 }
 
-/// What the loss of every token depends on, whatever tree it is in.
+/// The inputs of every token's loss, whatever tree it is in.
 #[derive(Clone, Copy)]
 pub struct LossInputs<'a> {
     pub config: LossConfig,
@@ -181,7 +181,7 @@ impl<'a> BatchLoss<'a> {
         self.inputs.config.entropy * self.inputs.aggregate.weight(self.inputs.samples.rows[sample].length())
     }
 
-    /// What the entropies of a tree's rows make of the loss, not yet scaled.
+    /// The entropy term of a tree's rows, not yet scaled.
     pub fn entropy_term(&self, tree_index: usize, tree: &Tree, entropies: &[f32]) -> f64 {
         let term =
             |(row, &entropy): (&LossRow, &f32)| -self.entropy_weight(tree_index, row) * f64::from(entropy);
@@ -335,7 +335,7 @@ impl RowDerivative for BatchLoss<'_> {
 mod tests {
     use super::*;
 
-    /// What a step reports is the sum over its micro-batches, of gaps the largest.
+    /// A step reports the sums over its micro-batches, and the largest gap.
     #[test]
     fn statistics_of_parts_add_up() {
         let part = |number: usize| TokenStats {

@@ -2,8 +2,8 @@
 //!
 //! One function an objective, formula first. The model hands over `new = log π_θ(token | prefix)` and takes
 //! back `dloss/dnew`; everything below a log-probability (softmax, layers) is the model's business, everything
-//! above (how tokens are averaged) is [`crate::aggregate`]'s. All arithmetic is f64 a token: it is a handful of
-//! operations a token against millions in the model, and it keeps `exp` of a difference exact to f32.
+//! above (how tokens are averaged) is [`crate::aggregate`]'s. All arithmetic is f64 per token: it is a handful of
+//! operations per token against millions in the model, and it keeps `exp` of a difference exact to f32.
 //!
 //! Left out: the entropy term, whose derivative is by logits and not by the token's log-probability (`backend/`), and a critic
 //! (the advantage arrives in the record).
@@ -64,7 +64,7 @@ pub fn sequence_weight(difference: f64) -> f64 {
 }
 
 /// Truncated importance sampling (Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL
-/// training"; the truncation is that of Ionides 2008, and IMPALA's, arXiv 1802.01561): a sampler whose numbers are not
+/// training"; the truncation is from Ionides 2008, and IMPALA's, arXiv 1802.01561): a sampler whose numbers are not
 /// quite the trainer's makes on-policy samples slightly off-policy. Each token's term is weighted by
 ///
 /// ```text

@@ -115,7 +115,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_computed_after_the_last_sample_is_no_overlap() {
+    fn computation_after_the_last_sample_is_no_overlap() {
         let start = Instant::now() + Duration::from_secs(10);
         let second = |number| start + Duration::from_secs(number);
         // The last call took 4 of 5 s.

@@ -16,9 +16,8 @@ use record::splice;
 use record::stage::{self, choice};
 use serde_json::{Map, Value, json};
 
-use crate::call::UpdateCall;
 use crate::checkpoint::{self, Checkpoint, OptimizerState};
-use crate::hand_over::Offers;
+use crate::context::UpdateContext;
 use crate::learner::{CpuLearner, DeviceLearner, Learner, Workers};
 use crate::logprobs;
 use crate::metrics;
@@ -26,7 +25,7 @@ use crate::model::{LoraAdapter, MemoryPlan, MemoryRequest, Model, most_tokens};
 use crate::optimizer::Method;
 use crate::plan::{self, ModelSpec, Planner};
 use crate::plan_line::Plan;
-use crate::ranks::Ranks;
+use crate::ranks::Communicator;
 use crate::reader::SampleReader;
 use crate::resident_policy::ResidentPolicy;
 use crate::samples::Samples;
@@ -36,8 +35,7 @@ use crate::weights::Weights;
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {
     settings: &'a Settings,
-    ranks: &'a dyn Ranks,
-    offers: &'a Offers,
+    ranks: &'a dyn Communicator,
     owned: &'a Owner,
     samples: &'a Samples,
     reader: &'a SampleReader<'a>,
@@ -55,12 +53,12 @@ pub struct PolicyUpdate<'a> {
 impl<'a> PolicyUpdate<'a> {
     /// Opens the version that the samples of a policy of the call name, which may be in memory, and `--kl`'s reference.
     pub fn open(
-        call: &UpdateCall<'a>,
+        call: &UpdateContext<'a>,
         index: usize,
         reader: &'a SampleReader<'a>,
         resident: &ResidentPolicy,
     ) -> Result<PolicyUpdate<'a>> {
-        let UpdateCall { settings, ownership, references, processes, offers } = *call;
+        let UpdateContext { settings, ownership, references, processes } = *call;
         let (owned, samples, ranks) = (&ownership.owners()[index], &reader.samples[index], processes.own());
         let (version, place) = samples.version.clone().unwrap_or_default();
         let from = Policy::open_version(&owned.directory, &version).map_err(|failure| failure.at(place))?;
@@ -86,7 +84,6 @@ impl<'a> PolicyUpdate<'a> {
         Ok(PolicyUpdate {
             settings,
             ranks,
-            offers,
             owned,
             samples,
             reader,

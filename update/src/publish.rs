@@ -14,12 +14,11 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::checkpoint::TrainerState;
-use crate::hand_over::PublishedChecksum;
 use crate::learner::Learner;
 use crate::model::{Entry, Layout};
 use crate::optimizer::shares::RankShare;
 use crate::optimizer::{self, Method, Moment, StateKind};
-use crate::ranks::{Checksum, Ranks};
+use crate::ranks::{Checksum, Communicator};
 use crate::weights::{OptimizerTensors, TensorFormats, completion, lower_half, published};
 
 /// How a tensor's content is read.
@@ -73,7 +72,7 @@ pub struct LearnerState<'a> {
 /// # Errors
 /// Those of `write`, or an interruption.
 pub fn gather_state_on_rank0<T>(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     layout: &Layout,
     learner: &mut dyn Learner,
     method: Method,
@@ -153,13 +152,11 @@ pub struct NextVersion<'a> {
     pub change: Change,
     /// Saved with the optimizer's state; without it neither is.
     pub trainer: Option<&'a TrainerState>,
-    /// Adds up the weights that are written.
-    pub checksum: Option<&'a RefCell<PublishedChecksum>>,
 }
 
 /// Publishes the version after `from`. Unchanged files are not written again.
 pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) -> Result<Version> {
-    let NextVersion { formats, state, input, change, trainer, checksum } = *next;
+    let NextVersion { formats, state, input, change, trainer } = *next;
     let (TensorFormats { layout, types }, read) = (formats, state.read);
     let weights: Vec<Tensor> = layout
         .entries
@@ -169,22 +166,13 @@ pub fn publish_next(from: &Policy, next: &NextVersion, retention: &Retention) ->
         .map(|(tensor, (entry, &kind))| {
             let name = entry.name.clone();
             if let Some(read) = state.bf16.filter(|_| kind == ElementType::BF16) {
-                let bits = move |from: usize, bits: &mut [u16]| {
-                    read(tensor, from, bits)?;
-                    if let Some(checksum) = checksum {
-                        checksum.borrow_mut().add_bits(tensor, from, bits);
-                    }
-                    Ok(())
-                };
+                let bits = move |from: usize, bits: &mut [u16]| read(tensor, from, bits);
                 return Tensor { name, entry, content: Content::Bits(Box::new(bits)) };
             }
             let rounded = move |from: usize, values: &mut [f32]| {
                 read(StateKind::MasterWeight, tensor, from, values)?;
                 if kind != ElementType::F32 {
                     values.iter_mut().for_each(|value| *value = published(*value, kind));
-                }
-                if let Some(checksum) = checksum {
-                    checksum.borrow_mut().add(tensor, from, values);
                 }
                 Ok(())
             };

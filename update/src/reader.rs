@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reading_fails_with_arrives() {
+    fn read_errors_reach_the_caller() {
         struct Failing(Vec<ErrorKind>);
         impl Read for Failing {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

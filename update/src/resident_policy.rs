@@ -21,7 +21,7 @@ use crate::learner::Learner;
 use crate::optimizer::Method;
 use crate::overlap::Overlap;
 use crate::publish::{self, LearnerState, gather_state_on_rank0};
-use crate::ranks::Ranks;
+use crate::ranks::Communicator;
 use crate::samples::Samples;
 use crate::settings::TrainingConfig;
 use crate::weights::TensorFormats;
@@ -160,7 +160,7 @@ impl ResidentPolicy {
     }
 
     /// Saves the training state of a version that is on disk without it.
-    pub fn save(&mut self, ranks: &dyn Ranks) -> Result<()> {
+    pub fn save(&mut self, ranks: &dyn Communicator) -> Result<()> {
         self.synchronize()?;
         *self = match std::mem::take(self) {
             Self::Durable { mut loaded, pending } => {
@@ -175,7 +175,7 @@ impl ResidentPolicy {
 }
 
 impl PendingSave {
-    fn save(self, ranks: &dyn Ranks, loaded: &mut LoadedPolicy) -> Result<()> {
+    fn save(self, ranks: &dyn Communicator, loaded: &mut LoadedPolicy) -> Result<()> {
         let PendingSave { directory, formats, method, trainer } = self;
         let version = loaded.version.to_string();
         let save = |state: &LearnerState| {
@@ -200,7 +200,7 @@ impl PendingSave {
 mod tests {
     use super::*;
     use crate::checkpoint::saved_state;
-    use crate::ranks::Alone;
+    use crate::ranks::SingleProcess;
     use policy::config::Config;
     use policy::initial;
     use serde_json::json;
@@ -247,12 +247,12 @@ mod tests {
         resident.synchronize().unwrap();
         assert!(matches!(&resident, ResidentPolicy::Durable { loaded, .. } if loaded.last_saved.step == 7));
         assert_eq!(steps(), None);
-        resident.save(&Alone).unwrap();
+        resident.save(&SingleProcess).unwrap();
         assert!(matches!(&resident, ResidentPolicy::Saved { loaded } if loaded.last_saved == policy.version));
         assert_eq!(steps(), Some(3));
         // A step without samples changes nothing.
         resident.synchronize().unwrap();
-        resident.save(&Alone).unwrap();
+        resident.save(&SingleProcess).unwrap();
         assert_eq!(resident.version(), Some(&policy.version));
         assert!(resident.take(&policy.version).is_some());
         assert!(matches!(resident, ResidentPolicy::Unloaded) && resident.take(&policy.version).is_none());
@@ -267,7 +267,7 @@ mod tests {
         let pinned = [policy.version.clone(), policy.version.clone()];
         *superseded = Some(SupersededVersions { root: root.join("absent"), from: 0, keep: 1, pinned });
         // The version cannot be synchronized, so nothing is saved either.
-        assert!(resident.save(&Alone).is_err());
+        assert!(resident.save(&SingleProcess).is_err());
         assert!(saved_state(&policy).unwrap().is_none());
 
         let other = tempfile::tempdir().unwrap();

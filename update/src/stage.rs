@@ -22,16 +22,15 @@ use record::write::Writer;
 use serde_json::{Map, Value, json};
 
 use crate::arguments::Arguments;
-use crate::call::UpdateCall;
 use crate::checkpoint;
-use crate::hand_over::Offers;
+use crate::context::UpdateContext;
 use crate::metrics;
 use crate::output::Output;
 use crate::overlap::Overlap;
 use crate::plan::{self, ModelSpec, Planner};
 use crate::plan_line::Plan;
 use crate::policy_update::PolicyUpdate;
-use crate::ranks::{self, Input, PolicyRanks, Ranks};
+use crate::ranks::{self, Communicator, Input, PolicyRanks};
 use crate::reader::{self, Arrival, SampleReader, Unbounded};
 use crate::resident_policy::ResidentPolicy;
 use crate::samples::Samples;
@@ -53,7 +52,7 @@ pub fn run() -> Result<()> {
     ranks::end(ranks.as_ref(), outcome)
 }
 
-fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
+fn run_on(ranks: &dyn Communicator, mut settings: Settings) -> Result<()> {
     if ranks.count() > 1 {
         let command = Arguments::command();
         let matches = command.clone().try_get_matches().map_err(Failure::usage)?;
@@ -76,20 +75,18 @@ fn run_on(ranks: &dyn Ranks, mut settings: Settings) -> Result<()> {
         (output, settings.messages.quiet) = (Output::silent(), true);
     }
     let processes = PolicyRanks::new(ranks, ownership.owners().len(), settings.side_by_side);
-    let offers = Offers::default();
-    let call = UpdateCall {
+    let call = UpdateContext {
         settings: &settings,
         ownership: &ownership,
         references: &references,
         processes: &processes,
-        offers: &offers,
     };
     each_part(&call, &mut output)
 }
 
 /// Updates with each part of the input, which is all of it unless with `--resident`.
-fn each_part<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
-    let UpdateCall { settings, processes, .. } = *call;
+fn each_part<W: Write>(call: &UpdateContext, output: &mut Output<W>) -> Result<()> {
+    let UpdateContext { settings, processes, .. } = *call;
     let ranks = processes.all;
     let arrival = Rc::<Arrival>::default();
     let unbounded = || {
@@ -114,8 +111,8 @@ fn each_part<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> 
 }
 
 /// Returns true if the first minibatch may begin while its samples still arrive.
-fn overlaps(call: &UpdateCall) -> bool {
-    let UpdateCall { settings, processes, .. } = *call;
+fn overlaps(call: &UpdateContext) -> bool {
+    let UpdateContext { settings, processes, .. } = *call;
     settings.publishing.resident && processes.own().count() == 1 && Overlap::is_allowed(&settings.training)
 }
 
@@ -129,14 +126,14 @@ fn save(processes: &PolicyRanks, policies: &mut [ResidentPolicy]) -> Result<()> 
 
 /// Updates with one part of the input and answers it; returns its training step, if it names one. `policies` stay in memory.
 fn run_part<R: Read, W: Write>(
-    call: &UpdateCall,
+    call: &UpdateContext,
     reader: &mut Reader<R>,
     arrival: &Arrival,
     output: &mut Output<W>,
     policies: &mut [ResidentPolicy],
 ) -> Result<Option<u64>> {
     let started = Instant::now();
-    let UpdateCall { settings, ownership, .. } = *call;
+    let UpdateContext { settings, ownership, .. } = *call;
     let mut input = SampleReader::new(ownership, settings.reading);
     let stream = Stream::new("update", settings.reading.allow_incomplete);
     let mut stream = stream.every_shard().every_sample().every_group();
@@ -188,7 +185,7 @@ fn check_directories(work: &Work, ownership: &Ownership) -> Result<()> {
             continue;
         }
         let policy = Policy::open(&owned.directory)?;
-        if *work == Work::Train && !policy.is_writable_layout()? {
+        if *work == Work::Train && !policy.is_writable_layout() {
             let place = owned.directory.display();
             return Err(Failure::usage(format!(
                 "--policy {place}: not a policy directory, so no version can be added"
@@ -201,14 +198,14 @@ fn check_directories(work: &Work, ownership: &Ownership) -> Result<()> {
 
 /// Trains, checks or plans every policy that has samples; adds the time of each to `times`.
 fn work<W: Write>(
-    call: &UpdateCall,
+    call: &UpdateContext,
     input: &SampleReader,
     left_out: &DroppedGroups,
     output: &mut Output<W>,
     policies: &mut [ResidentPolicy],
     times: &mut Map<String, Value>,
 ) -> Result<()> {
-    let UpdateCall { settings, ownership, processes, .. } = *call;
+    let UpdateContext { settings, ownership, processes, .. } = *call;
     let skipped = skip(call, input, left_out)?;
     check_ownership(call, input, !skipped.is_empty())?;
     // Each policy with samples, by its number.
@@ -248,9 +245,9 @@ fn work<W: Write>(
     if processes.is_split() {
         for index in trained {
             let name = &ownership.owners()[index].name;
-            let told = processes.told(index, || Ok(std::mem::take(&mut own)))?;
-            let (line, spent): (String, Value) = serde_json::from_str(&told)
-                .map_err(|error| Failure::work(format!("what the ranks of {name} say: {error}")))?;
+            let text = processes.find_on_first(index, || Ok(std::mem::take(&mut own)))?;
+            let (line, spent): (String, Value) = serde_json::from_str(&text)
+                .map_err(|error| Failure::work(format!("the metrics of {name}: {error}")))?;
             output.raw(&line)?;
             times.insert(name.clone(), spent);
         }
@@ -260,8 +257,8 @@ fn work<W: Write>(
 
 /// The metrics lines of the policies whose groups were all left out on purpose; says of every policy without samples that it keeps its
 /// version.
-fn skip(call: &UpdateCall, input: &SampleReader, left_out: &DroppedGroups) -> Result<Vec<String>> {
-    let UpdateCall { settings, ownership, .. } = *call;
+fn skip(call: &UpdateContext, input: &SampleReader, left_out: &DroppedGroups) -> Result<Vec<String>> {
+    let UpdateContext { settings, ownership, .. } = *call;
     let mut lines = Vec::new();
     for (index, (owned, samples)) in ownership.owners().iter().zip(&input.samples).enumerate() {
         if !samples.rows.is_empty() {
@@ -283,7 +280,7 @@ fn skip(call: &UpdateCall, input: &SampleReader, left_out: &DroppedGroups) -> Re
 }
 
 /// Plans for every policy without samples, from the model's sizes.
-fn plan_geometry<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<()> {
+fn plan_geometry<W: Write>(call: &UpdateContext, output: &mut Output<W>) -> Result<()> {
     let Settings { training, hardware, work, .. } = call.settings;
     let ranks = match work {
         Work::Plan { ranks: Some(ranks) } => *ranks,
@@ -307,8 +304,8 @@ fn plan_geometry<W: Write>(call: &UpdateCall, output: &mut Output<W>) -> Result<
 }
 
 /// Fails if no sample belongs to a policy of this call, unless they were left out on purpose, and logs how many do not.
-fn check_ownership(call: &UpdateCall, input: &SampleReader, skips: bool) -> Result<()> {
-    let UpdateCall { settings, ownership, .. } = *call;
+fn check_ownership(call: &UpdateContext, input: &SampleReader, skips: bool) -> Result<()> {
+    let UpdateContext { settings, ownership, .. } = *call;
     if input.owned() == 0 && !skips {
         let flags: Vec<String> = settings.policies.iter().map(|value| format!("--policy {value}")).collect();
         let cause = match input.read {

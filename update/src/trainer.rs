@@ -18,7 +18,7 @@ use crate::optimizer::StepScale;
 use crate::overlap::Overlap;
 use crate::parts::{TreeSpan, split_by_tokens};
 use crate::publish::weight_checksum;
-use crate::ranks::{self, PartSum, Ranks};
+use crate::ranks::{self, Communicator, PartSum};
 use crate::samples::Samples;
 use crate::settings::{Messages, TrainingConfig};
 
@@ -27,7 +27,7 @@ pub struct Trainer<'a> {
     pub training: &'a TrainingConfig,
     pub messages: Messages,
     /// The processes that share the work.
-    pub ranks: &'a dyn Ranks,
+    pub ranks: &'a dyn Communicator,
     /// The weights' names, shapes and places.
     pub layout: &'a Layout,
     /// The samples of this policy.
@@ -62,7 +62,7 @@ pub struct TrainingStats {
     pub tokens: TokenStats,
     /// Sum of the entropies over the scored tokens.
     pub entropy: f64,
-    /// Completion tokens of all minibatches, those of flat groups too.
+    /// Completion tokens of all minibatches, flat groups included.
     pub completion_tokens: usize,
     /// Seconds of forward and backward while the samples still arrived.
     pub overlap_seconds: f64,
@@ -230,7 +230,7 @@ impl Trainer<'_> {
         let parts = split_by_tokens(batches, self.training.batching.parts);
         let mut sum = PartSum::new(ranks, learner.shares(ranks.count()), parts.len());
         let mut stats_by_part = Vec::new();
-        for part in ranks::dealt(ranks, &parts) {
+        for part in ranks::own_parts(ranks, &parts) {
             if overlap.is_none() {
                 learner.zero_grad()?;
             }

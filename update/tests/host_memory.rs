@@ -37,7 +37,7 @@ use update::optimizer::StepScale;
 use update::optimizer::on_device::moment_bytes;
 use update::plan::{ModelSpec, Planner};
 use update::publish::{Change, NextVersion, gather_state_on_rank0, publish_next};
-use update::ranks::Alone;
+use update::ranks::SingleProcess;
 use update::settings::Settings;
 use update::tree::{Sequence, Tree, pack};
 
@@ -106,8 +106,8 @@ fn trees() -> [Tree; 1] {
 fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &mut dyn Learner) {
     learner.zero_grad().unwrap();
     learner.accumulate(&trees(), 1.0, &Weighted).unwrap();
-    let norm = learner.grad_norm(&Alone).unwrap();
-    learner.optimizer_step(&Alone, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
+    let norm = learner.grad_norm(&SingleProcess).unwrap();
+    learner.optimizer_step(&SingleProcess, StepScale { gradient: 1.0, norm, rate: 1.0 }).unwrap();
     let state = TrainerState {
         optimizer: record::stage::choice(&settings.training.optimizer.method),
         objective: "clip".to_owned(),
@@ -118,13 +118,9 @@ fn step(from: &Policy, checkpoint: &Checkpoint, settings: &Settings, learner: &m
     };
     let retention = Retention { keep: 2, pinned: &[] };
     let (formats, method) = (checkpoint.trained.formats(), settings.training.optimizer.method);
-    gather_state_on_rank0(&Alone, &formats.layout, learner, method, |learned| {
+    gather_state_on_rank0(&SingleProcess, &formats.layout, learner, method, |learned| {
         let (input, change, trainer) = ("input", Change::All, Some(&state));
-        publish_next(
-            from,
-            &NextVersion { formats, state: learned, input, change, trainer, checksum: None },
-            &retention,
-        )
+        publish_next(from, &NextVersion { formats, state: learned, input, change, trainer }, &retention)
     })
     .unwrap();
 }
@@ -159,7 +155,7 @@ fn two_calls(
     (peak, largest, all)
 }
 
-const ALONE: Workers = Workers { ranks: &Alone, threads: 1 };
+const ALONE: Workers = Workers { ranks: &SingleProcess, threads: 1 };
 
 fn request() -> MemoryRequest {
     let tokens = trees()[0].len();

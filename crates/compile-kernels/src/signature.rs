@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_checked_is_refused() {
+    fn signatures_that_cannot_be_checked_are_refused() {
         assert!(signatures("__global__ void add(float* x) {}").unwrap_err().contains("extern \"C\""));
         let cause = signatures("extern \"C\" __global__ void add(double x) {}").unwrap_err();
         assert!(cause.contains("add: parameter 'double x'"), "{cause}");

@@ -28,8 +28,6 @@ pub struct Arena {
     inner: Arc<Mutex<FreeList>>,
     base: u64,
     margin: u64,
-    /// All arenas of one device share it.
-    device: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -49,12 +47,7 @@ impl Arena {
     pub fn new(base: u64, bytes: u64, margin: u64) -> Self {
         let extent = Arena::extent(bytes, margin);
         let list = FreeList { free: BTreeMap::from([(0, extent)]), total: bytes, used: 0, peak: 0 };
-        Arena { inner: Arc::new(Mutex::new(list)), base, margin, device: Arc::default() }
-    }
-
-    /// One of several arenas of a device: work on it takes buffers of all of them.
-    pub(crate) fn on(self, device: &Arc<()>) -> Arena {
-        Arena { device: device.clone(), ..self }
+        Arena { inner: Arc::new(Mutex::new(list)), base, margin }
     }
 
     /// Bytes of address space needed for `bytes` of buffers with their margins.
@@ -296,10 +289,10 @@ impl<'a> AnySlice<'a> {
         self.length * self.scalar.bytes()
     }
 
-    /// Fails if the slice belongs to another device than this arena.
+    /// Fails if the slice belongs to another arena.
     pub(crate) fn check(&self, arena: &Arena) -> Result<()> {
         match self.arena {
-            Some(own) if !Arc::ptr_eq(&own.device, &arena.device) => {
+            Some(own) if !Arc::ptr_eq(&own.inner, &arena.inner) => {
                 Err(Failure::work("a buffer of another device"))
             }
             _ => Ok(()),

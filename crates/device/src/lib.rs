@@ -25,9 +25,8 @@
 //!
 //! # Memory
 //!
-//! [`Device::reserve`] allocates one arena on the device, once; a handle from [`Device::beside`] may have another one.
-//! [`Buffer`]s are ranges of it, freed when dropped. New buffers are uninitialized: the simulator fills them with NaN, and
-//! finds kernels that write past a buffer's end.
+//! [`Device::reserve`] allocates one arena on the device, once. [`Buffer`]s are ranges of it, freed when dropped. New
+//! buffers are uninitialized: the simulator fills them with NaN, and finds kernels that write past a buffer's end.
 //!
 //! # Tests
 //!
@@ -51,7 +50,6 @@ mod kernel;
 pub mod kernels;
 mod list;
 mod selection;
-mod shared;
 mod sim;
 mod times;
 
@@ -67,7 +65,6 @@ pub use gemm::{Gemm, Operand};
 pub use kernel::{Argument, Kernel, Parameter, SHARED_LIMIT, Shape, Source};
 pub use list::Devices;
 pub use selection::{Any, DeviceKind, TEST_DEVICE};
-pub use shared::{OpenedMemory, SharedMemory};
 pub use sim::Sim;
 
 /// Memory of a device in bytes.
@@ -91,7 +88,7 @@ pub trait Device {
     fn describe(&self) -> String;
 
     /// Another handle on this device, without an arena. It shares the stream, so work of both
-    /// handles runs in call order, and takes buffers of both.
+    /// handles runs in call order.
     fn beside(&self) -> Result<Self>
     where
         Self: Sized;
@@ -112,19 +109,6 @@ pub trait Device {
     /// short, or available only at another address. Then everything that stores addresses, such as
     /// a graph, must be rebuilt.
     fn resume(&mut self) -> Result<bool>;
-
-    /// Gives up the arena's memory: other processes of the machine may open it ([`Device::open`]) until it is dropped.
-    fn share(self) -> Result<SharedMemory>
-    where
-        Self: Sized,
-    {
-        Err(shared::unsupported())
-    }
-
-    /// Opens memory that another process shares, by its handle.
-    fn open(&self, _handle: &str) -> Result<OpenedMemory> {
-        Err(shared::unsupported())
-    }
 
     /// Bytes of the arena that GEMMs use as workspace.
     fn workspace(&self) -> u64;

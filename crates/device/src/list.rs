@@ -15,7 +15,7 @@ const MOST: usize = 256;
 pub struct Devices(Vec<DeviceKind>);
 
 impl Devices {
-    /// What `--help` says about a flag that takes a list.
+    /// The `--help` text of a flag that takes a list.
     pub const HELP: &str = "cpu; cuda, cuda:N (the N-th NVIDIA GPU), cuda:0-7 or cuda:0,2 (several); or sim: the CUDA \
                             kernels run on the CPU, far too slow for work, for tests and debugging";
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused_with_its_cause() {
+    fn wrong_device_lists_are_refused_with_their_cause() {
         for (text, cause) in [
             ("", "not a device"),
             ("gpu", "not a device"),

@@ -9,11 +9,10 @@ use std::time::Instant;
 use record::failure::{Failure, Result};
 
 use crate::arena::{Arena, Buffer, Slice};
-use crate::cuda::{self, Cuda};
+use crate::cuda::Cuda;
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Source};
-use crate::shared::{OpenedMemory, SharedMemory};
 use crate::sim::Sim;
 use crate::{Device, Memory, times};
 
@@ -38,17 +37,6 @@ impl DeviceKind {
             Failure::usage(format!("{flag} {text}: not a device"))
                 .hint("devices are cpu, cuda, cuda:N and sim")
         })
-    }
-}
-
-impl DeviceKind {
-    /// What tells it apart from other devices, in every process of the machine: a GPU's UUID in hexadecimal.
-    pub fn identity(self) -> Result<String> {
-        let DeviceKind::Cuda(number) = self else { return Ok(self.to_string()) };
-        let all = cuda::identities()?;
-        let missing = || Failure::unavailable(format!("{self}: this machine has {} NVIDIA GPUs", all.len()));
-        let own = all.get(number as usize).ok_or_else(missing)?;
-        Ok(own.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 }
 
@@ -194,17 +182,6 @@ impl Device for Any {
 
     fn resume(&mut self) -> Result<bool> {
         forward!(self, device => device.resume())
-    }
-
-    fn share(self) -> Result<SharedMemory> {
-        match self {
-            Any::Cuda(device) => device.share(),
-            Any::Sim(device) => device.share(),
-        }
-    }
-
-    fn open(&self, handle: &str) -> Result<OpenedMemory> {
-        forward!(self, device => device.open(handle))
     }
 
     fn workspace(&self) -> u64 {

@@ -254,7 +254,7 @@ fn a_row_does_not_depend_on_its_neighbors() {
 }
 
 #[test]
-fn what_is_not_finite_stays_so() {
+fn infinite_and_nan_values_stay_so() {
     for (instructions, precision) in kernels() {
         let mut scratch = Scratch::new(instructions);
         for (bad, by_rows) in [f32::NAN, f32::INFINITY, f32::from_bits(0x7fff_ffff)]

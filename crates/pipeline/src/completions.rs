@@ -117,9 +117,7 @@ fn command() -> clap::Command {
             (_, "model") => argument.value_parser(one_of(&["tiny", "smollm2"])),
             (_, "device") => argument.value_parser(one_of(&["cpu", "cuda"])),
             (_, "dtype") => argument.value_parser(one_of(&["float32", "bfloat16", "float16"])),
-            (_, "run" | "resume" | "runs" | "tensorboard" | "local") => {
-                argument.value_hint(ValueHint::DirPath)
-            }
+            (_, "run" | "resume" | "runs" | "tensorboard") => argument.value_hint(ValueHint::DirPath),
             (_, "config") => argument.value_hint(ValueHint::FilePath),
             _ => argument.value_hint(ValueHint::Other),
         }

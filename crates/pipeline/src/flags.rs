@@ -195,7 +195,6 @@ pub const CHOICES: &[Flag] = &[
     choice("ranks", Whole(1), "1"),
     choice("side_by_side", Switch, "no"),
     choice("launcher", Choice(&["auto", "local", "mpirun", "srun"]), "auto"),
-    choice("local", Text, ""),
     choice("compress", Switch, "no"),
     choice("tensorboard", Text, ""),
     choice("run", Text, ""),

@@ -127,8 +127,6 @@ Options:
   --launcher WHICH      the program that starts shards and ranks. local (this machine; ranks by mpirun) | mpirun
                         (ranks; shards run here) | srun | auto: srun in a Slurm allocation, else local
                         [default: auto]
-  --local DIR           rollout reads weights from a copy in DIR, on a local disk. Made once for all shards of a
-                        machine, complete or not at all, and removed when a newer version is copied
   --compress            compress the streams of committed steps. Keeps samples.jsonl.zst and tasks.jsonl.zst
                         (zstd), which all programs read; `report compress RUN` does it later
   --tensorboard DIR     append TensorBoard events to DIR/RUN after each step

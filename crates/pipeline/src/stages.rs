@@ -83,7 +83,6 @@ impl Plan<'_> {
         let players = self.team.players(self.run);
         let line = players.iter().fold(line, |line, player| line.flag("--policy", player));
         let line = line
-            .flag_if_any("--local", self.settings.text("local"))
             .flag_if_any("--env-command", self.settings.text("env_command"))
             .flag_if_any("--workflow", &self.workflow())
             .flag_if_any("--turns", self.settings.text("turns"));

@@ -38,7 +38,7 @@ pub(crate) const VARIED: [&str; 7] = [
 /// A larger rank means a damaged file.
 const LARGEST_RANK: usize = 1024;
 
-/// What `adapter_config.json` says.
+/// The settings of `adapter_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
     /// Inner width of the factors.
@@ -103,7 +103,7 @@ impl Adapter {
         })
     }
 
-    /// What `PeftModel.from_pretrained` reads.
+    /// The text that `PeftModel.from_pretrained` reads.
     pub(crate) fn to_json(&self) -> Value {
         json!({
             "peft_type": "LORA",

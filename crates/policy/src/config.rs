@@ -14,7 +14,7 @@ use crate::header::ElementType;
 use crate::json::{flag, in_file, positive, present, read_json, size};
 use crate::rope::{self, Rope, RopeScaling};
 
-/// What a decoder has beyond Llama's parts. The default is Llama's.
+/// A decoder's parts beyond Llama's. The default is Llama's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Variant {
     /// Tokens that a query may attend to in each layer, itself included (a sliding window); empty where no layer has one.

@@ -154,7 +154,7 @@ impl Site {
         }
     }
 
-    /// What its projections are called where they are one layer.
+    /// The name of its projections where they are one layer.
     pub fn fused(self) -> Option<Target> {
         match self {
             Site::QueryKeyValue => Some(Target::FusedQueryKeyValue),

@@ -15,10 +15,10 @@ use record::failure::{Failure, Result};
 use crate::adapter::{self, Adapter};
 use crate::config::Config;
 use crate::digest;
-use crate::files::{exists, io_failure, show};
+use crate::files::{io_failure, show};
 use crate::hub;
 pub use crate::layout::Version;
-use crate::layout::{BASE, CURRENT, is_policy_directory, recorded, step_name, step_of, steps};
+use crate::layout::{BASE, CURRENT, Contents, DirectoryKind, current, step_name, step_of, steps};
 use crate::weights::Weights;
 
 /// The frozen base of an adapter.
@@ -33,7 +33,7 @@ pub struct FrozenBase {
 impl FrozenBase {
     /// The model in a canonical directory.
     pub(crate) fn open(files: PathBuf) -> Result<FrozenBase> {
-        let digest = match recorded(&files, "digest")? {
+        let digest = match Contents::of(&files)?.recorded("digest")? {
             Some(digest) => digest,
             None => digest::cached(&Weights::open(&files)?)?,
         };
@@ -88,38 +88,38 @@ impl Policy {
     /// # Errors
     /// Nothing of either kind there; a broken `current`; a configuration or weights that cannot be read.
     pub fn open(path: &Path) -> Result<Policy> {
-        if is_policy_directory(path)? {
-            let link = path.join(CURRENT);
-            let target = fs::read_link(&link).map_err(|error| io_failure(&link, &error))?;
-            let step = target.to_str().and_then(step_of).ok_or_else(|| {
-                Failure::data(format!("{}: points to {}", show(&link), show(&target)))
-                    .hint("it is a relative link to a version, such as step-000012")
-            })?;
-            return Policy::open_step(path, step);
-        }
-        let is_adapter = exists(&path.join(adapter::CONFIG))?;
-        if !is_adapter && !exists(&path.join("config.json"))? {
-            return Err(no_policy(path));
+        let contents = Contents::of(path)?;
+        match &contents.kind {
+            DirectoryKind::Versions(newest) => {
+                let step = newest.to_str().and_then(step_of).ok_or_else(|| {
+                    Failure::data(format!("{}: points to {}", show(&path.join(CURRENT)), show(newest)))
+                        .hint("it is a relative link to a version, such as step-000012")
+                })?;
+                return Policy::open_step(path, step);
+            }
+            DirectoryKind::Other => return Err(no_policy(path)),
+            DirectoryKind::Adapter | DirectoryKind::Model => {}
         }
         // A version that was named itself, such as run/tool/step-000012.
         let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
         let step = canonical.file_name().and_then(|name| name.to_str()).and_then(step_of);
         if let (Some(step), Some(root)) = (step, canonical.parent())
-            && is_policy_directory(root)?
+            && current(root)?.is_some()
         {
             return Policy::open_step(root, step);
         }
-        let (base, digest) = match is_adapter {
-            true => (Some(FrozenBase::open(named_base(path, &Adapter::load(path)?.base)?)?), None),
-            false => (None, recorded(path, "digest")?),
-        };
-        Policy::read(path, path.to_owned(), base, 0, digest)
+        if contents.kind == DirectoryKind::Model {
+            return Policy::read(path, path.to_owned(), None, 0, contents.recorded("digest")?);
+        }
+        let adapter = Adapter::load(path)?;
+        let base = FrozenBase::open(named_base(path, &adapter.base)?)?;
+        Policy::read(path, path.to_owned(), Some((base, adapter)), 0, None)
     }
 
     /// The version that `version` names, whatever `current` points to.
     pub fn open_version(path: &Path, version: &str) -> Result<Policy> {
         let wanted = Version::from_str(version)?;
-        let policy = if is_policy_directory(path)? {
+        let policy = if current(path)?.is_some() {
             if !path.join(step_name(wanted.step)).is_dir() {
                 return Err(Failure::data(format!("{}: version {wanted} is not there", show(path)))
                     .hint(format!("versions there: {}", list(path))));
@@ -145,7 +145,7 @@ impl Policy {
     /// # Errors
     /// It is no version of a policy directory (exit 2), or earlier versions were removed (exit 65).
     pub fn history(&self, count: u64) -> Result<Vec<Policy>> {
-        if !is_policy_directory(&self.root)? {
+        if !self.is_writable_layout() {
             let message =
                 format!("{}: not a policy directory, so it has no published versions", show(&self.root));
             let hint =
@@ -173,38 +173,39 @@ impl Policy {
 
     pub(crate) fn open_step(root: &Path, step: u64) -> Result<Policy> {
         let files = root.join(step_name(step));
-        let is_adapter = exists(&files.join(adapter::CONFIG))?;
-        if !is_adapter && !exists(&files.join("config.json"))? {
-            let failure = Failure::data(format!("{}: not a complete version", show(&files)));
-            return Err(failure.hint(versions_there(root)));
-        }
-        let base = if is_adapter { Some(FrozenBase::open(linked_base(root)?)?) } else { None };
-        let digest = recorded(&files, "digest")?;
-        let policy = Policy::read(root, files, base, step, digest)?;
-        if let Some(base) = &policy.base
-            && let Some(wanted) = recorded(&policy.files, "base")?
+        let contents = Contents::of(&files)?;
+        let adapter = match contents.kind {
+            DirectoryKind::Model => None,
+            DirectoryKind::Adapter => Some((FrozenBase::open(linked_base(root)?)?, Adapter::load(&files)?)),
+            DirectoryKind::Versions(_) | DirectoryKind::Other => {
+                let failure = Failure::data(format!("{}: not a complete version", show(&files)));
+                return Err(failure.hint(versions_there(root)));
+            }
+        };
+        if let Some((base, _)) = &adapter
+            && let Some(wanted) = contents.recorded("base")?
             && wanted != base.digest
         {
             return Err(Failure::data(format!(
                 "{}: the base {} has other weights than this adapter was made for",
-                show(&policy.files),
+                show(&files),
                 show(&base.files)
             ))
             .hint("an adapter only fits the base it was trained on: restore that, or make a new adapter"));
         }
-        Ok(policy)
+        Policy::read(root, files, adapter, step, contents.recorded("digest")?)
     }
 
     /// Opens the version in `files`; computes its digest if it is not given.
-    pub(crate) fn read(
+    fn read(
         root: &Path,
         files: PathBuf,
-        base: Option<FrozenBase>,
+        adapter: Option<(FrozenBase, Adapter)>,
         step: u64,
         digest: Option<String>,
     ) -> Result<Policy> {
+        let (base, adapter) = adapter.unzip();
         let config = Config::load(base.as_ref().map_or(&files, |base| &base.files))?;
-        let adapter = base.is_some().then(|| Adapter::load(&files)).transpose()?;
         let mut policy = Policy {
             root: root.to_owned(),
             files,
@@ -265,9 +266,9 @@ impl Policy {
         verify(std::slice::from_ref(self))
     }
 
-    /// Returns true if new versions can be published in the same folder.
-    pub fn is_writable_layout(&self) -> Result<bool> {
-        is_policy_directory(&self.root)
+    /// Returns true if new versions can be published in the same folder: it is a version of a policy directory.
+    pub fn is_writable_layout(&self) -> bool {
+        self.root != self.files
     }
 }
 
@@ -335,7 +336,7 @@ fn list(root: &Path) -> String {
     versions.collect::<Vec<String>>().join(" ")
 }
 
-/// What to do in a policy directory whose `current` leads nowhere.
+/// The hint for a policy directory whose `current` leads nowhere.
 fn versions_there(root: &Path) -> String {
     let there: Vec<String> = steps(root).unwrap_or_default().into_iter().map(step_name).collect();
     match there.is_empty() {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_no_panic() {
+    fn nan_logits_do_not_panic() {
         assert_eq!(experts(true).route(&mut [f32::NAN, 1.0, f32::INFINITY, 0.0]).0.len(), 2);
     }
 }

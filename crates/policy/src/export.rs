@@ -21,7 +21,7 @@ use crate::side_files;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
-/// What to do with an adapter, and what to say of the run.
+/// Options of an export: the adapter's form, and the run that the card describes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Settings<'a> {
     /// The adapter's product is added to the weights of its base.

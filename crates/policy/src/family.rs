@@ -26,7 +26,7 @@ enum Windowed {
     Pattern,
 }
 
-/// What a family's class in `transformers` does.
+/// The behavior of a family's class in `transformers`.
 pub(crate) struct Family {
     /// In `config.json`.
     model_type: &'static str,

@@ -51,15 +51,10 @@ pub(crate) fn read_text(path: &Path, largest: u64) -> Result<String> {
 /// # Errors
 /// 74 if the disk cannot tell. An unreadable name is never treated as missing.
 pub(crate) fn exists(path: &Path) -> Result<bool> {
-    Ok(metadata_of(path)?.is_some())
-}
-
-/// The metadata of a name itself; `None` if it does not exist.
-pub(crate) fn metadata_of(path: &Path) -> Result<Option<fs::Metadata>> {
     match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
+        Ok(_) => Ok(true),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(None)
+            Ok(false)
         }
         Err(error) => Err(io_failure(path, &error)),
     }

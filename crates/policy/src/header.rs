@@ -118,7 +118,7 @@ pub(crate) fn data_start(file: &[u8], path: &Path) -> Result<usize> {
 /// The tensors of a file by name.
 ///
 /// # Errors
-/// Whatever does not follow the format, with the tensor's name.
+/// A breach of the format, with the tensor's name.
 pub(crate) fn parse(file: &[u8], path: &Path) -> Result<BTreeMap<String, Entry>> {
     let fault = |cause: String| Failure::data(format!("{}: {cause}", show(path))).hint(DAMAGED);
     let start = data_start(file, path)?;

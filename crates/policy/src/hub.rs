@@ -60,7 +60,7 @@ pub struct HubModel {
 }
 
 impl HubModel {
-    /// What `hf:ORG/NAME[/FILE.gguf][@REVISION]` names; `None` for anything else.
+    /// The model that `hf:ORG/NAME[/FILE.gguf][@REVISION]` names; `None` for anything else.
     ///
     /// # Errors
     /// Something else after `hf:`: exit 2.
@@ -117,7 +117,7 @@ impl HubModel {
         }
     }
 
-    /// What an exception of the client means.
+    /// The failure for an exception of the client.
     fn failure(&self, told: &Value) -> Failure {
         let kinds: Vec<&str> =
             told["kinds"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();

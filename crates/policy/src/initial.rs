@@ -132,7 +132,7 @@ pub fn from_directory(root: &Path, source: &Path, template: Option<&Value>) -> R
 fn is_kept(source: &Policy, path: &Path) -> Result<bool> {
     let canonical = path.canonicalize().map_err(|error| io_failure(path, &error))?;
     let is_blob = canonical.parent().and_then(Path::file_name).is_some_and(|folder| folder == "blobs");
-    Ok(is_blob || source.is_writable_layout()?)
+    Ok(is_blob || source.is_writable_layout())
 }
 
 fn check_finite(weights: &Weights, tensors: &[Tensor]) -> Result<()> {

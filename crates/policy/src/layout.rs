@@ -1,14 +1,16 @@
-//! The layout of a policy directory: the names of versions and links, and a version's record of itself.
+//! The layout of a policy directory: the names of versions and links, a directory's kind, and a version's record of itself.
 
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
-use crate::files::{io_failure, metadata_of, show};
+use crate::adapter;
+use crate::files::{exists, io_failure, show};
 use crate::json::read_json_if_present;
 
 /// The link to the newest version.
@@ -56,9 +58,63 @@ impl FromStr for Version {
     }
 }
 
-/// Returns true if the directory holds versions rather than a model.
-pub(crate) fn is_policy_directory(path: &Path) -> Result<bool> {
-    Ok(metadata_of(&path.join(CURRENT))?.is_some_and(|metadata| metadata.is_symlink()))
+/// The kind of a directory, by the names in it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum DirectoryKind {
+    /// A policy directory; its link to the newest version leads here.
+    Versions(PathBuf),
+    /// A PEFT directory.
+    Adapter,
+    /// A Hugging Face directory.
+    Model,
+    Other,
+}
+
+/// A directory's kind and its version's record of itself, read once. The names are looked up rather than listed, because a
+/// listing may lack a link that a publisher replaces meanwhile.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub kind: DirectoryKind,
+    record_file: PathBuf,
+    record: Option<Value>,
+}
+
+impl Contents {
+    pub fn of(directory: &Path) -> Result<Contents> {
+        let kind = match current(directory)? {
+            Some(newest) => DirectoryKind::Versions(newest),
+            None if exists(&directory.join(adapter::CONFIG))? => DirectoryKind::Adapter,
+            None if exists(&directory.join("config.json"))? => DirectoryKind::Model,
+            None => DirectoryKind::Other,
+        };
+        let record_file = directory.join(VERSION_FILE);
+        let record = read_json_if_present(&record_file)?;
+        Ok(Contents { kind, record_file, record })
+    }
+
+    /// A digest that the version recorded: `digest` for itself, or `base` for its base.
+    pub fn recorded(&self, key: &str) -> Result<Option<String>> {
+        let Some(record) = &self.record else { return Ok(None) };
+        match record.get(key).and_then(Value::as_str) {
+            Some(digest) if digest.len() == 64 => Ok(Some(digest.to_owned())),
+            _ => {
+                let place = show(&self.record_file);
+                Err(Failure::data(format!("{place}: no {key} of 64 hexadecimal digits")))
+            }
+        }
+    }
+}
+
+/// The target of a policy directory's link to its newest version; `None` for any other directory.
+pub(crate) fn current(directory: &Path) -> Result<Option<PathBuf>> {
+    let link = directory.join(CURRENT);
+    match fs::read_link(&link) {
+        Ok(target) => Ok(Some(target)),
+        // Not a link, or not there.
+        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(io_failure(&link, &error)),
+    }
 }
 
 /// `step-000012`.
@@ -82,14 +138,4 @@ pub(crate) fn steps(root: &Path) -> Result<Vec<u64>> {
     }
     steps.sort_unstable();
     Ok(steps)
-}
-
-/// A digest that a version recorded: `digest` for itself, or `base` for its base.
-pub(crate) fn recorded(files: &Path, key: &str) -> Result<Option<String>> {
-    let path = files.join(VERSION_FILE);
-    let Some(value) = read_json_if_present(&path)? else { return Ok(None) };
-    match value.get(key).and_then(Value::as_str) {
-        Some(digest) if digest.len() == 64 => Ok(Some(digest.to_owned())),
-        _ => Err(Failure::data(format!("{}: no {key} of 64 hexadecimal digits", show(&path)))),
-    }
 }

@@ -24,7 +24,7 @@ pub(crate) const LINKING: &str = ".current";
 /// Waits for exclusive access to the policy directory, or for a signal; removes what a crash left there.
 pub(crate) fn lock(policy: &Policy) -> Result<File> {
     let root = &policy.root;
-    if !policy.is_writable_layout()? {
+    if !policy.is_writable_layout() {
         return Err(Failure::usage(format!(
             "{}: a plain Hugging Face directory is never written to",
             show(root)

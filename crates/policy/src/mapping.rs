@@ -6,10 +6,9 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::ptr;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU8, Ordering};
 
 use memmap2::{Mmap, UncheckedAdvice};
 use record::failure::IO;
@@ -49,100 +48,50 @@ impl Deref for Mapping {
 
 /// Installs the handler. Where that fails, a cut file ends the program as it would without it.
 fn install() {
-    // SAFETY: all fields of the action are set, and the handler only does what one may.
+    // SAFETY: all fields of the action are set, and the handler says why it may do what it does.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = told as *const () as usize;
+        action.sa_sigaction = report_cut_file as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&raw mut action.sa_mask);
         libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
     }
 }
 
-/// Says which file was cut, and ends the program; any other SIGBUS is told and ends it as by default.
-extern "C" fn told(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system hands over a valid structure, and a SIGBUS carries an address.
+/// Reports a file that was cut, and ends the program; any other SIGBUS ends it as by default. The signal comes from an
+/// instruction that reads a mapped file, so the thread holds no lock of the allocator, and memory may be allocated here.
+extern "C" fn report_cut_file(_: libc::c_int, information: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the structure is valid, and a SIGBUS carries an address.
     let address = unsafe { (*information).si_addr() } as usize;
-    let length = name_of(address);
-    // SAFETY: the bytes were written by `name_of`, and the process ends before anything else writes there.
-    let name = unsafe { std::slice::from_raw_parts(NAME.as_ptr().cast(), length) };
-    let name = if name.is_empty() { &b"a file"[..] } else { name };
-    let parts: [&[u8]; 6] = [
-        stage::name().as_bytes(),
-        b": ",
-        name,
-        b": it became shorter while it was read\nhint: ",
-        HINT.as_bytes(),
-        b"\n",
-    ];
-    for part in parts {
-        // SAFETY: the bytes are valid for their length. A closed stderr leaves nobody to tell.
-        unsafe { libc::write(libc::STDERR_FILENO, part.as_ptr().cast(), part.len()) };
-    }
-    match length {
+    let Some(name) = file_at(address) else {
         // Faulty memory, or a system without /proc.
         // SAFETY: the default action, when the instruction is repeated.
-        0 => unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) },
-        // SAFETY: ends the process at once.
-        _ => unsafe { libc::_exit(IO.into()) },
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        return;
     };
-}
-
-/// A file's name as a handler of signals finds it, on a stack that may be small.
-static NAME: [AtomicU8; libc::PATH_MAX as usize] = [const { AtomicU8::new(0) }; libc::PATH_MAX as usize];
-
-/// Where a line of /proc/self/maps is read: `START-END MODE OFFSET DEVICE INODE   /NAME`.
-enum Place {
-    Start,
-    End,
-    /// The wanted mapping.
-    Before,
-    Name,
-    Other,
-}
-
-/// Puts the name of the file that is mapped at `address` into [`NAME`]; its length, 0 where there is none. Calls what a handler of
-/// signals may: open and read.
-fn name_of(address: usize) -> usize {
-    let mut buffer = [0_u8; 128];
-    let (mut place, mut range, mut length): (Place, Range<usize>, usize) = (Place::Start, 0..0, 0);
-    // SAFETY: a text that ends with NUL. The descriptor stays open: the process is about to end.
-    let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
-    loop {
-        // SAFETY: the buffer is valid for its length.
-        let read = unsafe { libc::read(maps, buffer.as_mut_ptr().cast(), buffer.len()) };
-        let Some(bytes) = usize::try_from(read).ok().filter(|read| *read > 0) else { return length };
-        for &byte in &buffer[..bytes] {
-            let digit = || (byte as char).to_digit(16).unwrap_or(0) as usize;
-            place = match (place, byte) {
-                (Place::Name, b'\n') => return length,
-                (_, b'\n') => {
-                    range = 0..0;
-                    Place::Start
-                }
-                (Place::Start, b'-') => Place::End,
-                (Place::Start, _) => {
-                    range.start = range.start << 4 | digit();
-                    Place::Start
-                }
-                (Place::End, b' ') if range.contains(&address) => Place::Before,
-                (Place::End, b' ') => Place::Other,
-                (Place::End, _) => {
-                    range.end = range.end << 4 | digit();
-                    Place::End
-                }
-                (Place::Before, b'/') | (Place::Name, _) => {
-                    if let Some(slot) = NAME.get(length) {
-                        let shown = if byte.is_ascii_control() { b'?' } else { byte };
-                        slot.store(shown, Ordering::Relaxed);
-                        length += 1;
-                    }
-                    Place::Name
-                }
-                (other, _) => other,
-            };
-        }
+    let text = format!("{}: {name}: it became shorter while it was read\nhint: {HINT}\n", stage::name());
+    // SAFETY: the text is valid for its length; then the process ends at once.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len());
+        libc::_exit(IO.into());
     }
+}
+
+/// The name of the file that is mapped at `address`, from a line `START-END MODE OFFSET DEVICE INODE   /NAME` of
+/// /proc/self/maps; `None` without a file.
+fn file_at(address: usize) -> Option<String> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    let maps = String::from_utf8_lossy(&maps);
+    let number = |text: &str| usize::from_str_radix(text, 16).ok();
+    let is_there = |line: &&str| {
+        let bounds = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        bounds.is_some_and(|(start, end)| {
+            number(start).is_some_and(|start| start <= address)
+                && number(end).is_some_and(|end| address < end)
+        })
+    };
+    let line = maps.lines().find(is_there)?;
+    Some(stage::printable(&line[line.find('/')?..]))
 }
 
 #[cfg(test)]
@@ -210,8 +159,7 @@ mod tests {
     #[test]
     fn memory_without_a_file_has_no_name() {
         let value = 3_u8;
-        assert_eq!(name_of(&raw const value as usize), 0);
-        assert_eq!(name_of(8), 0);
-        assert!(name_of(name_of as *const () as usize) > 0, "this program is a file");
+        assert_eq!((file_at(&raw const value as usize), file_at(8)), (None, None));
+        assert!(file_at(file_at as *const () as usize).is_some(), "this program is a file");
     }
 }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn who_owns_whom() {
+    fn agents_of_one_directory_share_an_owner() {
         let one = parse(&["run/all"]).unwrap();
         assert_eq!((one.of("tool"), one.of("planner")), (Some(0), Some(0)));
         let two = parse(&["tool=run/a", "planner=run/b", "judge=run/a"]).unwrap();

@@ -14,7 +14,7 @@ use crate::digest;
 const SCRIPT: &str = include_str!("../../../scripts/fetch-model.sh");
 const SCRIPT_NAME: &str = "fetch-model.sh";
 
-/// What the command line calls the model.
+/// The model's name on the command line.
 pub const NAME: &str = "smollm2";
 
 /// The GGUF file of SmolLM2-135M-Instruct (arXiv 2502.02737), fetched if it is not there yet.

@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 
 use crate::durable;
 use crate::files::io_failure;
-use crate::layout::{BASE, Version, is_policy_directory, step_name, steps};
+use crate::layout::{BASE, Version, current, step_name, steps};
 use crate::lock::{REMOVING, lock_root};
 use crate::training_state::{OPTIMIZER, TRAINER_STATE};
 
@@ -81,7 +81,7 @@ pub(crate) fn discard(root: &Path, name: &str) -> Result<()> {
 /// no record.
 pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
     let Some(policy) = base.parent() else { return Ok(None) };
-    if !is_policy_directory(policy)? {
+    if current(policy)?.is_none() {
         return Ok(None);
     }
     let path = base.join(ADAPTERS);

@@ -118,7 +118,7 @@ pub(crate) fn frequencies(theta: f32, rotated: usize) -> impl Iterator<Item = f3
     })
 }
 
-/// What `config.json` says of rotary positions.
+/// The rotary positions that `config.json` describes.
 pub(crate) struct Settings {
     /// Base of the frequencies.
     pub theta: f32,

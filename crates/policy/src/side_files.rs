@@ -49,7 +49,7 @@ pub struct LeftOut {
 /// as such, nor a published version's account of how it was made.
 pub fn left_out(policy: &Policy) -> Result<Vec<LeftOut>> {
     let mut own: BTreeSet<String> = BTreeSet::new();
-    if policy.is_writable_layout()? {
+    if policy.is_writable_layout() {
         own.extend([OPTIMIZER, TRAINER_STATE, VERSION_FILE].map(str::to_owned));
     }
     if policy.base.is_some() {
@@ -92,11 +92,6 @@ fn bring(from: &Path, to: &Path, one: impl Fn(&Path, &Path) -> Result<()>) -> Re
         one(&from.join(&file), &brought)?;
     }
     Ok(())
-}
-
-/// Paths of a policy's side files, relative to the directory, sorted.
-pub(crate) fn names(from: &Path) -> Result<Vec<String>> {
-    Ok(survey(from)?.files)
 }
 
 /// Files to copy, as paths from the directory, and the files left out.

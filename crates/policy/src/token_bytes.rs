@@ -66,7 +66,7 @@ impl TokenBytes {
     }
 }
 
-/// What a decoder does to a token.
+/// A decoder's change of a token.
 enum Step {
     /// Its characters are bytes.
     ByteLevel,

@@ -1,12 +1,14 @@
 //! Text to token ids and back: the checkpoint's `tokenizer.json`, chat template and stop tokens.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
+use record::thoughts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -37,9 +39,9 @@ const LONGEST_PROMPT: usize = 16 << 20;
 const SPOKEN: &str = "\u{e000}spoken\u{e001}";
 /// More stop tokens mean a damaged file.
 const MOST_STOPS: usize = 1000;
-/// What loading may take, in seconds; tokenizers of 30 MB take some in a build without optimization.
+/// Limit of loading, seconds; a tokenizer of 30 MB takes several without optimization.
 const LOADING: u32 = 60;
-/// What any other request may take, in seconds.
+/// Limit of any other request, seconds.
 const ANSWERING: u32 = 10;
 
 /// A policy's tokenizer and chat template. Threads may share it.
@@ -61,7 +63,7 @@ enum Host {
     Child(Confined),
 }
 
-/// What a tokenizer does.
+/// The requests to a tokenizer.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request<'a> {
     Load,
@@ -165,7 +167,7 @@ impl Tokenizer {
         self.ask(Request::Encode(text.into())).map(|reply| reply.ids)
     }
 
-    /// The text of token ids, without special tokens. Bytes that are not UTF-8 become U+FFFD, so sampled text
+    /// The text of token ids, without special tokens that are no marks of thoughts. Bytes that are not UTF-8 become U+FFFD, so sampled text
     /// need not encode back to its ids: ids, not text, go to the loss.
     ///
     /// # Errors
@@ -261,6 +263,8 @@ struct Text {
     inner: tokenizers::Tokenizer,
     template: Option<ChatTemplate>,
     stop_ids: Vec<u32>,
+    /// Special tokens that are marks of thoughts.
+    marks: HashMap<u32, String>,
     directory: PathBuf,
 }
 
@@ -284,7 +288,10 @@ impl Text {
         let special = special_tokens(directory, &side)?;
         let template = ChatTemplate::load(directory, &side, &special)?;
         let stop_ids = stop_ids(directory, special.get("eos_token"), &inner)?;
-        Ok(Text { inner, template, stop_ids, directory: directory.to_owned() })
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let marks = added.filter(|(_, token)| token.special && thoughts::is_mark(&token.content));
+        let marks = marks.map(|(id, token)| (id, token.content)).collect();
+        Ok(Text { inner, template, stop_ids, marks, directory: directory.to_owned() })
     }
 
     fn answer(&self, request: Request) -> Result<Reply> {
@@ -313,8 +320,12 @@ impl Text {
                 Reply { text: self.render(&messages, tools.as_deref())?, ..Reply::default() }
             }
             Request::Decode(ids) => {
-                let text =
-                    self.inner.decode(&ids, true).map_err(|error| self.fault("cannot decode", &error))?;
+                let fault = |error| self.fault("cannot decode", &error);
+                let mut text = String::new();
+                for piece in ids.split_inclusive(|id| self.marks.contains_key(id)) {
+                    text += &self.inner.decode(piece, true).map_err(fault)?;
+                    text += piece.last().and_then(|last| self.marks.get(last)).map_or("", String::as_str);
+                }
                 Reply { text, ..Reply::default() }
             }
         })

@@ -33,7 +33,7 @@ enum Writer {
     Thread(Thread),
 }
 
-/// What the caller and the thread hand each other.
+/// A buffer that the caller and the thread exchange.
 struct Thread {
     pieces: SyncSender<Vec<u8>>,
     /// Buffers whose bytes were written.

@@ -2,7 +2,7 @@
 //!
 //! The last program that does the task counts, and fences marked as Python are preferred. Earlier blocks that
 //! define names which it uses are included. Words around it are ignored, and so are an unclosed fence and an
-//! example of its use after it. Text between `<think>` and `</think>` is not part of the answer.
+//! example of its use after it.
 
 use crate::functions::{defined, definitions, is_import, mentions};
 
@@ -48,7 +48,6 @@ impl Wanted<'_> {
 
 /// The program in `text`, if there is one.
 pub fn program(text: &str, asked: Wanted<'_>) -> Option<String> {
-    let text = answer(text);
     let fences = fences(text);
     let python = |fence: &&Fence| matches!(fence.language.as_str(), "python" | "python3" | "py" | "py3");
     let marked: Vec<&Fence> = fences.iter().filter(python).collect();
@@ -75,11 +74,6 @@ fn with_used(main: &Fence, fences: &[Fence]) -> String {
         }
     }
     program
-}
-
-/// `text` after the model's thoughts.
-pub fn answer(text: &str) -> &str {
-    text.rsplit_once("</think>").map_or(text, |(_, answer)| answer)
 }
 
 /// All fenced blocks in order. An unclosed fence extends to the end of the text.
@@ -136,7 +130,7 @@ mod tests {
             "```\nprint(1)\n```",
             "```python\nprint(1)\n",
             "~~~Python3\nprint(1)\n~~~",
-            "<think>```python\nprint(0)\n```</think>\n```{.python}\nprint(1)\n```",
+            "```python\nprint(0)\n```\n```{.python}\nprint(1)\n```",
             "1. Like this:\n   ```python\n   print(1)\n   ```\n",
             "````python\nprint(1)\n````",
         ] {
@@ -145,13 +139,13 @@ mod tests {
         let program = |text: &str| program(text, Wanted::Anything);
         assert_eq!(program("print(1)\n").as_deref(), Some("print(1)"));
         assert_eq!(program("```python\nprint('```')\n```").as_deref(), Some("print('```')\n"));
-        for text in ["", " \n", "```python\n```", "<think>print(1)</think>"] {
+        for text in ["", " \n", "```python\n```"] {
             assert_eq!(program(text), None, "{text}");
         }
     }
 
     #[test]
-    fn what_is_asked_counts_and_not_an_example_of_its_use() {
+    fn the_requested_function_counts_and_not_an_example_of_its_use() {
         let block = |source: &str| format!("```python\n{source}\n```\n");
         let (solution, helper) = ("def f(x):\n    return x + 1", "def g(x):\n    return x");
         let (calls, usage) = ("def f(x):\n    return g(x) + 1", "assert f(1) == 2");
@@ -190,7 +184,7 @@ mod tests {
     proptest::proptest! {
         /// Fences in any order, nesting and indentation: no panic, and positions are right.
         #[test]
-        fn any_text_has_fences_in_order(text in "(```|~~~|````|python|py|\n| |<think>|</think>|print\\(1\\)|é){0,24}") {
+        fn any_text_has_fences_in_order(text in "(```|~~~|````|python|py|\n| |print\\(1\\)|é){0,24}") {
             let found = fences(&text);
             proptest::prop_assert!(found.iter().all(|fence| fence.begin < fence.end && fence.end <= text.len()));
             proptest::prop_assert!(found.windows(2).all(|pair| pair[0].end <= pair[1].begin));

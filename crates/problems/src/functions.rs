@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_function_uses_stays_with_it() {
+    fn helpers_stay_with_the_function_that_calls_them() {
         let aux = "def aux(x):\n    return helper(x) + LIMIT\n";
         for (beside, want) in [
             ("def helper(x):\n    return x\nLIMIT = 3\n", "def helper(x):\n    return x\nLIMIT = 3\n"),

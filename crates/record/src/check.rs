@@ -25,12 +25,7 @@ impl<'a> Sample<'a> {
     /// # Errors
     /// 65 with the place, the sample's id and the cause.
     pub fn parse(line: &'a Line) -> Result<Sample<'a>> {
-        let with_serde = || serde_json::from_str::<Sample>(&line.text);
-        let sample = match Sample::in_order(&line.text) {
-            Some(sample) => sample,
-            None => with_serde().map_err(|error| diagnose(line, &error))?,
-        };
-        debug_assert_eq!(with_serde().ok().as_ref(), Some(&sample), "{}", line.text);
+        let sample: Sample = serde_json::from_str(&line.text).map_err(|error| diagnose(line, &error))?;
         rules(&sample).map_err(|cause| sample.failure(line, cause))?;
         Ok(sample)
     }
@@ -259,7 +254,7 @@ fn diagnose(line: &Line, error: &serde_json::Error) -> Failure {
     line.failure(format!("{place}{}", without_line(error)))
 }
 
-/// What to try about text that is no JSON.
+/// The hint for text that is no JSON.
 fn syntax_hint(text: &str, error: &serde_json::Error) -> &'static str {
     let rest = text.get(error.column().saturating_sub(1)..).unwrap_or_default().trim_start_matches('-');
     if ["NaN", "nan", "Inf", "inf"].iter().any(|word| rest.starts_with(word)) {

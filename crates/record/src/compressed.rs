@@ -167,7 +167,7 @@ mod tests {
         let middle = bytes.len() / 2;
         bytes[middle] ^= 0x55;
         assert_eq!(read(&bytes, 7).unwrap_err().code, 65);
-        // What only begins like a frame is a line that is no JSON.
+        // Bytes that only begin like a frame are a line that is no JSON.
         assert!(read(&MAGIC[..3], 1).unwrap_err().message.starts_with("t:1:"));
     }
 

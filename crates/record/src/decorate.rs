@@ -38,7 +38,7 @@ pub struct Flags {
 
 /// A stage that adds keys to samples, by default to each by itself.
 pub trait Decorate {
-    /// What the stage remembers of a sample until its group is written.
+    /// The stage's notes on a sample until its group is written.
     type Data;
 
     /// Checks that a sample has the fields that the stage needs.
@@ -122,7 +122,7 @@ pub struct Member<D> {
     pub line: Line,
     /// The sample's `id`, or nothing.
     pub id: String,
-    /// What the stage remembers of it.
+    /// The stage's notes on it.
     pub data: D,
 }
 
@@ -158,7 +158,7 @@ impl Output {
     }
 }
 
-/// What the chassis counts.
+/// The chassis' counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StageStats {
     /// Samples read.

@@ -25,7 +25,7 @@ pub const INTERRUPTED: u8 = 130;
 /// Stopped by SIGTERM.
 pub const TERMINATED: u8 = 143;
 
-/// What to do about errors of the system, by how the standard library's messages end.
+/// Hints for errors of the system, by the end of the standard library's message.
 const SYSTEM_HINTS: [(&str, &str); 6] = [
     ("(os error 2)", "see that the path is right, and that its folder is there"),
     ("(os error 13)", "see who may read and write there: ls -l"),
@@ -35,7 +35,7 @@ const SYSTEM_HINTS: [(&str, &str); 6] = [
     ("(os error 30)", "nothing can be written there: choose a path on another disk"),
 ];
 
-/// What a stage or a library function returns.
+/// The result of a stage or a library function.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// Why a stage stops: exit code, message and hint.
@@ -45,7 +45,7 @@ pub struct Failure {
     pub code: u8,
     /// One line, `place: cause`, without the name of the program.
     pub message: String,
-    /// What to try next.
+    /// The remedy to try next.
     pub hint: Option<String>,
 }
 

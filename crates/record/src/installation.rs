@@ -8,7 +8,7 @@ fn is_installed() -> bool {
     std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
 }
 
-/// What people type to start the training loop.
+/// The command that starts the training loop.
 pub fn pipeline() -> &'static str {
     if is_installed() { "troupe pipeline" } else { "./pipeline.sh" }
 }

@@ -22,7 +22,7 @@ pub struct Task {
     /// `train` or `test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
-    /// What rebuilds the instance and decides its rules, sizes and text encoding.
+    /// The instance: its content, rules, sizes and text encoding.
     pub spec: Value,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -59,7 +59,7 @@ pub struct Episode {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct JointRewards {
     pub team: f64,
-    /// What each agent earned itself, by agent.
+    /// Each agent's local reward, by agent.
     pub local: BTreeMap<String, f64>,
 }
 
@@ -140,7 +140,7 @@ pub struct ErrorLine {
     pub extra: Map<String, Value>,
 }
 
-/// What an update measured: one line per policy and step.
+/// An update's measurements: one line per policy and step.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     #[serde(rename = "type")]
@@ -180,7 +180,7 @@ pub struct End {
     /// The missing parts of the stream, if the stage was told to accept them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allowed: Option<String>,
-    /// What the stage counted.
+    /// The stage's counts.
     #[serde(default)]
     pub counts: Map<String, Value>,
     /// The `end` lines it consumed.

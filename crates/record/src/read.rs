@@ -22,13 +22,13 @@ pub use crate::signal::{Stdin, stdin_within};
 /// The version of the record that this build reads and writes.
 pub const VERSION: u64 = 1;
 /// How the stages begin a sample.
-pub(crate) const SAMPLE: &str = "{\"type\":\"sample\",\"v\":1";
+const SAMPLE: &str = "{\"type\":\"sample\",\"v\":1";
 /// The longest line, in bytes without its line feed. A sample of 100,000 tokens takes about 3 MB.
 pub const MAX_LINE: usize = 16 << 20;
 /// Bytes asked of the input at once: four times what a Linux pipe holds.
 const BUFFER: usize = 1 << 18;
 
-/// What a line is, by its `type`.
+/// The kind of a line, by its `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -44,13 +44,13 @@ pub enum Kind {
     Error,
     /// A joint action: samples that were rewarded together.
     Joint,
-    /// What an update measured.
+    /// Measurements of an update.
     Metrics,
-    /// What the episodes of a stream came to.
+    /// Results of a stream's episodes.
     Evaluation,
-    /// What a program measured of a stream.
+    /// A program's measurements of a stream.
     Measure,
-    /// What a stage would do and need.
+    /// A stage's plan: the work and memory that it would take.
     Plan,
     /// The end of a stream.
     End,

@@ -10,8 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
-use crate::in_order::{Cursor, Parse};
-use crate::read::{Line, SAMPLE};
+use crate::read::Line;
 use crate::tag;
 use crate::text::Text;
 
@@ -78,50 +77,6 @@ pub struct Rewards {
     pub local: f64,
 }
 
-impl<'a> Parse<'a> for Message {
-    fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
-        let role: Text = cursor.parse_after("{\"role\":")?;
-        let content: Text = cursor.parse_after(",\"content\":")?;
-        cursor.expect("}")?;
-        Some(Message { role: role.into(), content: content.into() })
-    }
-}
-
-impl Parse<'_> for Sampling {
-    fn parse(cursor: &mut Cursor) -> Option<Self> {
-        let sampling = Sampling {
-            temperature: cursor.parse_after("{\"temperature\":")?,
-            top_p: cursor.parse_after(",\"top_p\":")?,
-            top_k: cursor.parse_after(",\"top_k\":")?,
-            greedy: cursor.parse_after(",\"greedy\":")?,
-            seed: cursor.parse_after(",\"seed\":")?,
-            min_p: cursor.parse_optional(",\"min_p\":")?,
-            stop: cursor
-                .parse_optional::<Vec<Text>>(",\"stop\":")?
-                .map(|texts| texts.into_iter().map(String::from).collect()),
-            max_tokens: cursor.parse_optional(",\"max_tokens\":")?,
-        };
-        cursor.expect("}").map(|()| sampling)
-    }
-}
-
-impl Parse<'_> for Rewards {
-    fn parse(cursor: &mut Cursor) -> Option<Self> {
-        let rewards =
-            Rewards { team: cursor.parse_after("{\"team\":")?, local: cursor.parse_after(",\"local\":")? };
-        cursor.expect("}").map(|()| rewards)
-    }
-}
-
-impl Parse<'_> for SamplingMode {
-    fn parse(cursor: &mut Cursor) -> Option<Self> {
-        if cursor.accept("\"tree\"") {
-            return Some(SamplingMode::Tree);
-        }
-        cursor.expect("\"parallel\"").map(|()| SamplingMode::Parallel)
-    }
-}
-
 macro_rules! sample_fields {
     ($($(#[$attribute:meta])* $field:ident $variant:ident: $type:ty,)*) => {
         /// One candidate of one agent at one turn. An absent field is `None`. Texts borrow from the line.
@@ -136,20 +91,6 @@ macro_rules! sample_fields {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $field: Option<$type>,
             )*
-        }
-
-        impl<'a> Sample<'a> {
-            /// Parses `text` if it is exactly in the form that the stages write; `None` leaves it to
-            /// serde_json.
-            pub(crate) fn in_order(text: &'a str) -> Option<Self> {
-                let (mut cursor, mut sample) = (Cursor(text.strip_prefix(SAMPLE)?), Sample::default());
-                $(
-                    if cursor.accept(concat!(",\"", stringify!($field), "\":")) {
-                        sample.$field = Parse::parse_field(&mut cursor)?;
-                    }
-                )*
-                (cursor.0 == "}").then_some(sample)
-            }
         }
 
         /// A field of a sample, for a stage to require.
@@ -239,7 +180,7 @@ sample_fields! {
     rewards Rewards: Rewards,
     /// Components of the reward by name; informative.
     reward_components RewardComponents: BTreeMap<Text<'a>, f64>,
-    /// What the environment says about the action for people to read: an object.
+    /// The environment's remarks on the action, for people: an object.
     info Info: Value,
     /// Baseline of the `remax` estimator: the reward of the greedy completion of this prompt.
     baseline Baseline: f64,

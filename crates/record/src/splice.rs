@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn lines_that_are_no_objects_are_refused() {
         for text in ["", "[]", "}", "{", "null", "{\"a\":1}x"] {
             assert!(add(text, "group", "1").is_err(), "{text}");
         }

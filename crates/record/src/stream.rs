@@ -1,4 +1,4 @@
-//! What makes a stream complete: no duplicate samples, and an `end` line with `ok` for every shard seen.
+//! Checks that a stream is complete: no duplicate samples, and an `end` line with `ok` for every shard seen.
 //!
 //! A truncated stream consists of valid lines, and by the time a shell notices that the producer died (`pipefail`) the
 //! last stage has already committed. So each stream ends with an `end` line.
@@ -197,7 +197,7 @@ impl Stream {
         if let Some(bad) = self.ends.iter().find_map(End::failed) {
             let why = bad.error.as_ref().map_or(String::new(), |error| format!(": {error}"));
             return Err(Failure::data(format!("stage {} before this one did not succeed{why}", bad.stage))
-                .hint("mend that stage first; --allow-incomplete takes what there is"));
+                .hint("fix that stage; --allow-incomplete accepts a partial stream"));
         }
         if self.samples == 0 && self.tasks > 0 {
             return Err(Failure::data("stdin holds tasks and no samples")
@@ -240,7 +240,7 @@ impl Stream {
         match self.groups.iter().filter(|(_, (members, size))| members != size).min() {
             Some((group, (members, size))) => {
                 Err(Failure::data(format!("group {group} has {members} of its {size} members"))
-                    .hint("a filter must drop whole groups; --allow-incomplete takes what there is"))
+                    .hint("a filter must drop whole groups; --allow-incomplete accepts a partial stream"))
             }
             None => check_expected(&self.ends),
         }
@@ -281,7 +281,7 @@ fn check_expected(ends: &[End]) -> Result<()> {
         let found = groups + dropped(end) + with_earlier(&end.after).into_iter().map(dropped).sum::<u64>();
         if found < expected {
             return Err(Failure::data(format!("stage {} saw {found} of {expected} groups", end.stage))
-                .hint("lines were lost before it; --allow-incomplete takes what there is"));
+                .hint("lines were lost before it; --allow-incomplete accepts a partial stream"));
         }
     }
     Ok(())
@@ -304,11 +304,11 @@ fn samples_written(end: &End) -> Option<u64> {
 fn missing(cause: &str) -> Failure {
     Failure::data(cause).hint(
         "the producer died, or a filter dropped the line: keep other types with \
-         jq -c 'select(.type != \"sample\" or …)'; --allow-incomplete takes what there is",
+         jq -c 'select(.type != \"sample\" or …)'; --allow-incomplete accepts a partial stream",
     )
 }
 
-/// Returns true if `end` speaks for `shard`. One that names no shard, nor was made from any that did, speaks for the stream.
+/// Returns true if `end` covers `shard`. Without a shard, also in `after`, it covers the stream.
 fn covers(end: &End, shard: Option<&str>) -> bool {
     let mut named = BTreeSet::new();
     shards(end, &mut named);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_family_writes_is_read_again() {
+    fn tool_calls_of_every_family_are_read_again() {
         let mut draws =
             crate::philox::Draws::new(crate::philox::Stream::named(7, &[crate::philox::Part::Text("calls")]));
         let mut draw = |bound: u32| draws.below(bound);

@@ -39,34 +39,17 @@ Examples:
     subcommand_negates_reqs = true
 )]
 pub struct Arguments {
-    /// Another command.
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Which runs, and what to write.
     #[command(flatten)]
     pub runs: Runs,
 }
 
-/// Commands other than writing about runs.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Prints the result of an evaluation: success with its 95 % interval, pass@k, generated tokens
     Evaluate(Evaluate),
-    /// Rates versions by the games that they played against each other
-    ///
-    /// Elo ratings by maximum likelihood (Bradley and Terry, a draw as half a win). The oldest version
-    /// has rating 0; standard errors are for the difference to it. The agent with the larger return
-    /// wins an episode. Let each pair play in both seats, with equal tasks.
-    ///
-    /// Examples:
-    ///   game='python3 examples/tic_tac_toe.py --reward win'
-    ///   $game tasks --split test --count 100 |
-    ///     rollout --env-command "$game" --branches 1 --policy x=runs/ttt/policies/shared/step-000000 \
-    ///       --policy o=runs/ttt/policies/shared/step-000080 > one
-    ///   report elo one other
-    #[command(verbatim_doc_comment)]
-    Elo(Elo),
     /// Compresses streams: replaces FILE with FILE.zst, which every stage reads
     ///
     /// Examples:
@@ -106,7 +89,6 @@ pub enum Command {
     Roles(Roles),
 }
 
-/// Which runs, and what to write.
 #[derive(Args, Debug)]
 pub struct Runs {
     /// Run directories of pipeline.sh, or a stream of samples; several share one page
@@ -151,7 +133,6 @@ impl Runs {
     }
 }
 
-/// What to compare.
 #[derive(Args, Debug)]
 pub struct Compare {
     /// Run directories of pipeline.sh
@@ -198,19 +179,6 @@ pub struct Evaluate {
     pub quiet: bool,
 }
 
-/// What to rate.
-#[derive(Args, Debug)]
-pub struct Elo {
-    /// Streams of `rollout` [default: stdin]
-    #[arg(value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-
-    /// Output format; json and line print an object for each version
-    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
-    pub format: ResultFormat,
-}
-
-/// What to compress.
 #[derive(Args, Debug)]
 pub struct Compress {
     /// Streams, or run directories of pipeline.sh
@@ -222,16 +190,15 @@ pub struct Compress {
     pub quiet: bool,
 }
 
-/// How a comparison is printed.
+/// How a table is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TableFormat {
     /// A table for people
     Table,
-    /// One JSON line of type comparison for each method
+    /// A JSON line for each row; of roles for each agent
     Json,
 }
 
-/// What to show.
 #[derive(Args, Debug)]
 pub struct Roles {
     /// A stream of `advantage` [default: stdin]
@@ -242,9 +209,9 @@ pub struct Roles {
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// Output format; json and line print an object for each agent
-    #[arg(long, value_enum, default_value_t = ResultFormat::Table, value_name = "HOW")]
-    pub format: ResultFormat,
+    /// Output format
+    #[arg(long, value_enum, default_value_t = TableFormat::Table, value_name = "HOW")]
+    pub format: TableFormat,
 }
 
 /// How a result is printed.
@@ -263,7 +230,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         super::Arguments::command().debug_assert();
     }
 }

@@ -1,7 +1,8 @@
-//! What a person would have seen: the board before each agent's turn, as `envs play` draws it.
+//! The board before each agent's turn, as `envs play` draws it for a person.
 //!
-//! The record has texts, not states, so `envs step` plays the executed actions again and draws the boards. Left out: environments that
-//! draw no board; parallel episodes and joint actions; programs of `--env-command`, which a report does not run.
+//! The record has texts, not states, so `envs step` plays the executed actions again and draws the boards.
+//! Left out: environments that draw no board; parallel episodes and joint actions; programs of
+//! `--env-command`, which a report does not run.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -52,7 +53,8 @@ impl Boards {
         Boards { workflow: workflow.map(str::to_owned), tasks: Some(tasks), ..Boards::default() }
     }
 
-    /// Adds its boards to an episode, where it has some: to each group the board that it saw if the group before saw another, and the last.
+    /// Adds the boards of an episode: to each group the board before it, if the group before saw another one,
+    /// and the last board.
     pub fn draw(&mut self, episode: &mut EpisodeTree) {
         let Some((boards, last)) = self.replay(episode) else { return };
         let mut shown = None;

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Compare, TableFormat};
 use crate::evaluate::interval::{MeanOfSeeds, mean_of_differences, mean_of_rates, mean_of_seeds};
-use crate::facts::{Facts, Success, best, held_out};
 use crate::methods::{self, MethodRuns};
 use crate::metrics;
-use crate::run::RunDirectory;
-use crate::stage;
+use crate::outputs;
+use crate::run_directory::RunDirectory;
+use crate::run_summary::{RunSummary, Success, best, held_out, held_out_returns};
 use crate::table::{aligned, or_dash, percent, percents};
 
 /// A method over its runs, for the page.
@@ -33,31 +33,31 @@ pub struct Compared {
     best: Option<MeanOfSeeds>,
     now: Option<MeanOfSeeds>,
     tokens: f64,
-    taught: Option<f64>,
+    teaching: Option<f64>,
     gap: Option<f64>,
 }
 
-/// Sums a method up from the facts of all runs; a number is there if every run of it has it.
-pub fn sum_up(method: &MethodRuns, facts: &[&Facts], runs: &[RunDirectory]) -> Compared {
-    let of = |value: &dyn Fn(&Facts) -> Option<f64>| -> Vec<f64> {
-        let values: Option<Vec<f64>> = method.runs.iter().map(|&run| value(facts[run])).collect();
+/// Sums a method up from the summaries of all runs; a number is there if every run of it has it.
+pub fn sum_up(method: &MethodRuns, summaries: &[&RunSummary], runs: &[RunDirectory]) -> Compared {
+    let of = |value: &dyn Fn(&RunSummary) -> Option<f64>| -> Vec<f64> {
+        let values: Option<Vec<f64>> = method.runs.iter().map(|&run| value(summaries[run])).collect();
         values.unwrap_or_default()
     };
     let mean = |values: Vec<f64>| mean_of_seeds(&values).map(|found| found.mean);
-    let success = |pick: fn(&Facts) -> Option<Success>| {
-        mean_of_rates(&of(&|facts| pick(facts).map(|success| success.value)))
+    let success = |pick: fn(&RunSummary) -> Option<Success>| {
+        mean_of_rates(&of(&|summary| pick(summary).map(|success| success.value)))
     };
     Compared {
         name: method.name.clone(),
         seeds: method.runs.iter().filter_map(|&run| methods::seed(&runs[run])).collect(),
         steps: mean(method.runs.iter().map(|&run| runs[run].steps().count() as f64).collect())
             .unwrap_or_default(),
-        first: success(|facts| facts.first),
-        best: success(|facts| facts.best),
-        now: success(|facts| facts.now),
-        tokens: mean(of(&|facts| Some(facts.tokens))).unwrap_or_default(),
-        taught: mean(of(&|facts| facts.taught)),
-        gap: of(&|facts| facts.gap).into_iter().reduce(f64::max),
+        first: success(|summary| summary.first),
+        best: success(|summary| summary.best),
+        now: success(|summary| summary.now),
+        tokens: mean(of(&|summary| Some(summary.tokens))).unwrap_or_default(),
+        teaching: mean(of(&|summary| summary.teaching)),
+        gap: of(&|summary| summary.gap).into_iter().reduce(f64::max),
     }
 }
 
@@ -66,6 +66,8 @@ struct RunCurve {
     name: String,
     seed: String,
     evaluations: Vec<Success>,
+    /// Mean returns of the evaluations; empty where they are success.
+    returns: Vec<Success>,
     /// Tokens generated at each training step.
     tokens: BTreeMap<u64, f64>,
     /// The run's `--tokens`.
@@ -74,7 +76,7 @@ struct RunCurve {
 
 impl RunCurve {
     fn of(run: &RunDirectory) -> Result<RunCurve> {
-        let metrics = metrics::of(run);
+        let metrics = metrics::run_metrics(run);
         let evaluations = held_out(&metrics);
         if evaluations.is_empty() {
             return Err(Failure::data(format!("{}: the run has no evaluation", run.name))
@@ -86,7 +88,7 @@ impl RunCurve {
         }
         let budget = run.settings.get("tokens").and_then(Value::as_str).and_then(|text| text.parse().ok());
         let (name, seed) = (run.name.clone(), methods::seed(run).unwrap_or_default());
-        Ok(RunCurve { name, seed, evaluations, tokens, budget })
+        Ok(RunCurve { name, seed, evaluations, returns: held_out_returns(&metrics), tokens, budget })
     }
 
     /// Tokens generated in the steps before `step`.
@@ -105,7 +107,8 @@ impl RunCurve {
 enum Comparison {
     /// After the same training step.
     Step(u64),
-    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a run.
+    /// After the last step that begins before so many tokens are generated, as `pipeline.sh --tokens` ends a
+    /// run.
     Tokens(f64),
 }
 
@@ -153,6 +156,8 @@ struct RunResult {
     tokens: f64,
     first: f64,
     success: f64,
+    /// Mean return, where it is not success.
+    returns: Option<f64>,
     best: f64,
 }
 
@@ -167,6 +172,7 @@ impl RunResult {
             tokens: run.tokens_before(last.step + 1),
             first: evaluations[0].value,
             success: last.value,
+            returns: run.returns.iter().find(|one| one.step == last.step).map(|one| one.value),
             best: best(evaluations).map_or(f64::NAN, |best| best.value),
         }
     }
@@ -181,6 +187,10 @@ struct MethodResult {
 impl MethodResult {
     fn mean(&self, of: fn(&RunResult) -> f64) -> Option<MeanOfSeeds> {
         mean_of_rates(&self.runs.iter().map(of).collect::<Vec<f64>>())
+    }
+
+    fn mean_return(&self) -> Option<MeanOfSeeds> {
+        mean_of_seeds(&self.runs.iter().map(|run| run.returns).collect::<Option<Vec<f64>>>()?)
     }
 
     fn tokens(&self) -> f64 {
@@ -209,17 +219,17 @@ struct Paired {
 /// Compares the runs and prints the result.
 ///
 /// # Errors
-/// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an evaluation, no
-/// evaluation after the same step (65), I/O (74).
+/// No run directory (2, 65), `--at-tokens` above what a run generated (2), a broken stream, a run without an
+/// evaluation, no evaluation after the same step (65), I/O (74).
 pub fn run(arguments: &Compare) -> Result<()> {
-    let runs = stage::read(&arguments.runs, 1, &[])?;
+    let runs = outputs::read_runs(&arguments.runs, 1, &[])?;
     let curves = runs.iter().map(RunCurve::of).collect::<Result<Vec<RunCurve>>>()?;
     let at = Comparison::choose(arguments.at_tokens, &curves)?;
     let results = |method: MethodRuns| MethodResult {
         runs: method.runs.iter().map(|&run| RunResult::of(&curves[run], at)).collect(),
         name: method.name,
     };
-    let methods: Vec<MethodResult> = methods::of(&runs).into_iter().map(results).collect();
+    let methods: Vec<MethodResult> = methods::group_runs(&runs).into_iter().map(results).collect();
     let goes_on = |run: &RunCurve| at.evaluations(run).len() < run.evaluations.len();
     if !arguments.quiet && curves.iter().any(goes_on) {
         let place = match at {
@@ -242,7 +252,8 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
         Comparison::Step(step) => format!("at step {step}"),
         Comparison::Tokens(tokens) => format!("at {tokens} tokens"),
     };
-    let heads = ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "tokens"];
+    let heads =
+        ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "return", "tokens"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
     for method in methods {
         let success = method.mean(|run| run.success);
@@ -254,6 +265,7 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
             or_dash(success.and_then(|success| success.deviation), points),
             or_dash(success.and_then(|success| success.interval), percents),
             or_dash(method.mean(|run| run.best), |best| percent(best.mean)),
+            or_dash(method.mean_return(), |returns| format!("{:.2}", returns.mean)),
             format!("{:.0}", method.tokens()),
         ]);
     }
@@ -299,8 +311,8 @@ fn print_json(methods: &[MethodResult], at: Comparison) -> Result<()> {
         });
         let line = json!({"type": "comparison", "v": VERSION, "method": method.name, "step": step, "at_tokens": tokens,
             "runs": method.runs.iter().map(run).collect::<Vec<Value>>(), "first": method.mean(|run| run.first),
-            "success": method.mean(|run| run.success), "best": method.mean(|run| run.best), "tokens": method.tokens(),
-            "against": against});
+            "success": method.mean(|run| run.success), "best": method.mean(|run| run.best),
+            "return": method.mean_return(), "tokens": method.tokens(), "against": against});
         if let Some(line) = line.as_object() {
             writer.object(line)?;
         }

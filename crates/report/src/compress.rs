@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 use record::stage;
 
 use crate::arguments::Compress;
-use crate::run;
+use crate::run_directory;
 
 /// Compresses files, and of runs the samples and tasks of committed steps.
 ///
@@ -19,7 +19,7 @@ pub fn run(arguments: &Compress) -> Result<()> {
     let (mut files, mut count, mut before, mut after) = (Vec::new(), 0, 0, 0);
     for path in &arguments.paths {
         match path.is_dir() {
-            true => files.extend(run::uncompressed(path)?),
+            true => files.extend(run_directory::compressible_streams(path)?),
             false if path.is_file() || compressed::path(path).is_file() => files.push(path.clone()),
             false if path.exists() => {
                 return Err(Failure::usage(format!("{}: not a file that can be replaced", path.display()))

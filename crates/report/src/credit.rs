@@ -1,8 +1,8 @@
-//! Credit by role, from the record alone: which role the update listens to, and whether its lessons go with success.
+//! Credit by role, from the record alone: whose advantages are largest, and whether they go with success.
 //!
-//! By agent, of one training step: its share of the advantage mass, Σ|A|·n over its samples of n tokens; mean, deviation and largest of
-//! A; the correlation of A with success, over samples on a path that was played; and the cosine with the advantages that another rule
-//! gives the same samples.
+//! By agent, of one training step: its share of the advantage mass, Σ|A|·n over its samples of n tokens;
+//! mean, deviation and largest of A; the correlation of A with success, over samples on a path that was
+//! played; and the cosine with the advantages that another rule gives the same samples.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_role_whose_advantage_goes_with_success_has_all_of_the_mass() {
+    fn advantage_that_follows_success_has_all_the_mass() {
         let mut credits = StepCredit::default();
         for (episode, success) in [("a", true), ("b", false), ("c", true), ("d", false)] {
             for (agent, advantage) in [("one", if success { 1.0 } else { -1.0 }), ("two", 0.0)] {
@@ -166,7 +166,7 @@ mod tests {
 
     /// The cosine of (1, −1, 0.5) with (2, 0, 1), and a sample that the other rule does not know.
     #[test]
-    fn two_rules_are_compared_on_the_samples_of_both() {
+    fn cosine_takes_samples_of_both_rules() {
         let other = [("a", 2.0), ("b", 0.0), ("c", 1.0)].map(|(id, value)| (id.to_owned(), value));
         let mut credits = StepCredit::against(HashMap::from(other));
         for (id, advantage) in [("a", 1.0), ("b", -1.0), ("c", 0.5), ("d", 9.0)] {

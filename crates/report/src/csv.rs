@@ -1,7 +1,7 @@
 //! The metrics as CSV (RFC 4180): one number per row, empty fields where a column does not apply.
 //!
-//! Names in a stream are anybody's: control characters are written as escapes, and a name that a spreadsheet would run as a formula
-//! begins with an apostrophe.
+//! Names in a stream are anybody's: control characters are written as escapes, and a name that a spreadsheet
+//! would run as a formula begins with an apostrophe.
 
 use record::failure::{Failure, Result};
 use record::stage::printable;

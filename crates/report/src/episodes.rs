@@ -1,7 +1,8 @@
 //! Sampled episodes for the page's browser: a few of a few steps, with every candidate of every turn.
 //!
-//! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed and stated on the page:
-//! evenly spaced steps, and of each the first solved and the first unsolved episodes. Long texts are cut in the middle.
+//! A run holds millions of candidates and a page should stay a few megabytes, so the choice is fixed and
+//! stated on the page: evenly spaced steps, and of each the first solved and the first unsolved episodes.
+//! Long texts are cut in the middle.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::boards::Boards;
-use crate::summary::raw;
+use crate::stream_summary::raw;
 use crate::vocabulary::Vocabularies;
 
 /// The longest text that is shown whole, in characters.
@@ -149,8 +150,8 @@ struct Candidate {
 
 /// A run's knowledge about a stream's episodes that is not in the stream.
 #[derive(Default)]
-pub struct Beside {
-    /// What a person would have seen.
+pub struct EpisodeContext {
+    /// Draws the environment for a person.
     pub boards: Boards,
     /// What tokens are called.
     pub vocabularies: Rc<RefCell<Vocabularies>>,
@@ -162,16 +163,16 @@ pub struct EpisodeSampler {
     wanted: Vec<String>,
     /// Episodes that go on, each with the number of its parallel episodes.
     pending: Vec<(EpisodeTree, u32)>,
-    beside: Beside,
+    context: EpisodeContext,
     solved: usize,
     unsolved: usize,
 }
 
 impl EpisodeSampler {
     /// A sampler for the stream of a step; it also takes the episodes that are `wanted` by name.
-    pub fn new(step: u64, held_out: bool, wanted: &[String], beside: Beside) -> Self {
+    pub fn new(step: u64, held_out: bool, wanted: &[String], context: EpisodeContext) -> Self {
         let set = EpisodeSet { step, held_out, total: 0, episodes: Vec::new() };
-        EpisodeSampler { set, wanted: wanted.to_vec(), pending: Vec::new(), beside, solved: 0, unsolved: 0 }
+        EpisodeSampler { set, wanted: wanted.to_vec(), pending: Vec::new(), context, solved: 0, unsolved: 0 }
     }
 
     /// Adds a line; `sample` is its parsed form if it is a sample.
@@ -221,7 +222,7 @@ impl EpisodeSampler {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let vocabularies = Rc::clone(&self.beside.vocabularies);
+        let vocabularies = Rc::clone(&self.context.vocabularies);
         let (tree, parallel) = self.tree(sample.episode.as_deref().unwrap_or_default());
         if sample.is_parallel() {
             *parallel = sample.branches.unwrap_or(1);
@@ -259,7 +260,7 @@ impl EpisodeSampler {
         if *kept < EPISODES || self.wanted.contains(&episode.episode) {
             *kept += 1;
             if let Some(mut tree) = ended {
-                self.beside.boards.draw(&mut tree);
+                self.context.boards.draw(&mut tree);
                 self.set.episodes.push(raw(&tree)?);
             }
         }
@@ -327,7 +328,7 @@ impl Candidate {
     }
 }
 
-/// What a server's agent or an opponent said, as a sample of the fields that it has.
+/// A line of a served agent or an opponent as a sample with the fields that it has.
 fn served(line: &Line) -> Result<String> {
     let mut value: Value = line::parse(line)?;
     value["type"] = "sample".into();
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_keeps_the_first_of_each_stream() {
+    fn budget_keeps_the_first_episode_of_each_stream() {
         let tree =
             |name: &str| raw(&EpisodeTree { episode: name.to_owned(), ..EpisodeTree::default() }).unwrap();
         let set = |step| EpisodeSet { step, held_out: false, total: 2, episodes: vec![tree("a"), tree("b")] };

@@ -1,7 +1,7 @@
 //! `--figure NAME.pdf`: a chart for a paper, drawn by matplotlib (`figure.py`), and its data as a CSV file.
 //!
-//! Why matplotlib: it embeds fonts as publishers ask for, and whoever wants another style has the script and the numbers. The page draws
-//! the same charts for a screen (`page/*.js`).
+//! Why matplotlib: it embeds fonts as publishers ask for, and another style needs only the script and the
+//! numbers. The page draws the same charts for a screen (`page/*.js`).
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::chart::series::RunMetrics;
 use crate::chart::{Chart, detail};
 use crate::methods;
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 const SCRIPT: &str = include_str!("figure.py");
 const FORMATS: [&str; 3] = ["pdf", "svg", "png"];
@@ -23,14 +23,15 @@ const FORMATS: [&str; 3] = ["pdf", "svg", "png"];
 /// Writes the data of each figure, then the figure.
 ///
 /// # Errors
-/// 2: no such chart, or no such format; 69: no Python with matplotlib, after the data is written; 1: it failed; 74: I/O.
+/// 2: no such chart, or no such format; 69: no Python with matplotlib, after the data is written; 1: it
+/// failed; 74: I/O.
 pub fn write(
     runs: &[RunDirectory],
     metrics: &[(String, Vec<Metric>)],
     paths: &[PathBuf],
     put: impl Fn(&Path, &[u8]) -> Result<()>,
 ) -> Result<()> {
-    let methods = methods::of(runs);
+    let methods = methods::group_runs(runs);
     let tables: Vec<RunMetrics> = runs
         .iter()
         .zip(metrics)
@@ -72,7 +73,6 @@ fn find_chart<'a>(charts: &'a [Chart], path: &Path, runs: usize) -> Result<&'a C
     })
 }
 
-/// The bytes of a figure.
 fn draw(chart: &Chart, format: &str) -> Result<Vec<u8>> {
     let failure = |error: std::io::Error| Failure::work(format!("python3: {error}"));
     let missing = |cause: &str| {
@@ -99,8 +99,8 @@ fn draw(chart: &Chart, format: &str) -> Result<Vec<u8>> {
     if output.status.success() {
         return Ok(output.stdout);
     }
-    let told = String::from_utf8_lossy(&output.stderr);
-    match told.trim_end().lines().next_back().unwrap_or_default() {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    match stderr.trim_end().lines().next_back().unwrap_or_default() {
         line if line.starts_with("ModuleNotFoundError") => Err(missing(line)),
         line => Err(Failure::work(format!("figure {}: {line}", chart.name))),
     }

@@ -1,7 +1,8 @@
-//! `report`: what a run did: a page, figures, a table, TensorBoard events, the result of an evaluation, and methods compared.
+//! `report` shows a run as a page, figures, a table or TensorBoard events, evaluates streams, and compares
+//! methods.
 //!
-//! It reads the streams in a run directory and keeps its findings of each, so that one more step costs one more stream. Left
-//! out: sending metrics to a service.
+//! It reads the streams in a run directory and keeps its findings of each, so that one more step costs one
+//! more stream. Left out: sending metrics to a service.
 
 mod arguments;
 mod boards;
@@ -10,20 +11,19 @@ mod compare;
 mod compress;
 mod credit;
 mod csv;
-mod elo;
+mod episode_index;
 mod episodes;
 mod evaluate;
-mod facts;
 mod figure;
-mod index;
 mod methods;
 mod metrics;
+mod outputs;
 mod page;
 mod roles;
-mod run;
-mod stage;
+mod run_directory;
+mod run_summary;
 mod stats;
-mod summary;
+mod stream_summary;
 mod table;
 mod tensorboard;
 mod vocabulary;
@@ -38,12 +38,11 @@ fn main() -> ExitCode {
         let arguments: Arguments = record::stage::parse();
         match &arguments.command {
             Some(Command::Evaluate(arguments)) => evaluate::run(arguments),
-            Some(Command::Elo(arguments)) => elo::run(arguments),
             Some(Command::Compress(arguments)) => compress::run(arguments),
             Some(Command::Compare(arguments)) => compare::run(arguments),
             Some(Command::Roles(arguments)) => roles::run(arguments),
             None if arguments.runs.watch => watch::run(&arguments.runs.runs),
-            None => stage::run(&arguments.runs),
+            None => outputs::run(&arguments.runs),
         }
     })
 }

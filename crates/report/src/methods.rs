@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// Runs that differ only in their seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ const PLAIN: &[&str] =
     &["history", "env", "workflow", "method", "policies", "model", "settings", "stages", "env_command"];
 
 /// Groups runs by method, in order of appearance.
-pub fn of(runs: &[RunDirectory]) -> Vec<MethodRuns> {
+pub fn group_runs(runs: &[RunDirectory]) -> Vec<MethodRuns> {
     let values: Vec<BTreeMap<String, String>> = runs.iter().map(values).collect();
     let mut methods: Vec<(MethodRuns, BTreeSet<String>)> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
@@ -135,7 +135,7 @@ fn is_same(one: Option<&String>, other: Option<&String>) -> bool {
     one == other || number(one).is_some_and(|one| number(other) == Some(one))
 }
 
-/// What the only method trains on.
+/// The environment and workflow, as the name of an only method.
 fn only(values: &BTreeMap<String, String>) -> String {
     let parts = ["env", "workflow"].map(|key| values.get(key).map_or("", String::as_str));
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join(", ")
@@ -188,11 +188,11 @@ mod tests {
     }
 
     fn found(runs: &[RunDirectory]) -> Vec<(String, Vec<usize>)> {
-        of(runs).into_iter().map(|method| (method.name, method.runs)).collect()
+        group_runs(runs).into_iter().map(|method| (method.name, method.runs)).collect()
     }
 
     #[test]
-    fn seeds_are_told_by_their_settings_whatever_the_folders_are_called() {
+    fn seeds_are_recognized_by_settings_not_by_folders() {
         let base = |seed: &str, lr: &str| json!({"env": "e", "workflow": "team", "seed": seed, "lr": lr});
         let runs = [
             run("monday", base("1", "1e-3")),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_names_a_method() {
+    fn methods_are_named_by_their_differences() {
         let of = |seed: &str, more: Value| {
             let mut settings = json!({"env": "e", "seed": seed, "policies": "shared", "build": "one\ntwo"});
             for (key, value) in more.as_object().unwrap() {
@@ -231,14 +231,14 @@ mod tests {
                 ),
             ),
         ];
-        let names: Vec<String> = super::of(&runs).into_iter().map(|method| method.name).collect();
+        let names: Vec<String> = super::group_runs(&runs).into_iter().map(|method| method.name).collect();
         assert_eq!(names[0], "branches 4, advantage --estimator rloo, at-grpo");
         assert_eq!(names[1], "branches 8, magrpo");
         assert_eq!(names[2], "branches 8, from step 4 on --lr 1e-4 instead of --lr 1e-3, at-grpo");
     }
 
     #[test]
-    fn a_warm_up_of_the_own_seed_is_no_other_method() {
+    fn warm_up_per_seed_is_one_method() {
         let of = |seed: &str, start: &str, digest: &str| {
             let path = format!("tool=/x/warm/seed-{start}/policies/tool");
             json!({"env": "e", "seed": seed, "policies": path, (format!("input {path}")): digest})

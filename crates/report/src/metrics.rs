@@ -1,5 +1,5 @@
-//! The metrics of a run as one tidy table: a number per row, and columns that name its subject. The page, the CSV file
-//! and the TensorBoard events are three views of it.
+//! The metrics of a run as one tidy table: a number per row, and columns that name its subject. The page, the
+//! CSV file and the TensorBoard events are three views of it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::evaluate::interval::Interval;
 use crate::evaluate::measure::{self, Rate};
-use crate::run::{Evaluation, RunDirectory, TrainingStep};
+use crate::run_directory::{Evaluation, RunDirectory, TrainingStep};
 use crate::stats::{StreamStats, ends_of};
 
 /// One number.
@@ -28,10 +28,16 @@ pub struct Metric {
     /// The agent; empty where the number is of all.
     pub agent: String,
     pub name: String,
-    /// The number.
     pub value: f64,
     /// The 95 % interval, where it has one.
     pub interval: Option<Interval>,
+}
+
+impl Metric {
+    /// Returns true if it is of all agents and policies.
+    pub fn is_total(&self) -> bool {
+        self.agent.is_empty() && self.policy.is_empty()
+    }
 }
 
 /// A metric as JSON: an array, without names.
@@ -66,7 +72,7 @@ const BY_AGENT: &[&str] = &["entropy", "clip_ratio", "grad_norm"];
 const TURNS: u32 = 256;
 
 /// All metrics of a run, by step.
-pub fn of(run: &RunDirectory) -> Vec<Metric> {
+pub fn run_metrics(run: &RunDirectory) -> Vec<Metric> {
     let mut metrics: Vec<Metric> =
         run.streams.iter().flat_map(|stream| stream.metrics.iter().cloned()).collect();
     metrics.sort_by_key(|metric| metric.step);
@@ -99,10 +105,10 @@ impl Rows {
     }
 }
 
-pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
+pub fn evaluation_metrics(evaluation: &Evaluation) -> Vec<Metric> {
     let mut rows = Rows::new(evaluation.step, "test");
     for (name, stats) in evaluation.environments.played() {
-        let measured = measure::of(stats);
+        let measured = measure::measure(stats);
         rows.like.environment = name.to_owned();
         rows.put_rate("success", Some(measured.success));
         rows.count("tasks", stats.tasks.len() as u64);
@@ -126,7 +132,7 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
         rows.like.agent.clear();
     }
     rows.like.environment.clear();
-    of_measures(&evaluation.measures, &mut rows);
+    put_measures(&evaluation.measures, &mut rows);
     let seconds =
         ends_of(&evaluation.ends, "rollout").filter_map(|end| end.timing.get("seconds")?.as_f64()).sum();
     let mut timing = Rows::new(evaluation.step, "timing");
@@ -135,10 +141,10 @@ pub fn of_evaluation(evaluation: &Evaluation) -> Vec<Metric> {
     rows.rows
 }
 
-pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
+pub fn step_metrics(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "train");
     for (name, environment) in step.stats.environments.played() {
-        let measured = measure::of(environment);
+        let measured = measure::measure(environment);
         rows.like.environment = name.to_owned();
         rows.put_rate("success", Some(measured.success));
         rows.count("episodes", environment.episodes());
@@ -152,10 +158,10 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
         }
     }
     rows.like.environment.clear();
-    of_measures(&step.measures, &mut rows);
-    of_groups(step, &mut rows);
-    of_agents(&step.stats, &mut rows);
-    of_rule(&step.stats.ends, &mut rows);
+    put_measures(&step.measures, &mut rows);
+    put_groups(step, &mut rows);
+    put_agents(&step.stats, &mut rows);
+    put_rule(&step.stats.ends, &mut rows);
     for (name, metrics) in &step.metrics {
         rows.like.policy.clone_from(name);
         for (name, value) in metrics.values.iter().filter(|(name, _)| !NAMES.contains(&name.as_str())) {
@@ -163,19 +169,19 @@ pub fn of_step(step: &TrainingStep) -> Vec<Metric> {
         }
     }
     rows.like.policy.clear();
-    step.metrics.values().for_each(|metrics| of_policy_by_agent(&metrics.values, &mut rows));
-    rows.rows.extend(of_times(step));
+    step.metrics.values().for_each(|metrics| put_policy_by_agent(&metrics.values, &mut rows));
+    rows.rows.extend(time_metrics(step));
     rows.rows
 }
 
 /// What a program measured of the stream.
-fn of_measures(measures: &BTreeMap<String, f64>, rows: &mut Rows) {
+fn put_measures(measures: &BTreeMap<String, f64>, rows: &mut Rows) {
     for (name, &value) in measures {
         rows.put(&format!("{MEASURE}{name}"), value);
     }
 }
 
-fn of_groups(step: &TrainingStep, rows: &mut Rows) {
+fn put_groups(step: &TrainingStep, rows: &mut Rows) {
     let groups = &step.groups;
     rows.put("groups_expected", groups.expected.map(|expected| expected as f64));
     rows.count("groups", groups.seen);
@@ -189,13 +195,13 @@ fn of_groups(step: &TrainingStep, rows: &mut Rows) {
 }
 
 /// The metrics of a stream's agents, as of one step.
-pub fn of_roles(stats: &StreamStats) -> Vec<Metric> {
+pub fn role_metrics(stats: &StreamStats) -> Vec<Metric> {
     let mut rows = Rows::new(stats.environments.step.unwrap_or_default(), "train");
-    of_agents(stats, &mut rows);
+    put_agents(stats, &mut rows);
     rows.rows
 }
 
-fn of_agents(stats: &StreamStats, rows: &mut Rows) {
+fn put_agents(stats: &StreamStats, rows: &mut Rows) {
     for (name, agent) in &stats.agents {
         rows.like.agent.clone_from(name);
         rows.put("reward", agent.reward.mean());
@@ -231,7 +237,7 @@ fn of_agents(stats: &StreamStats, rows: &mut Rows) {
 }
 
 /// The health of a rule: tasks of a refill, and RAE's baselines with their lag behind the step's rewards.
-fn of_rule(ends: &[End], rows: &mut Rows) {
+fn put_rule(ends: &[End], rows: &mut Rows) {
     for fill in ends_of(ends, "rollout").filter_map(|end| end.counts.get("fill")) {
         for name in ["teaching", "played", "tokens_not_teaching"] {
             rows.put(&format!("fill/{name}"), fill[name].as_f64());
@@ -252,8 +258,9 @@ fn of_rule(ends: &[End], rows: &mut Rows) {
     (rows.like.environment, rows.like.agent) = Default::default();
 }
 
-/// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it says `by_agent`.
-fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
+/// What `update` measured of each agent: a policy that one agent plays is measured as a whole, of several it
+/// says `by_agent`.
+fn put_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
     let agents = values.get("agents").and_then(Value::as_array);
     let by_agent = values.get("by_agent").and_then(Value::as_object);
     let alone = agents.filter(|agents| agents.len() == 1).and_then(|agents| agents[0].as_str());
@@ -270,9 +277,9 @@ fn of_policy_by_agent(values: &Map<String, Value>, rows: &mut Rows) {
     rows.like.agent.clear();
 }
 
-/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their `seconds` are left
-/// out.
-fn of_times(step: &TrainingStep) -> Vec<Metric> {
+/// Where the time of a step went, in seconds. `group` and `advantage` mostly wait for `rollout`, so their
+/// `seconds` are left out.
+fn time_metrics(step: &TrainingStep) -> Vec<Metric> {
     let mut rows = Rows::new(step.number, "timing");
     for end in ends_of(&step.stats.ends, "rollout") {
         for (name, value) in end.timing.iter().filter(|(name, _)| name.ends_with("seconds")) {
@@ -309,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_says_what_it_waited_for_and_how_far_it_lags() {
+    fn metrics_have_refills_and_the_lag_of_baselines() {
         let end = json!({
             "type": "end", "v": 1, "stage": "advantage", "ok": true,
             "counts": {"baselines": {"file": "000002.json", "roles": {"e/tool": {"baseline": 0.25, "mean": 0.75, "episodes": 4}}}},
@@ -317,7 +324,7 @@ mod tests {
                        "counts": {"fill": {"wanted": 2, "teaching": 3, "played": 8, "tokens_not_teaching": 40}}}],
         });
         let mut rows = Rows::new(2, "train");
-        of_rule(&[serde_json::from_value(end).unwrap()], &mut rows);
+        put_rule(&[serde_json::from_value(end).unwrap()], &mut rows);
         let found: Vec<(&str, &str, f64)> =
             rows.rows.iter().map(|row| (row.name.as_str(), row.agent.as_str(), row.value)).collect();
         let expected = [

@@ -1,7 +1,7 @@
-//! The page: the charts, facts and episodes of the runs as one HTML file that needs no network.
+//! The page: charts, summaries and episodes of the runs as one HTML file that needs no network.
 //!
-//! The data is JSON inside the page, drawn by `page/*.js`: a reader can point at a value, hide a curve and step through an
-//! episode. Style, program and data are inlined.
+//! The data is JSON inside the page, drawn by `page/*.js`: a reader can point at a value, hide a curve and
+//! step through an episode. Style, program and data are inlined.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::chart::learning::Drawn;
 use crate::chart::series::RunMetrics;
 use crate::chart::{Chart, Color, Kind, ValueUnit, detail};
 use crate::compare::{self, Compared};
+use crate::episode_index::EpisodeIndex;
 use crate::episodes::{self, EpisodeSet};
-use crate::facts::{self, Facts};
-use crate::index::EpisodeIndex;
 use crate::methods::{self, MethodRuns};
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
-use crate::summary::Summary;
+use crate::run_directory::RunDirectory;
+use crate::run_summary::{self, RunSummary};
+use crate::stream_summary::StreamSummary;
 
 const FRAME: &str = include_str!("page/frame.html");
 const STYLE: &str = concat!(include_str!("page/style.css"), include_str!("page/episodes.css"));
@@ -72,7 +72,7 @@ struct RunData<'a> {
     last: Option<u64>,
     begun: Option<u64>,
     equal_prompts: bool,
-    facts: Facts,
+    summary: RunSummary,
     groups: Vec<PageChart>,
     rewards: Vec<PageChart>,
     cost: Vec<PageChart>,
@@ -129,10 +129,10 @@ struct StreamIndex<'a> {
 ///
 /// # Errors
 /// 65: the data cannot be written as JSON.
-pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
+pub fn render(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Result<String> {
     let budget = EPISODES / runs.len().max(1);
     let left_out = runs.iter_mut().map(|run| episodes::fit(&mut run.episode_sets, budget)).sum();
-    let methods = methods::of(runs);
+    let methods = methods::group_runs(runs);
     let tables: Vec<RunMetrics> =
         runs.iter().zip(metrics).map(|(run, (_, metrics))| RunMetrics::new(run, metrics, STEPS)).collect();
     let drawn = Drawn::new(&tables, &methods);
@@ -142,9 +142,9 @@ pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Resul
         .zip(metrics)
         .map(|(table, (_, metrics))| run_data(table, metrics, &mut places))
         .collect();
-    let facts: Vec<&Facts> = run_data.iter().map(|run| &run.facts).collect();
+    let summaries: Vec<&RunSummary> = run_data.iter().map(|run| &run.summary).collect();
     let compared: Vec<Compared> =
-        methods.iter().map(|method| compare::sum_up(method, &facts, runs)).collect();
+        methods.iter().map(|method| compare::sum_up(method, &summaries, runs)).collect();
     let data = Data {
         version: record::stage::build(),
         episodes_left_out: left_out,
@@ -163,7 +163,7 @@ pub fn of(runs: &mut [RunDirectory], metrics: &[(String, Vec<Metric>)]) -> Resul
     let index: Vec<Vec<StreamIndex>> = runs
         .iter()
         .map(|run| {
-            let mut streams: Vec<&Summary> = run.streams.iter().collect();
+            let mut streams: Vec<&StreamSummary> = run.streams.iter().collect();
             streams.sort_by_key(|stream| (stream.step, stream.held_out));
             let of = streams.into_iter().map(|stream| StreamIndex {
                 step: stream.step,
@@ -208,7 +208,7 @@ fn run_data<'a>(table: &RunMetrics<'a>, metrics: &[Metric], places: &mut Places)
         last: run.steps().next_back().map(|step| step.step),
         begun: run.begun,
         equal_prompts: run.steps().all(|step| step.equal_prompts),
-        facts: facts::of(table, metrics),
+        summary: run_summary::summarize(table, metrics),
         groups: charts(detail::groups(table)),
         rewards: charts(detail::rewards(table)),
         cost: charts(detail::cost(table)),

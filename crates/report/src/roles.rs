@@ -1,9 +1,10 @@
-//! `report roles`: what a credit rule does to each agent, from the record alone.
+//! `report roles`: the effect of a credit rule on each agent, from the record alone.
 //!
-//! It reads a stream after `advantage` and shows by agent where learning fails: groups with nothing to learn from, an agent
-//! that takes all of the advantage, advantages that point nowhere, candidates of a state that all earn the same. With
-//! `--against` it compares two rules on one record. The numbers are those that `report` draws of each step. Left out: what
-//! needs the policy (entropy, clipping, gradients), which `update` measures.
+//! It reads a stream after `advantage` and shows by agent where learning fails: groups with nothing to learn
+//! from, an agent that takes all of the advantage, advantages that point nowhere, candidates of a state that
+//! all earn the same. With `--against` it compares two rules on one record. The numbers are those that
+//! `report` draws of each step. Left out: what needs the policy (entropy, clipping, gradients), which
+//! `update` measures.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,14 +12,15 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use record::read::{Kind, Line, Reader};
 use record::sample::{Field, Sample};
-use serde_json::{Map, Value, json};
+use record::write::{self, Writer};
+use serde_json::{Map, json};
 
-use crate::arguments::{ResultFormat, Roles};
+use crate::arguments::{Roles, TableFormat};
 use crate::credit::StepCredit;
 use crate::metrics;
-use crate::run;
+use crate::run_directory;
 use crate::stats::StreamStats;
-use crate::table::aligned;
+use crate::table::{aligned, or_dash};
 
 /// Reads the streams and prints what each agent's samples are worth.
 ///
@@ -38,26 +40,41 @@ pub fn run(arguments: &Roles) -> Result<()> {
             Failure::data("the stream has no samples").hint("report roles reads what advantage writes")
         );
     }
-    let mut agents: Vec<(&String, Map<String, Value>)> =
-        stats.agents.keys().map(|agent| (agent, Map::new())).collect();
-    let mut names: Vec<String> = Vec::new();
-    for metric in metrics::of_roles(&stats) {
-        if !names.contains(&metric.name) {
-            names.push(metric.name.clone());
+    let metrics = metrics::role_metrics(&stats);
+    let mut names: Vec<&str> = Vec::new();
+    metrics.iter().for_each(|metric| {
+        if !names.contains(&metric.name.as_str()) {
+            names.push(&metric.name);
         }
-        if let Some((_, values)) = agents.iter_mut().find(|(agent, _)| **agent == metric.agent) {
-            values.insert(metric.name, json!(metric.value));
-        }
-    }
-    let text = match arguments.format {
-        ResultFormat::Table => table(&names, &agents),
-        _ => agents.iter().map(|(agent, values)| json_line(agent, &names, values)).collect(),
+    });
+    let value = |agent: &str, name: &str| {
+        metrics.iter().find(|metric| metric.agent == agent && metric.name == name).map(|metric| metric.value)
     };
-    record::write::stdout(text.as_bytes())
+    let agents = || stats.agents.keys().map(String::as_str);
+    if arguments.format == TableFormat::Json {
+        let mut writer = Writer::stdout();
+        for agent in agents() {
+            let mut line = Map::from_iter([("agent".to_owned(), json!(agent))]);
+            line.extend(names.iter().map(|name| ((*name).to_owned(), json!(value(agent, name)))));
+            writer.object(&line)?;
+        }
+        return writer.flush();
+    }
+    // A metric a line, an agent a column.
+    let cell = |value: f64| match value.fract() == 0.0 && value.abs() > 1.0 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.3}"),
+    };
+    let mut rows: Vec<Vec<String>> = vec![[""].into_iter().chain(agents()).map(str::to_owned).collect()];
+    for name in &names {
+        let cells = agents().map(|agent| or_dash(value(agent, name), cell));
+        rows.push([(*name).to_owned()].into_iter().chain(cells).collect());
+    }
+    write::stdout(aligned(&rows, 1).as_bytes())
 }
 
 fn open(path: &Path) -> Result<Reader<record::file::InputFile>> {
-    let input = run::open(path)?;
+    let input = run_directory::open_stream(path)?;
     Ok(Reader::new(&path.display().to_string(), input))
 }
 
@@ -93,26 +110,4 @@ fn advantages<R: std::io::Read>(mut reader: Reader<R>) -> Result<HashMap<String,
         }
     }
     Ok(found)
-}
-
-fn json_line(agent: &str, names: &[String], values: &Map<String, Value>) -> String {
-    let mut line = Map::from_iter([("agent".to_owned(), json!(agent))]);
-    line.extend(names.iter().map(|name| (name.clone(), values.get(name).cloned().unwrap_or_default())));
-    format!("{}\n", Value::Object(line))
-}
-
-/// A metric a line, an agent a column.
-fn table(names: &[String], agents: &[(&String, Map<String, Value>)]) -> String {
-    let cell = |value: Option<&Value>| match value.and_then(Value::as_f64) {
-        Some(value) if value.fract() == 0.0 && value.abs() > 1.0 => format!("{value:.0}"),
-        Some(value) => format!("{value:.3}"),
-        None => "-".to_owned(),
-    };
-    let mut rows = vec![vec![String::new()]];
-    rows[0].extend(agents.iter().map(|(agent, _)| (*agent).clone()));
-    for name in names {
-        let cells = agents.iter().map(|(_, values)| cell(values.get(name)));
-        rows.push([name.clone()].into_iter().chain(cells).collect());
-    }
-    aligned(&rows, 1)
 }

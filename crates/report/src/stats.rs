@@ -1,7 +1,7 @@
 //! Statistics of a stream, counted from its `sample` and `episode` lines: environments, agents, groups.
 //!
-//! From `end` lines come only the number of groups expected and the reasons why some are missing, so that the two can be
-//! checked against each other.
+//! From `end` lines come only the number of groups expected and the reasons why some are missing, so that the
+//! two can be checked against each other.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,6 @@ pub struct RunningStats {
 }
 
 impl RunningStats {
-    /// Adds a number.
     pub fn push(&mut self, value: f64) {
         self.count += 1;
         let before = value - self.mean;
@@ -46,12 +45,10 @@ impl RunningStats {
     }
 }
 
-/// The episodes of one task.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskStats {
     /// Episodes begun; one that could not be scored is among them and is not solved.
     pub episodes: u64,
-    /// Episodes solved.
     pub solved: u64,
     /// Returns of the episodes that were scored.
     pub returns: RunningStats,
@@ -64,12 +61,9 @@ impl TaskStats {
     }
 }
 
-/// The completions of one agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerCounts {
-    /// How many.
     pub samples: u64,
-    /// Tokens generated.
     pub tokens: u64,
     /// Completions cut off by the token limit.
     pub cut: u64,
@@ -87,7 +81,6 @@ impl AnswerCounts {
     }
 }
 
-/// The episodes of one environment.
 #[derive(Debug, Default)]
 pub struct EnvironmentStats {
     /// By task name.
@@ -100,7 +93,6 @@ pub struct EnvironmentStats {
     pub solved_at_turn: BTreeMap<u32, u64>,
     /// Turns begun.
     pub turns: RunningStats,
-    /// What each agent answered.
     pub answers: BTreeMap<String, AnswerCounts>,
     /// Tokens of the prompts, each counted once a group.
     pub prompt_tokens: u64,
@@ -116,7 +108,6 @@ impl EnvironmentStats {
         self.tasks.values().map(|task| task.episodes).sum()
     }
 
-    /// Episodes solved.
     pub fn solved(&self) -> u64 {
         self.tasks.values().map(|task| task.solved).sum()
     }
@@ -198,14 +189,10 @@ impl Environments {
     }
 }
 
-/// The samples of one agent.
 #[derive(Debug, Default)]
 pub struct AgentStats {
-    /// Rewards of its samples.
     pub reward: RunningStats,
-    /// Rewards by component.
     pub components: BTreeMap<String, RunningStats>,
-    /// Its completions.
     pub answers: AnswerCounts,
     pub groups: u64,
     /// Groups whose members all earned the same.
@@ -223,8 +210,8 @@ pub struct AgentStats {
 }
 
 impl AgentStats {
-    /// The share of the variance of its rewards that lies between candidates for one state; none without variance, and in parallel
-    /// sampling, where members of a group are in different states.
+    /// The share of the variance of its rewards that lies between candidates for one state; none without
+    /// variance, and in parallel sampling, where members of a group are in different states.
     pub fn within_share(&self) -> Option<f64> {
         let all = self.reward.squares();
         (all > 1e-12 && !self.is_parallel).then(|| (self.within / all).min(1.0))
@@ -254,12 +241,10 @@ struct Group {
     one_prompt: bool,
 }
 
-/// Group counts of a stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupStats {
     /// The number of groups expected from all episodes and turns; `None` if the stream does not say.
     pub expected: Option<u64>,
-    /// Groups in the stream.
     pub seen: u64,
     /// The groups among them with equal rewards.
     pub flat: u64,
@@ -276,11 +261,8 @@ pub struct GroupStats {
 /// Statistics of the stream of one training step.
 #[derive(Debug, Default)]
 pub struct StreamStats {
-    /// Episodes by environment.
     pub environments: Environments,
-    /// By name.
     pub agents: BTreeMap<String, AgentStats>,
-    /// The training signal.
     pub credits: StepCredit,
     /// The `end` lines, outermost.
     pub ends: Vec<End>,

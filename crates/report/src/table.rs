@@ -1,4 +1,5 @@
-//! Numbers and columns as text for a terminal. Every cell is printable: a name in a stream may hold escape sequences.
+//! Numbers and columns as text for a terminal. Every cell is printable: a name in a stream may hold escape
+//! sequences.
 
 use record::stage::printable;
 

@@ -1,8 +1,8 @@
 //! The metrics as TensorBoard events: scalar summaries in TFRecord framing.
 //!
-//! An event file is a sequence of records, each `length, CRC-32C of the length, data, CRC-32C of the data`, where the data is
-//! an `Event` protocol buffer. Only the fields of scalars are written: the wall time (1), the step (2), the file's version
-//! (3) and a summary (5) of values (1) with a tag (1) and a number (2).
+//! An event file is a sequence of records, each `length, CRC-32C of the length, data, CRC-32C of the data`,
+//! where the data is an `Event` protocol buffer. Only the fields of scalars are written: the wall time (1),
+//! the step (2), the file's version (3) and a summary (5) of values (1) with a tag (1) and a number (2).
 //!
 //! The wall time of an event is when its stream was written. The events of one more step come after those of
 //! the steps before, so a file that TensorBoard has open only grows. A metric that TRL also logs appears a
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crc32c::crc32c;
 
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// The name of an event file; TensorBoard looks for `tfevents` in it.
 pub const FILE_NAME: &str = "events.out.tfevents.0.troupe";
@@ -160,11 +160,11 @@ fn masked(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::EpisodeIndex;
-    use crate::summary::Summary;
+    use crate::episode_index::EpisodeIndex;
+    use crate::stream_summary::StreamSummary;
 
     #[test]
-    fn records_are_framed_and_tags_say_what_they_are_of() {
+    fn records_are_framed_and_tags_name_the_metric() {
         let metric = |name: &str, step, value| Metric {
             step,
             split: "train".into(),
@@ -175,7 +175,7 @@ mod tests {
         };
         let metrics = vec![metric("reward", 300, 0.5), metric("reward_std", 300, 1.0)];
         assert_eq!(tag(&metrics[0]), "train/reward/tool");
-        let stream = |step, metrics| Summary {
+        let stream = |step, metrics| StreamSummary {
             step,
             held_out: false,
             equal_prompts: true,

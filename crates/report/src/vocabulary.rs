@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_add_up_to_the_text_or_there_are_none() {
+    fn token_lengths_add_up_to_the_text_or_are_absent() {
         // The spaces of ids 1, and the two bytes of é in ids 3 and 4.
         let bytes = json!({"model": {"vocab": {"a": 0, "Ġb": 1, "<end>": 2, "Ã": 3, "©": 4}}, "decoder": {"type": "ByteLevel"},
             "added_tokens": [{"id": 2, "content": "<end>"}]});

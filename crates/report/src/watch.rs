@@ -1,10 +1,9 @@
-//! `report RUN --watch`: a run on the terminal while it trains: the curve, groups, cut answers, advice, rewards by agent, tokens per
-//! second, and an episode of the last step.
+//! `report RUN --watch`: a run on the terminal while it trains: the curve, groups, cut answers, advice,
+//! rewards by agent, tokens per second, and an episode of the last step.
 //!
 //! Reads the run again when a step is committed. Where stdout is no terminal it is printed once.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,17 +17,15 @@ use terminal_size::terminal_size;
 use crate::chart::series::RunMetrics;
 use crate::evaluate::measure::Rate;
 use crate::evaluate::print::with_interval;
-use crate::facts::{self, MANY_CUT};
 use crate::metrics::{self, COMPONENT, Metric};
-use crate::run::{RunDirectory, Snapshot};
+use crate::run_directory::{RunDirectory, Snapshot};
+use crate::run_summary::{self, MANY_CUT, RunSummary};
 use crate::table::numbers;
 
 /// How often the run directory is looked at.
 const EVERY: Duration = Duration::from_secs(1);
 /// Width if the terminal does not report one.
 const WIDTH: usize = 100;
-/// Lines of the curve.
-const CURVE: usize = 5;
 /// An eighth to eight eighths of a cell.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -42,11 +39,11 @@ pub fn run(runs: &[PathBuf]) -> Result<()> {
     let mut state: Option<Snapshot> = None;
     let mut loaded: Option<((usize, usize), RunDirectory, Vec<Metric>)> = None;
     loop {
-        let now = RunDirectory::state(directory)?;
+        let now = RunDirectory::snapshot(directory)?;
         let read = (now.committed, now.evaluations);
         if loaded.as_ref().is_none_or(|(known, ..)| *known != read) {
             let run = RunDirectory::read(directory, name.clone(), 2, &[])?;
-            let metrics = metrics::of(&run);
+            let metrics = metrics::run_metrics(&run);
             loaded = Some((read, run, metrics));
         }
         if let Some((_, run, metrics)) = loaded.as_ref().filter(|_| state.as_ref() != Some(&now)) {
@@ -86,114 +83,140 @@ fn progress(directory: &Path, begun: Option<u64>) -> String {
     format!("; step {step}: {played} of {tasks} episodes")
 }
 
+/// Lines cut to the width of the terminal.
+struct Screen {
+    width: usize,
+    text: String,
+}
+
+impl Screen {
+    fn line(&mut self, line: &str) {
+        let shown: String = printable(line).chars().take(self.width).collect();
+        self.text += shown.trim_end();
+        self.text.push('\n');
+    }
+}
+
 fn view(run: &RunDirectory, metrics: &[Metric], progress: &str, width: usize) -> String {
-    let mut text = String::new();
-    let setting = |name: &str| run.settings.get(name).and_then(Value::as_str).unwrap_or_default();
+    let mut screen = Screen { width, text: String::new() };
+    let table = RunMetrics::new(run, metrics, usize::MAX);
+    let summary = run_summary::summarize(&table, metrics);
+    let setting =
+        |name: &&str| run.settings.get(*name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let settings: Vec<&str> = ["env", "workflow", "policies"].iter().filter_map(setting).collect();
     let last = run.steps().next_back().map(|step| step.step);
-    let what = [setting("env"), setting("workflow"), setting("policies")];
-    let what: Vec<&str> = what.into_iter().filter(|part| !part.is_empty()).collect();
-    let mut line = |indent: usize, line: String| {
-        let shown: String = printable(&line).chars().take(width.saturating_sub(indent)).collect();
-        let _ = writeln!(text, "{:indent$}{}", "", shown.trim_end());
-    };
-    let facts = facts::of(&RunMetrics::new(run, metrics, usize::MAX), metrics);
-    line(0, format!("{}  {}", run.name, what.join(" · ")));
-    line(0, last.map_or("no step committed".to_owned(), |step| format!("step {step} committed")) + progress);
-    for (title, split) in [("success, held out", "test"), ("success in training", "train")] {
+    screen.line(&format!("{}  {}", run.name, settings.join(" · ")));
+    screen.line(
+        &(last.map_or("no step committed".to_owned(), |step| format!("step {step} committed")) + progress),
+    );
+    show_success(&mut screen, metrics, &summary);
+    if let Some(last) = last {
+        screen.line("");
+        show_step(&mut screen, &table, metrics, &summary, last);
+        let set = run.episode_sets.iter().rfind(|set| !set.held_out && set.step == last);
+        if let Some(tree) = set.and_then(|set| serde_json::from_str::<Value>(set.episodes.last()?.get()).ok())
+        {
+            screen.line("");
+            show_episode(&mut screen, &tree);
+        }
+    }
+    screen.text
+}
+
+/// The curves of success, and the mean return with its components.
+fn show_success(screen: &mut Screen, metrics: &[Metric], summary: &RunSummary) {
+    for (title, split, rows) in [("success, held out", "test", 3), ("success in training", "train", 5)] {
         let values = over_steps(metrics, |metric| metric.split == split && metric.name == "success");
         let (Some((first, from)), Some((step, to))) = (values.first(), values.last()) else { continue };
-        line(0, String::new());
-        let best = match facts.best {
-            Some(best) if split == "test" && values.len() > 1 => {
-                format!(", best {:.3} at step {}", best.value, best.step)
-            }
-            _ => String::new(),
-        };
-        line(0, format!("{title}: {from:.3} at step {first}, {to:.3} at step {step}{best}"));
-        let rows = if split == "test" { CURVE.div_ceil(2) } else { CURVE };
-        for (place, row) in curve(&values, width.saturating_sub(7).min(96), rows).iter().enumerate() {
+        let best = summary.best.filter(|_| split == "test" && values.len() > 1);
+        let best = best.map(|best| format!(", best {:.3} at step {}", best.value, best.step));
+        screen.line("");
+        screen.line(&format!(
+            "{title}: {from:.3} at step {first}, {to:.3} at step {step}{}",
+            best.unwrap_or_default()
+        ));
+        for (place, row) in curve(&values, screen.width.saturating_sub(7).min(96), rows).iter().enumerate() {
             let label = match place {
                 0 => "1.0",
                 _ if place + 1 == rows => "0.0",
                 _ => "",
             };
-            line(0, format!("{label:>4} │{row}"));
+            screen.line(&format!("{label:>4} │{row}"));
         }
     }
-    if let Some([first, now]) = facts.returns {
-        let interval = now.interval.map(|ends| format!(", 95 % interval {}", numbers(ends)));
-        let (first, now) = (format!("{:.3} at step {}", first.value, first.step), (now.value, now.step));
-        line(
-            0,
-            format!(
-                "return, held out: {first}, {:.3} at step {}{}",
-                now.0,
-                now.1,
-                interval.unwrap_or_default()
-            ),
-        );
-        for (agent, parts) in components(metrics, now.1) {
-            line(0, format!("parts      {agent:<12} {}", parts.join(", ")));
+    let Some([first, last]) = summary.returns else { return };
+    let interval = last.interval.map(|ends| format!(", 95 % interval {}", numbers(ends)));
+    screen.line(&format!(
+        "return, held out: {:.3} at step {}, {:.3} at step {}{}",
+        first.value,
+        first.step,
+        last.value,
+        last.step,
+        interval.unwrap_or_default()
+    ));
+    for (agent, parts) in components(metrics, last.step) {
+        for parts in parts.chunks(2) {
+            screen.line(&format!("parts      {agent:<12} {}", parts.join(", ")));
         }
     }
-    let Some(last) = last else { return text };
-    let now = |name: &str, split: &str| -> Vec<&Metric> {
-        metrics.iter().filter(|one| one.step == last && one.name == name && one.split == split).collect()
-    };
-    let sum = |name: &str, split: &str| now(name, split).iter().map(|one| one.value).sum::<f64>();
-    let all =
-        |name: &str| now(name, "train").iter().find(|one| one.agent.is_empty()).map_or(0.0, |one| one.value);
-    line(0, String::new());
-    let (groups, flat) = (all("groups"), all("groups_flat"));
+}
+
+/// The numbers of the last training step.
+fn show_step(screen: &mut Screen, table: &RunMetrics, metrics: &[Metric], summary: &RunSummary, step: u64) {
+    let total = |split, name| table.sum_at(step, split, name, |_| true);
+    let of_all = |name| table.sum_at(step, "train", name, |one| one.agent.is_empty());
+    let (groups, flat) = (of_all("groups"), of_all("groups_flat"));
     let share = 100.0 * flat / groups.max(1.0);
-    line(
-        0,
-        format!("groups     {groups} seen, {flat} flat ({share:.0} %), {} dropped", all("groups_dropped")),
-    );
-    if let Some(cut) = facts.cut.filter(|cut| *cut >= MANY_CUT) {
-        line(0, format!("cut        {:.0} % of the answers ended at the token limit", 100.0 * cut));
+    screen.line(&format!(
+        "groups     {groups} seen, {flat} flat ({share:.0} %), {} dropped",
+        of_all("groups_dropped")
+    ));
+    if let Some(cut) = summary.cut.filter(|cut| *cut >= MANY_CUT) {
+        screen.line(&format!("cut        {:.0} % of the answers ended at the token limit", 100.0 * cut));
     }
-    facts.advice.iter().take(1).for_each(|advice| line(0, format!("advice     {advice}")));
-    for reward in now("reward", "train").iter().filter(|one| !one.agent.is_empty()) {
-        let of = |one: &Metric| one.name == "reward" && one.agent == reward.agent && one.split == "train";
-        let trend: String = curve(&scaled(&over_steps(metrics, of)), 32, 1).concat();
-        let at = |name: &str| {
-            now(name, "train").iter().find(|one| one.agent == reward.agent).map_or(0.0, |one| one.value)
-        };
-        let [spread, tokens] = ["reward_std", "completion_length"].map(at);
-        let cut = 100.0 * at("completions_cut");
-        let answers = format!("{tokens:.1} tokens, {cut:.0} % cut");
-        line(
-            0,
-            format!("reward     {:<12} {:7.3} ± {spread:<6.3} {trend} {answers}", reward.agent, reward.value),
-        );
+    summary.advice.iter().take(1).for_each(|advice| screen.line(&format!("advice     {advice}")));
+    let agents = table.values("train", "samples", |metric| &metric.agent);
+    let value = |agent: &str, name| {
+        let mut all = table.all("train", name).iter();
+        all.find(|one| one.step == step && one.agent == agent).map(|one| one.value)
+    };
+    for agent in &agents {
+        let Some(reward) = value(agent, "reward") else { continue };
+        let is_reward = |one: &Metric| one.name == "reward" && one.agent == *agent && one.split == "train";
+        let trend = curve(&scaled(&over_steps(metrics, is_reward)), 32, 1).concat();
+        let [spread, tokens, cut] = ["reward_std", "completion_length", "completions_cut"]
+            .map(|name| value(agent, name).unwrap_or_default());
+        screen.line(&format!(
+            "reward     {agent:<12} {reward:7.3} ± {spread:<6.3} {trend} {tokens:.1} tokens, {:.0} % cut",
+            100.0 * cut
+        ));
     }
-    for role in now("samples", "train").iter().filter(|one| !one.agent.is_empty()) {
-        line(
-            0,
-            of_role(&role.agent, &|name| {
-                now(name, "train").iter().find(|one| one.agent == role.agent).map(|one| one.value)
-            }),
-        );
+    for agent in agents {
+        let share =
+            |name, label: &str| value(agent, name).map(|value| format!("{label} {:.0} %", 100.0 * value));
+        let number = |name, label: &str| value(agent, name).map(|value| format!("{label} {value:.2}"));
+        let parts = [
+            share("flat", "flat"),
+            share("advantage_mass", "share"),
+            number("entropy", "entropy"),
+            number("grad_norm", "gradient"),
+            share("clip_ratio", "clipped"),
+            number("advantage_success", "success"),
+            number("anchor_size", "anchors"),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        screen.line(&format!("role       {agent:<12} {}", parts.join(", ")));
     }
-    let agree = now("sampling/logp_difference_max", "train").iter().map(|one| one.value).fold(0.0, f64::max);
-    let agree = if agree == 0.0 { "0".to_owned() } else { format!("{agree:.1e}") };
-    line(0, format!("agreement  {agree} nats between sampler and trainer at most"));
-    let (tokens, seconds) = (sum("completion_tokens", "train"), sum("rollout/seconds", "timing"));
+    let gaps = table.all("train", "sampling/logp_difference_max").iter().filter(|one| one.step == step);
+    let gap = gaps.map(|one| one.value).fold(0.0, f64::max);
+    let gap = if gap == 0.0 { "0".to_owned() } else { format!("{gap:.1e}") };
+    screen.line(&format!("agreement  {gap} nats between sampler and trainer at most"));
+    let (tokens, seconds) = (total("train", "completion_tokens"), total("timing", "rollout/seconds"));
     let rate = if seconds > 0.0 { format!("{:.0} tokens/s, ", tokens / seconds) } else { String::new() };
-    line(
-        0,
-        format!(
-            "speed      {tokens} tokens, {rate}rollout {seconds:.2} s, update {:.2} s",
-            sum("update/seconds", "timing")
-        ),
-    );
-    let set = run.episode_sets.iter().rfind(|set| !set.held_out && set.step == last);
-    if let Some(tree) = set.and_then(|set| serde_json::from_str::<Value>(set.episodes.last()?.get()).ok()) {
-        line(0, String::new());
-        episode(&tree, &mut line);
-    }
-    text
+    screen.line(&format!(
+        "speed      {tokens} tokens, {rate}rollout {seconds:.2} s, update {:.2} s",
+        total("timing", "update/seconds")
+    ));
 }
 
 /// The components of each agent's rewards in the evaluation after `step`.
@@ -208,55 +231,30 @@ fn components(metrics: &[Metric], step: u64) -> BTreeMap<&str, Vec<String>> {
     by_agent
 }
 
-/// What the last step says of an agent's learning, as far as it was measured.
-fn of_role(agent: &str, value: &dyn Fn(&str) -> Option<f64>) -> String {
-    let share = |name: &str, what: &str| value(name).map(|value| format!("{what} {:.0} %", 100.0 * value));
-    let number = |name: &str, what: &str| value(name).map(|value| format!("{what} {value:.2}"));
-    let parts = [
-        share("flat", "flat"),
-        share("advantage_mass", "share"),
-        number("entropy", "entropy"),
-        number("grad_norm", "gradient"),
-        share("clip_ratio", "clipped"),
-        number("advantage_success", "success"),
-        number("anchor_size", "anchors"),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    format!("role       {agent:<12} {}", parts.join(", "))
-}
-
 /// The texts of an episode: a line for each agent and turn.
-fn episode(tree: &Value, line: &mut impl FnMut(usize, String)) {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+fn show_episode(screen: &mut Screen, tree: &Value) {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = |value: &Value| value.as_f64().map_or("–".to_owned(), |value| format!("{value:.3}"));
     let end = tree["ended"].as_array().and_then(|ends| ends.last()).cloned().unwrap_or_default();
     let verdict = if end["success"] == true { "solved" } else { "not solved" };
-    line(
-        0,
-        format!(
-            "episode    {} {verdict}, {} turns, reward {}, {}",
-            word(&tree["episode"]),
-            end["turns"],
-            number(&end["reward"]),
-            word(&tree["task"])
-        ),
-    );
+    screen.line(&format!(
+        "episode    {} {verdict}, {} turns, reward {}, {}",
+        text(&tree["episode"]),
+        end["turns"],
+        number(&end["reward"]),
+        text(&tree["task"])
+    ));
     for group in tree["groups"].as_array().into_iter().flatten() {
-        let members = group["members"].as_array();
-        let Some(played) = members.into_iter().flatten().find(|member| member["selected"] == true) else {
-            continue;
-        };
-        let said = word(&played["text"]).split_whitespace().collect::<Vec<&str>>().join(" ");
-        let advantage = played["advantage"].as_f64().map_or(String::new(), |value| format!(" {value:+.2}"));
-        let turn = group["turn"].as_u64().unwrap_or_default() + 1;
-        line(
-            11,
-            format!(
-                "turn {turn} {:<10} {}{advantage}  {said}",
-                word(&group["agent"]),
-                number(&played["reward"])
-            ),
-        );
+        let mut members = group["members"].as_array().into_iter().flatten();
+        let Some(executed) = members.find(|member| member["selected"] == true) else { continue };
+        let answer = text(&executed["text"]).split_whitespace().collect::<Vec<&str>>().join(" ");
+        let advantage = executed["advantage"].as_f64().map_or(String::new(), |value| format!(" {value:+.2}"));
+        screen.line(&format!(
+            "           turn {} {:<10} {}{advantage}  {answer}",
+            group["turn"].as_u64().unwrap_or_default() + 1,
+            text(&group["agent"]),
+            number(&executed["reward"])
+        ));
     }
 }
 
@@ -281,7 +279,8 @@ fn scaled(values: &[(u64, f64)]) -> Vec<(u64, f64)> {
     values.iter().map(|(step, value)| (*step, (value - low) / (high - low).max(1e-12))).collect()
 }
 
-/// Values in [0, 1] as a curve of blocks, `rows` lines high and at most `width` wide; a cell is the mean of its steps.
+/// Values in [0, 1] as a curve of blocks, `rows` lines high and at most `width` wide; a cell is the mean of
+/// its steps.
 fn curve(values: &[(u64, f64)], width: usize, rows: usize) -> Vec<String> {
     let width = width.clamp(1, values.len().max(1));
     if values.is_empty() {
@@ -310,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_has_a_cell_a_step_until_it_is_too_wide() {
+    fn curve_has_a_cell_per_step_up_to_the_width() {
         let values: Vec<(u64, f64)> = (0..=8).map(|step| (step, step as f64 / 8.0)).collect();
         assert_eq!(curve(&values, 20, 1), ["▁▁▂▃▄▅▆▇█"]);
         assert_eq!(curve(&values, 3, 2), ["  ▆", "▂██"]);

@@ -43,7 +43,6 @@
 //! manager, or to a service with `Delegate=yes`), each worker also has a control group.
 
 mod program;
-pub mod supervise;
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -56,7 +55,7 @@ mod namespaces;
 #[cfg(target_os = "linux")]
 mod pool;
 #[cfg(target_os = "linux")]
-mod root;
+mod rootfs;
 #[cfg(target_os = "linux")]
 mod worker;
 

@@ -18,7 +18,7 @@ use record::failure::{Failure, Result};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Resource, Signal, WaitId, WaitIdOptions, getrlimit, pidfd_send_signal, waitid};
 
-use super::root::Root;
+use super::rootfs::Root;
 
 /// User and group ID inside the sandbox.
 const INSIDE: u32 = 1000;

@@ -7,7 +7,7 @@ use record::stage;
 
 use super::filter;
 use super::interpreter::Interpreter;
-use super::root::Root;
+use super::rootfs::Root;
 use super::worker::{Setup, Worker};
 use super::{Execution, Program, Status};
 

@@ -26,7 +26,7 @@ use serde_json::json;
 use super::cgroup::Group;
 use super::interpreter::Interpreter;
 use super::namespaces::{Process, spawn};
-use super::root::Root;
+use super::rootfs::Root;
 use super::{Entry, Execution, Limits, Program, Status};
 
 const SERVER: &str = include_str!("server.py");

@@ -17,9 +17,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::{Effort, Finding, Ledger, episodes, explore, outcome_rules, place, unless_interrupted};
+use crate::external::processes::Processes;
 use crate::external::{External, MALFORMED};
 use environment::{Environment, State};
-use sandbox::supervise::Processes;
 
 /// How the program is run.
 #[derive(Clone, Debug)]

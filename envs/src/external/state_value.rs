@@ -8,7 +8,7 @@ use std::sync::Arc;
 use record::failure::Result;
 use serde_json::{Map, Value};
 
-use sandbox::supervise::Processes;
+use crate::external::processes::Processes;
 
 #[derive(Clone)]
 pub(super) enum StateValue {

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use envs::check::{Effort, Program, Report, check, verdict};
+use envs::external::processes::Processes;
 use envs::{Environment, External, State};
 use record::line::Task;
-use sandbox::supervise::Processes;
 use troupe_tests::program::{run_on, texts};
 
 pub fn examples() -> PathBuf {

@@ -27,5 +27,6 @@ mod sudoku;
 #[path = "../../../crates/sandbox/tests/suite/support/mod.rs"]
 mod support;
 mod tasks;
+mod thoughts;
 mod workflow_file;
 mod writing;

@@ -62,7 +62,7 @@ fn groups_are_expected_only_where_they_are_those_that_were_requested() {
 }
 
 #[test]
-fn what_stages_before_the_last_dropped_is_accounted_for() {
+fn drops_of_earlier_stages_are_counted() {
     let first = end(json!({"groups_expected": 6, "groups": 4, "dropped_groups": {"env": 2}}), json!([]));
     let second = |dropped: u32| {
         end(

@@ -85,7 +85,7 @@ fn a_line_without_an_end_is_refused_before_it_fills_the_memory() {
 
 /// Running `group` on its output is refused; with its keys removed, the output is the same again.
 #[test]
-fn what_passes_through_is_the_same_bytes() {
+fn lines_pass_through_byte_for_byte() {
     let input = sample(0, 0) + "{\"type\":\"note\" , \"v\":1,\"x\":1.50}\n" + &sample(0, 1) + END;
     let output = run(input.as_bytes());
     assert_eq!(output.status.code(), Some(0));

@@ -18,7 +18,7 @@ struct Branch {
     done: bool,
 }
 
-/// What ends a completion.
+/// The ends of a completion.
 struct Ends<'a> {
     stop_ids: &'a [u32],
     stop: Option<&'a StopStrings>,

@@ -68,7 +68,7 @@ pub struct Request {
     pub stop: Option<Arc<StopStrings>>,
 }
 
-/// What one branch generated.
+/// The completion of one branch.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Completion {
     /// Token ids, stop token included.

@@ -31,12 +31,6 @@ pub trait Runner {
         Ok(false)
     }
 
-    /// Takes the weights of its policies' next version from the process that published them on its device, the `card`, after
-    /// [`Runner::release`] and before [`Runner::reload`]. Returns false if they are to be read from files.
-    fn take(&mut self, _policies: &[Policy], _card: &str) -> Result<bool> {
-        Ok(false)
-    }
-
     /// Loads other versions of its policies after [`Runner::release`]. Returns false if
     /// that needs a new runner.
     ///
@@ -187,11 +181,6 @@ impl<R: Runner> Scheduler<R> {
         self.active.clear();
         self.pool = BlockPool::new(self.config.cache);
         self.runner.release()
-    }
-
-    /// See [`Runner::take`].
-    pub fn take(&mut self, policies: &[Policy], card: &str) -> Result<bool> {
-        self.runner.take(policies, card)
     }
 
     /// Loads other versions of its policies.

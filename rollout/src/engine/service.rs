@@ -46,8 +46,6 @@ enum Message {
     Submit(Submission),
     /// Free the device; answers whether to keep the thread.
     Release(Sender<Result<bool>>),
-    /// Take the next version's weights of its only model on the device; answers whether that succeeded.
-    Take(Vec<Policy>, String, Sender<Result<bool>>),
     /// Load other versions of its only model; answers whether that succeeded.
     Reload(Vec<Policy>, Vec<u32>, Sender<Result<bool>>),
 }
@@ -111,13 +109,6 @@ impl Service {
         self.ask(Message::Release)
     }
 
-    /// Takes the next version's weights of its only model from the process that published them on its device, the `card`. Returns false
-    /// if [`Service::reload`] has to read files.
-    pub fn take(&self, policies: &[&Policy], card: &str) -> Result<bool> {
-        let policies = policies.iter().map(|&policy| policy.clone()).collect();
-        self.ask(|answer| Message::Take(policies, card.to_owned(), answer))
-    }
-
     /// Loads other versions of the policies of its only model, with the same limits. Returns false if
     /// that needs a new thread.
     ///
@@ -172,14 +163,6 @@ fn serve<R: Runner>(
                     pending_answers.clear();
                     let kept = models.iter_mut().map(Scheduler::release).collect::<Result<Vec<bool>>>();
                     let _ = answer.send(kept.map(|kept| kept.into_iter().all(|kept| kept)));
-                    continue;
-                }
-                Ok(Message::Take(policies, card, answer)) => {
-                    let outcome = match &mut models[..] {
-                        [model] => model.take(&policies, &card),
-                        _ => Ok(false),
-                    };
-                    let _ = answer.send(outcome);
                     continue;
                 }
                 Ok(Message::Reload(policies, stop_ids, answer)) => {

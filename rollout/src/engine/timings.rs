@@ -1,4 +1,4 @@
-//! What a model's runs were, and how long they took.
+//! Counts and times of a model's runs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct PhaseTimings {
     pub decode_runs: u64,
     /// Runs with both.
     pub mixed_runs: u64,
-    /// What a device made of them.
+    /// Their graphs on a device.
     pub graphs: GraphCounts,
 }
 

@@ -1,10 +1,11 @@
-//! What one agent does at one turn: the prompt, a candidate a branch, and the group of them with their rewards.
+//! One agent at one turn: the prompt, a candidate per branch, and their group with its rewards.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use envs::Outcome;
 use record::sample::Message;
+use record::thoughts;
 use serde_json::Value;
 
 use super::joint::Node;
@@ -43,25 +44,34 @@ impl Spoken {
         let said = messages.get(count).filter(|message| message.role == "assistant");
         messages.len() > count + 1
             && messages[..count] == self.messages
-            && said.is_some_and(|message| message.content.trim() == self.candidate.text.trim())
+            && said.is_some_and(|message| message.content.trim() == self.candidate.answer().trim())
     }
 }
 
 /// One completion, as text and as tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidate {
-    /// The text that the environment sees.
+    /// The whole text; the environment gets [`Candidate::answer`].
     pub text: String,
+    /// True if the prompt ends with the beginning of a thought.
+    pub is_in_thought: bool,
     /// Its tokens, the stop token included.
     pub ids: Vec<u32>,
     /// The log-probability of each token.
     pub logprobs: Vec<f32>,
     /// True if it ended with a stop token, as opposed to at the token limit.
     pub stopped: bool,
-    /// What a server counted, whose tokens are not known here.
+    /// A server's count, because its tokens are not known here.
     pub usage: ServerTokens,
     /// The tokens that it continues, if the conversation may go on from it.
     pub prompt_ids: Arc<[u32]>,
+}
+
+impl Candidate {
+    /// The text that the environment gets: without thoughts.
+    pub fn answer(&self) -> &str {
+        thoughts::answer(&self.text, self.is_in_thought)
+    }
 }
 
 /// Tokens of a candidate as a server counted them, where it did.
@@ -80,7 +90,7 @@ pub struct Member {
     pub branch: u32,
     /// The completion.
     pub candidate: Candidate,
-    /// What the environment returned.
+    /// The environment's outcome.
     pub outcome: Outcome,
     /// α·team + local.
     pub reward: f64,

@@ -149,10 +149,8 @@ impl Episode {
             complete.iter().map(|(request, _)| self.agents()[request.agent].as_str()).collect();
         let counts: Vec<usize> = complete.iter().map(|(_, candidates)| candidates.len()).collect();
         let score = |(index, choices): (usize, Vec<usize>)| {
-            let texts = choices
-                .iter()
-                .zip(complete)
-                .map(|(&choice, (_, candidates))| candidates[choice].text.as_str());
+            let texts = choices.iter().zip(complete);
+            let texts = texts.map(|(&choice, (_, candidates))| candidates[choice].answer());
             let actions: Vec<(&str, &str)> = agents.iter().copied().zip(texts).collect();
             let mut state = self.state.clone_state();
             let outcome = match actions[..] {

@@ -8,7 +8,7 @@ pub struct EpisodeError {
     /// Where it went wrong: `policy` (its chat template, tokenizer or context length), `env`, `sandbox` or `task` (the
     /// environment refuses it).
     pub boundary: &'static str,
-    /// What went wrong.
+    /// The cause.
     pub message: String,
 }
 

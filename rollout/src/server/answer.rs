@@ -1,4 +1,4 @@
-//! What a server's answer holds: a candidate, an error, or neither.
+//! Reads a server's answer: a candidate, an error, or neither.
 
 use std::time::Duration;
 

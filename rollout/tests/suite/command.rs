@@ -47,7 +47,7 @@ fn a_program_that_dies_after_each_answer_is_started_again() {
 }
 
 #[test]
-fn what_the_program_refuses_is_a_fact_about_the_task_or_the_action() {
+fn refusals_of_the_program_concern_the_task_or_the_action() {
     let environment = environment(PROGRAM);
     let failure = environment.begin(&task("refuse"), None).err().expect("a refused task");
     assert_eq!((failure.code, failure.message.as_str()), (record::failure::DATA, "no such task"));

@@ -271,7 +271,7 @@ fn an_agent_that_skips_its_turn_is_not_asked() {
 }
 
 #[test]
-fn where_some_of_a_stage_skip_the_others_act_together() {
+fn agents_of_a_stage_act_together_when_others_skip() {
     let acts = |said: &[(String, String)], agent: &str| said.is_empty() || agent != "asker-1";
     let (mut episode, mut requests) = begin_skipping(staged(), config(), acts);
     for expected in [vec![(0, 0), (0, 1)], vec![(0, 2)], vec![(1, 1)], vec![(1, 2)], vec![]] {
@@ -349,7 +349,7 @@ impl State for Odd {
 }
 
 #[test]
-fn what_an_environment_should_not_give_ends_the_episode_by_its_name() {
+fn wrong_answers_of_an_environment_end_the_episode_by_name() {
     let stop = |text: &str| {
         let streams = Arc::new(Streams::new(7, 12, "t", 0));
         let id = EpisodeId { name: "12.7".into(), streams, branches: 0..1, learner: None };
@@ -422,4 +422,30 @@ fn only_the_last_stage_of_the_last_turn_is_cut_off() {
         requests = transition.requests;
     }
     assert_eq!(truncated, [false, false, false, true]);
+}
+
+#[test]
+fn an_environment_gets_answers_without_thoughts() {
+    let spoken = |texts: [&str; 2], joint: Option<JointConfig>, is_in_thought: bool| {
+        let workflow = if joint.is_some() { parallel() } else { sequential() };
+        let (mut episode, mut requests) = begin(workflow, EpisodeConfig { joint, ..config() }, 2);
+        let mut rewards = Vec::new();
+        for _ in 0..2 {
+            let candidate =
+                |text: &str| Candidate { text: text.to_owned(), is_in_thought, ..Candidate::default() };
+            let transition = episode.step(requests.remove(0), texts.map(candidate).to_vec());
+            requests.extend(transition.requests);
+            rewards.extend(transition.groups.iter().flat_map(|group| {
+                assert_eq!(group.members[0].candidate.text, texts[0], "the record keeps the whole text");
+                group.members.iter().map(|member| member.reward)
+            }));
+        }
+        rewards
+    };
+    let aligned = JointConfig { mode: Mode::Aligned, expand: Expand::One, stop_above: None, parallel: false };
+    for joint in [None, Some(aligned)] {
+        let plain = spoken(["5", "0"], joint, false);
+        assert_eq!(spoken(["<think>9</think>\n\n5", "<think>9"], joint, false), plain);
+        assert_eq!(spoken(["9</think>5", "9"], joint, true), plain, "the prompt began the thought");
+    }
 }

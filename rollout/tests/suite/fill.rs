@@ -143,7 +143,7 @@ fn a_task_teaches_by_success_where_plays_differ_in_it() {
 }
 
 #[test]
-fn what_a_refill_cannot_be_is_refused() {
+fn impossible_refills_are_refused() {
     for (flags, cause) in [
         (&["--fill", "2", "--shard", "0/2"][..], "--fill counts the tasks of all shards"),
         (&["--fill", "2", "--flat-below", "nan"], "--flat-below NaN"),

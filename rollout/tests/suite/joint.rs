@@ -400,7 +400,7 @@ fn shards_together_have_the_same_joint_actions() {
 }
 
 #[test]
-fn what_makes_no_sense_is_a_usage_error() {
+fn impossible_joint_flags_are_usage_errors() {
     let run = |flags: &[&str], spec: Value| {
         let (_, _, outcome) = play(settings(flags), parallel(), 4, &tasks(&[spec]));
         let failure = outcome.expect_err("refused");

@@ -61,7 +61,7 @@ fn one_agent_learns_and_a_drawn_version_plays_the_other() {
 
 /// The learner loses what its opponent earns: in parallel sampling by its last move before.
 #[test]
-fn what_an_opponent_earns_is_taken_from_the_learners_last_move() {
+fn the_opponents_pay_is_taken_from_the_learners_last_move() {
     let text = output(&["--branches", "3", "--sampling", "parallel"], 12);
     let digit = |line: &Value| line["completion"].as_str().and_then(|text| text.parse::<f64>().ok());
     let mut checked = 0;

@@ -11,7 +11,6 @@
 // 13's headers.
 #define _GNU_SOURCE
 #include <elf.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -19,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 typedef struct {
   unsigned x, y, z;
@@ -77,32 +75,16 @@ enum { MAX_ALLOCATIONS = 1 << 16 };
 static Allocation allocations[MAX_ALLOCATIONS];
 static int allocation_count;
 
-// Memory that was freed: a request of the same size gets it again, like from a real driver. Its addresses stay reserved.
-enum { MAX_FREED = 1024 };
-static struct { void* at; size_t bytes; } freed[MAX_CARDS][MAX_FREED];
-static void* take_freed(size_t bytes) {
-  for (int i = 0; i < MAX_FREED; i++)
-    if (freed[card][i].at && freed[card][i].bytes == bytes) {
-      void* at = freed[card][i].at;
-      freed[card][i].at = NULL;
-      return at;
-    }
-  return NULL;
-}
-static void keep_freed(void* at, size_t bytes, size_t taken, int own) {
-  int slot = 0;
-  while (slot < MAX_FREED && freed[own][slot].at) slot++;
-  if (slot == MAX_FREED || getenv("STAND_IN_MOVES")) return;
-  freed[own][slot].bytes = bytes, freed[own][slot].at = at;
-}
+static void* given_back[MAX_CARDS];
+static size_t given_back_bytes[MAX_CARDS];
 static int allocate(void** at, size_t bytes, int on_device) {
   size_t taken = (bytes + 4095) / 4096 * 4096 + (bytes == 0 ? 4096 : 0);
   *at = NULL;
   if (on_device && used[card] + taken > total) return OUT_OF_MEMORY;
+  // Reuses freed memory for a request of the same size, like a real driver.
+  char* found = mmap(bytes == given_back_bytes[card] ? given_back[card] : NULL, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return OUT_OF_MEMORY;
   pthread_mutex_lock(&lock);
-  void* again = on_device ? take_freed(bytes) : NULL;
-  char* found = mmap(again, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (again ? MAP_FIXED : 0), -1, 0);
-  if (found == MAP_FAILED) return pthread_mutex_unlock(&lock), OUT_OF_MEMORY;
   int slot = 0;
   while (slot < allocation_count && allocations[slot].at) slot++;
   if (slot == MAX_ALLOCATIONS) abort();
@@ -126,68 +108,16 @@ static int release(void* at) {
       int own = allocation.card;
       if (allocation.on_device) used[own] -= allocation.taken;
       size_t now = used[own];
-      if (!allocation.on_device) munmap(at, allocation.taken);
-      else {
-        mmap(at, allocation.taken, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-        keep_freed(at, allocation.bytes, allocation.taken, own);
-      }
       pthread_mutex_unlock(&lock);
+      if (getenv("STAND_IN_MOVES")) madvise(at, allocation.taken, MADV_DONTNEED);
+      else munmap(at, allocation.taken);
+      if (allocation.on_device && allocation.bytes >= given_back_bytes[own]) given_back[own] = at, given_back_bytes[own] = allocation.bytes;
       if (allocation.on_device) log_line("free %zu used %zu", allocation.bytes, now);
       return 0;
     }
   pthread_mutex_unlock(&lock);
   log_line("wrong: memory is freed that was never allocated");
   return FAILED;
-}
-// ---- memory that another process opens: what it holds when it is shared, in a file. STAND_IN_IPC=none refuses to open it.
-enum { NOT_SUPPORTED = 801 };
-typedef struct {
-  int process, file;
-  size_t bytes;
-  char rest[48];
-} Shared;
-int cuIpcGetMemHandle(Shared* handle, char* at) {
-  *handle = (Shared){getpid(), memfd_create("shared", MFD_CLOEXEC), 0};
-  pthread_mutex_lock(&lock);
-  for (int i = 0; i < allocation_count; i++)
-    if (allocations[i].at == at && allocations[i].on_device) handle->bytes = allocations[i].bytes;
-  pthread_mutex_unlock(&lock);
-  if (!handle->bytes) return log_line("wrong: memory is shared that is no allocation"), FAILED;
-  for (size_t done = 0; done < handle->bytes;) {
-    ssize_t count = write(handle->file, at + done, handle->bytes - done);
-    if (count <= 0) return FAILED;
-    done += count;
-  }
-  return log_line("share %zu", handle->bytes), 0;
-}
-int cuIpcOpenMemHandle_v2(char** at, Shared handle, unsigned flags) {
-  char path[64];
-  const char* none = getenv("STAND_IN_IPC");
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
-  int file = none || handle.process == getpid() ? -1 : open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return NOT_SUPPORTED;
-  size_t taken = (handle.bytes + 4095) / 4096 * 4096;
-  char* found = mmap(NULL, taken, PROT_READ, MAP_PRIVATE, file, 0);
-  close(file);
-  if (found == MAP_FAILED) return FAILED;
-  pthread_mutex_lock(&lock);
-  int slot = allocation_count++;
-  allocations[slot] = (Allocation){found, handle.bytes, taken, 1, card};
-  pthread_mutex_unlock(&lock);
-  return log_line("open %zu", handle.bytes), *at = found, 0;
-}
-int cuIpcCloseMemHandle(char* at) {
-  pthread_mutex_lock(&lock);
-  for (int i = 0; i < allocation_count; i++)
-    if (allocations[i].at == at) {
-      size_t bytes = allocations[i].bytes;
-      munmap(at, allocations[i].taken);
-      allocations[i].at = NULL;
-      pthread_mutex_unlock(&lock);
-      return log_line("close %zu", bytes), 0;
-    }
-  pthread_mutex_unlock(&lock);
-  return log_line("wrong: memory is closed that was never opened"), FAILED;
 }
 // Returns 1 if an address belongs to a device, which must be the current one; checks that `bytes` follow.
 static int on_device(const void* at, size_t bytes) {

@@ -56,7 +56,7 @@ fn an_absent_agent_says_one_text_and_all_else_stays() {
 
 /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7.
 #[test]
-fn what_a_role_helps_and_hurts_is_counted_task_by_task() {
+fn help_and_harm_of_a_role_are_counted_task_by_task() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, solved: std::ops::RangeInclusive<u32>| {
         let line = |task: u32| {

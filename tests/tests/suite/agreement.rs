@@ -147,7 +147,7 @@ fn decoders() -> Vec<Value> {
 }
 
 #[test]
-fn what_training_computes_is_what_was_sampled_to_the_last_bit() {
+fn training_recomputes_the_sampled_logprobs_to_the_last_bit() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display();
     // Prompts in prose, of two turns: of more keys than are multiplied at a time.

@@ -86,21 +86,6 @@ fn every_program_takes_the_same_short_flags() {
     }
 }
 
-#[test]
-fn a_directory_that_is_not_there_is_a_slip_of_the_command_line() {
-    for command in [
-        "report nowhere",
-        "policy check nowhere",
-        "policy init x --from nowhere",
-        "update --policy nowhere < /dev/null",
-        "envs tasks plan-path --count 1 | rollout --policy nowhere",
-    ] {
-        let (code, _, said) = run(command);
-        assert_eq!(code, 2, "{command}: {said}");
-        assert!(said.contains("nowhere: no such directory\nhint: "), "{command}: {said}");
-    }
-}
-
 /// Runs a stage as at a terminal, where its input is ended at once (Ctrl-D), and prints all that the terminal shows.
 const TERMINAL: &str = "
 import fcntl, os, pty, struct, subprocess, sys, termios

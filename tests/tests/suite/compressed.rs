@@ -76,34 +76,3 @@ fn a_run_with_compressed_steps_is_the_same_run() {
         "report: 0 files, 0.00 MB compressed to 0.00 MB\n"
     );
 }
-
-#[test]
-fn stages_read_compressed_files_and_pipes() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let dir = folder.path().display().to_string();
-    let check = format!("update --policy {dir}/p --check --quiet");
-    let play = format!("rollout --policy {dir}/p --branches 4 --turns 2 --quiet");
-    must(&format!(
-        "cd {dir}; policy init p --preset tiny --seed 3 2>&1; envs tasks plan-path --count 4 --seed 5 > tasks
-         {play} < tasks > played; group --quiet < played > grouped; advantage --quiet < grouped > compared"
-    ));
-    let stages = [
-        (&*play, "tasks"),
-        ("group --quiet", "played"),
-        ("advantage --quiet", "grouped"),
-        (&*check, "compared"),
-        ("report evaluate --quiet", "compared"),
-    ];
-    for (stage, input) in stages {
-        let input = format!("{dir}/{input}");
-        let expected = without_timing(&must(&format!("{stage} < {input}")));
-        must(&format!("cp {input} {dir}/copy; report compress --quiet {dir}/copy"));
-        for command in [format!("{stage} < {dir}/copy.zst"), format!("cat {dir}/copy.zst | {stage}")] {
-            assert_eq!(without_timing(&must(&command)), expected, "{command}");
-        }
-        let (code, _, told) = run(&format!("head -c 200 {dir}/copy.zst | {stage}"));
-        assert!(code == 65 && told.contains("stdin: a compressed stream that is cut or broken"), "{told}");
-    }
-    let (code, _, told) = run(&format!("report compress {dir}/nothing"));
-    assert_eq!((code, told.contains("nothing: no such file")), (2, true), "{told}");
-}

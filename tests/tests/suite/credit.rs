@@ -183,7 +183,7 @@ fn gigpo_adds_a_comparison_of_equal_prompts() {
 
 /// Two agents at once, after one parent, share one reward of the team: R of a play is theirs once.
 #[test]
-fn what_a_team_earns_at_once_is_discounted_once() {
+fn rewards_of_a_joint_action_are_discounted_once() {
     let lines: Vec<Value> = (0..2)
         .flat_map(|branch| ["a", "b"].map(|agent| (branch, agent)))
         .flat_map(|(branch, agent)| {

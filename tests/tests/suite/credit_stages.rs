@@ -93,7 +93,7 @@ fn rae_credits_an_agent_with_its_own_episode() {
 }
 
 #[test]
-fn what_a_rule_cannot_score_is_refused() {
+fn samples_that_a_rule_cannot_score_are_refused() {
     let one = || group(&[1.0, -1.0], &nothing);
     let parallel = || group(&[1.0, 0.0], &|_| json!({"sampling_mode": "parallel"}));
     let episodes = "group -q --by episode | advantage -q";

@@ -197,7 +197,7 @@ fn the_commands_about_collaboration_run() {
 
 /// README from its first command on, and pages that go on with its run.
 #[test]
-fn what_a_newcomer_types_runs_and_learns() {
+fn commands_of_the_readme_run_and_learn() {
     let folder = checkout();
     run_blocks("README.md", folder.path(), &["smollm2"]);
     run_blocks("docs/README.md", folder.path(), &["scripts/package/package.py"]);

@@ -1,12 +1,12 @@
-//! Environments in other languages: the contract, the lines in docs/stream-format.md, and a training step. The PettingZoo test needs that
-//! package: `TROUPE_TEST_PYTHON` names an interpreter that has it.
+//! Environments in other languages: the contract, the lines in docs/stream-format.md, and a training step. Environments of
+//! other packages are in tests/python.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use troupe_tests::program::lines;
-use troupe_tests::{must, pipeline, root, run, skip};
+use troupe_tests::{must, pipeline, root, run};
 
 #[test]
 fn the_lines_that_the_record_shows_are_the_lines_that_are_spoken() {
@@ -72,28 +72,6 @@ fn an_environment_in_python_keeps_the_contract_and_trains() {
     let agents: std::collections::BTreeSet<&str> =
         samples.iter().filter_map(|sample| sample["agent"].as_str()).collect();
     assert_eq!(agents.into_iter().collect::<Vec<_>>(), ["guesser", "scout"]);
-}
-
-/// Tests beside the environments of `examples/`, and the whole contract of each, which only `envs check` tests.
-#[test]
-fn environments_of_the_examples_pass_their_tests() {
-    must("cd examples && python3 -m unittest -q test_tic_tac_toe test_philosophers test_strbuild 2>&1");
-    for command in [
-        "tic_tac_toe.py",
-        "tic_tac_toe.py --reward win",
-        "philosophers.py --own",
-        "philosophers.py --philosophers 2 --reward four --prose",
-        "strbuild.py --turns 1",
-        "strbuild.py --turns 2 --letters 1 --discussion",
-        "strbuild.py --agents 1 --letters 1",
-    ] {
-        let command = format!("python3 {}/{command}", root().join("examples").display());
-        let table = must(&format!(
-            "({command} tasks --count 12; {command} tasks --split test --count 6) | \
-             envs check --quiet --tasks 1 --episodes 20 --env-command '{command}'"
-        ));
-        assert!(table.lines().count() >= 18 && !table.contains("BROKEN"), "{table}");
-    }
 }
 
 #[test]
@@ -213,109 +191,6 @@ fn a_loop_of_function_calls_keeps_the_contract_and_trains() {
     ));
     let told = r#"["<tool_response>{\"error\": \"neither a call nor a number\"}</tool_response>",6,3]"#;
     assert!(last.lines().any(|line| line == told), "{last}");
-}
-
-/// Two that take turns, one where all act at once, and one of Gymnasium: through the same wrapper.
-#[test]
-fn environments_of_others_are_wrapped_and_train() {
-    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let modules = "import gymnasium, pettingzoo.classic.connect_four_v3, pettingzoo.classic.rps_v2, pettingzoo.classic.tictactoe_v3";
-    if run(&format!("'{python}' -W ignore -c '{modules}'")).0 != 0 {
-        skip!("{python} has no PettingZoo and Gymnasium; set TROUPE_TEST_PYTHON to one that has them");
-    }
-    for (game, agents) in [
-        ("pettingzoo.classic.connect_four_v3 --team player_0 --turns 2", 2),
-        // The documented settings, long enough to win.
-        ("pettingzoo.classic.tictactoe_v3 --team player_1", 2),
-        ("pettingzoo.classic.rps_v2 --parallel --team player_0 --turns 2", 2),
-        ("gymnasium:FrozenLake-v1 --range 0 1 --turns 3", 1),
-    ] {
-        let folder = tempfile::tempdir().expect("a folder");
-        let command = format!("{python} -W ignore {} {game}", root().join("examples/wrap.py").display());
-        let table = must(&format!(
-            "({command} tasks --count 2; {command} tasks --split test --count 1) | \
-             envs check --quiet --tasks 1 --episodes 5 --env-command '{command}'"
-        ));
-        assert!(table.lines().count() >= 14 && !table.contains("BROKEN"), "{game}: {table}");
-        let demo = must(&format!("{command} demo --count 3"));
-        let shown = lines(&demo);
-        let samples: Vec<&Value> = shown.iter().filter(|line| line["type"] == "sample").collect();
-        let text = |value: &Value| value.as_str().expect("a text").to_owned();
-        for sample in &samples {
-            let prompt = text(&sample["prompt"][0]["content"]);
-            let (_, may) = prompt.split_once("\nactions: ").expect("actions");
-            assert!(may.split(' ').any(|action| sample["completion"] == action), "{game}: {sample}");
-            assert!(prompt.starts_with(&text(&sample["agent"])), "{game}: {sample}");
-        }
-        assert!(samples.len() >= 3 * agents, "{game}: {}", samples.len());
-        let policy = folder.path().join("policy").display().to_string();
-        must(&format!(
-            "policy init {policy} --preset tiny --seed 1; {command} tasks --count 2 | \
-             rollout --env-command '{command}' --policy {policy} --branches 3 --max-tokens 4 --quiet | \
-             group --quiet | advantage --quiet | tee {policy}/samples.jsonl | update --policy {policy} --quiet"
-        ));
-        let acted = must(&format!(
-            "jq -r 'select(.type == \"sample\").agent' {policy}/samples.jsonl | sort -u | wc -l"
-        ));
-        assert_eq!(acted.trim(), agents.to_string(), "{game}");
-        assert_eq!(must(&format!("readlink {policy}/current")).trim(), "step-000001", "{game}");
-    }
-}
-
-/// The trainer agrees with transformers about what transformers sampled. Random weights earn nothing: the branch is the reward, so that
-/// there is something to learn from.
-#[test]
-fn a_rollout_by_transformers_trains() {
-    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    if run(&format!("'{python}' -c 'import torch, transformers'")).0 != 0 {
-        skip!("{python} has no transformers; set TROUPE_TEST_PYTHON to one that has it");
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let policy = folder.path().join("policy").display().to_string();
-    let program = root().join("examples/rollout_transformers.py").display().to_string();
-    let metrics = must(&format!(
-        "policy init {policy} --preset tiny --seed 1 >{policy}.log; envs tasks plan-path --count 1 | \
-         {python} {program} {policy}/current 'envs step plan-path' 2> {policy}/said | \
-         jq -c 'if .type == \"sample\" then .reward = .branch else . end' | group --quiet | advantage --quiet | update --policy {policy} --quiet | jq -c 'select(.type == \"metrics\")'"
-    ));
-    let metrics: Value = serde_json::from_str(&metrics).expect("a metrics line");
-    assert_eq!((&metrics["samples"], &metrics["groups"]), (&Value::from(64), &Value::from(8)));
-    let gap = metrics["sampling/logp_difference_max"].as_f64().expect("a gap");
-    assert!(gap < 1e-4, "transformers and update differ by {gap}");
-    let (code, _, said) = run(&format!("'{python}' '{program}' --help"));
-    assert!(code == 0 && said.is_empty(), "{said}");
-    if run(&format!("'{python}' -c 'import peft'")).0 != 0 {
-        skip!("{python} has no peft");
-    }
-    // An adapter plays as update computes it, its factors not zero.
-    let metrics = must(&format!(
-        "cd {0} && policy init adapter --from policy --adapter rank=2,alpha=4 --seed 1 >log && for step in 1 2; do \
-         envs tasks plan-path --count 1 --seed $step | {python} {program} adapter/current 'envs step plan-path' --branches 4 --max-tokens 5 2>said | \
-         jq -c 'if .type == \"sample\" then .reward = .branch else . end' | group --quiet | advantage --quiet | \
-         update --policy adapter --quiet --lr 0.01 --max-logprob-gap 1e-3 | jq -c 'select(.type == \"metrics\")'; done | tail -n 1",
-        folder.path().display()
-    ));
-    let metrics: Value = serde_json::from_str(&metrics).expect("a metrics line");
-    assert_eq!(metrics["samples"], 32, "{metrics}");
-    let gap = metrics["sampling/logp_difference_max"].as_f64().expect("a gap");
-    assert!(gap < 1e-4, "transformers and update differ by {gap}");
-}
-
-#[test]
-fn an_environment_of_pettingzoo_keeps_the_contract_and_trains() {
-    let python = std::env::var("TROUPE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let (code, _, printed) =
-        run(&format!("'{python}' -W ignore -c 'from pettingzoo.classic import tictactoe_v3'"));
-    if code != 0 {
-        let last = printed.lines().last().unwrap_or_default();
-        skip!("{python} has no PettingZoo ({last}); set TROUPE_TEST_PYTHON to one that has it");
-    }
-    let command = format!("{python} -W ignore {}", root().join("examples/pettingzoo_tictactoe.py").display());
-    let lines = keeps_the_contract_and_trains(&command, ["player_1", "player_2"], 10);
-    let first = lines.iter().find(|line| line["type"] == "sample").expect("a sample");
-    assert_eq!(first["agent"], "player_1");
-    let prompt = first["prompt"][0]["content"].as_str().expect("a text");
-    assert!(prompt.ends_with("You are X. Say the number of a free cell."), "{prompt}");
 }
 
 /// `pipeline.sh` on an external environment: tasks, agents, turn limit, warm-up on demonstrations, evaluation, training; the

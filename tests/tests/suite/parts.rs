@@ -9,119 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use troupe_tests::program::lines;
-use troupe_tests::{differences, must, pipeline, run, shell, without_timing};
-
-/// A step's samples as `rollout` writes them, twice, with different bytes.
-fn two_streams(folder: &Path) {
-    let folder = folder.display();
-    must(&format!("policy init '{folder}/policy' --preset tiny --seed 7 >/dev/null"));
-    for step in [3, 4] {
-        must(&format!(
-            "envs tasks plan-path --count 3 --seed {step} >'{folder}/tasks-{step}' && rollout --quiet --policy \
-             '{folder}/policy' --turns 2 --max-tokens 6 --step {step} <'{folder}/tasks-{step}' >'{folder}/samples-{step}'"
-        ));
-    }
-}
-
-#[test]
-fn each_part_is_a_stream_of_its_own() {
-    let folder = tempfile::tempdir().expect("a folder");
-    two_streams(folder.path());
-    let place = folder.path().display();
-    let same = |single: &str, resident: &str| {
-        let expected = must(&format!("cd '{place}' && {single}"));
-        let found = must(&format!("cd '{place}' && {resident}"));
-        assert!(without_timing(&expected) == without_timing(&found), "{resident}\n{found}");
-        expected
-    };
-    let rollout = "rollout --quiet --policy policy --turns 2 --max-tokens 6";
-    let samples =
-        same("cat samples-3 samples-4", &format!("cat tasks-3 tasks-4 | {rollout} --step 3 --resident"));
-    assert_eq!(samples.matches("\"type\":\"end\"").count(), 4, "an end and one after it, twice");
-    let grouped = same(
-        "for step in 3 4; do group --quiet <samples-$step; done",
-        "cat samples-3 samples-4 | group --quiet --resident",
-    );
-    fs::write(folder.path().join("grouped"), grouped).expect("a file");
-    same(
-        "for step in 3 4; do group --quiet <samples-$step | advantage --quiet --credit return; done",
-        "advantage --quiet --resident --credit return <grouped",
-    );
-    // No input, no output.
-    for stage in ["group --resident", "advantage --resident", "update --policy policy --resident"] {
-        assert_eq!(same("true", &format!("{stage} </dev/null")), "", "{stage}");
-    }
-}
-
-#[test]
-fn a_part_that_is_cut_fails_after_the_whole_ones() {
-    let folder = tempfile::tempdir().expect("a folder");
-    two_streams(folder.path());
-    let place = folder.path().display();
-    let cut = format!("cd '{place}' && (cat samples-3; head -n 5 samples-4)");
-    let (code, stdout, stderr) = run(&format!("{cut} | group --resident --quiet"));
-    assert_eq!(code, 65, "{stderr}");
-    let ends: Vec<&str> = stdout.lines().filter(|line| line.starts_with("{\"type\":\"end\"")).collect();
-    assert_eq!(ends.len(), 2, "{stdout}");
-    assert!(ends[0].contains("\"stage\":\"group\",\"ok\":true"), "{}", ends[0]);
-    assert!(ends[1].contains("\"stage\":\"group\",\"ok\":false"), "{}", ends[1]);
-    // Lines count from the beginning of their part.
-    let (code, _, stderr) =
-        run(&format!("cd '{place}' && (cat samples-3; echo; echo {{}}) | group --resident --quiet"));
-    assert_eq!((code, stderr.starts_with("group: stdin:2: no `type`")), (65, true), "{stderr}");
-    // The first update is published, the second is not.
-    let update = "advantage --resident --quiet | update --policy policy --resident --quiet";
-    let (code, stdout, _) = run(&format!("{cut} | group --resident --quiet | {update}"));
-    assert_eq!(code, 65);
-    assert_eq!(stdout.matches("\"type\":\"metrics\"").count(), 1, "{stdout}");
-    assert_eq!(must(&format!("readlink '{place}/policy/current'")).trim(), "step-000001");
-}
-
-/// Two runs with the same bytes, from `--steps` 4 by one pipe that saves its state at 3 and at the end, and by a pipe a step, then on
-/// to 6 the other way round.
-fn same_run(arguments: &[&str]) {
-    let small =
-        ["--warmup", "30", "--tasks", "6", "--branches", "4", "--eval-every", "3", "--eval-tasks", "20"];
-    let folder = tempfile::tempdir().expect("a folder");
-    let (stepwise, resident) = (folder.path().join("stepwise"), folder.path().join("resident"));
-    let (by_itself, staying): (&[&str], &[&str]) = (&[], &["--resident"]);
-    let seldom: &[&str] = &["--resident", "--save-every", "3"];
-    for (steps, flags) in [("4", [by_itself, seldom]), ("6", [staying, by_itself])] {
-        for (run, flags) in [&stepwise, &resident].into_iter().zip(flags) {
-            let arguments = [&small[..], arguments, &["--steps", steps], flags].concat();
-            let output = pipeline(run, &arguments).output().expect("pipeline.sh runs");
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        }
-        let mut different = differences(&stepwise, &resident);
-        // It names the place of the base, which is in the run.
-        different.retain(|file| !file.contains("/adapter_config.json:"));
-        assert!(different.is_empty(), "{arguments:?}, {steps} steps: {different:#?}");
-    }
-}
-
-#[test]
-fn one_pipe_for_all_steps_gives_the_bytes_of_a_pipe_a_step() {
-    same_run(&[]);
-}
-
-#[test]
-fn so_it_does_for_adapters_credited_with_returns() {
-    same_run(&["--policies", "adapter-per-role", "--flags", "advantage=--credit return"]);
-}
-
-#[test]
-fn so_it_does_for_two_policies_in_bfloat16() {
-    same_run(&["--policies", "per-role", "--dtype", "bfloat16"]);
-}
-
-#[test]
-fn so_it_does_on_a_device() {
-    let small = ["--device", "sim", "--tasks", "2", "--turns", "1", "--eval-every", "0"];
-    same_run(&small);
-    // Two devices play, and the first trains.
-    let two = ["--device", "sim:0-1"];
-    same_run(&[&small[2..], &two, &["--policies", "adapter-per-role"]].concat());
-}
+use troupe_tests::{differences, must, pipeline, shell};
 
 /// Returns true if the training state of a version is on the disk.
 fn saved(run: &Path, step: u64) -> bool {
@@ -223,7 +111,7 @@ fn the_step_before_an_answer_can_be_gone_on_from() {
 }
 
 #[test]
-fn what_cannot_stay_is_refused() {
+fn resident_flags_without_effect_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),

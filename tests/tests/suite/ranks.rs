@@ -6,12 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use troupe_tests::{
-    contents, mpirun, must, pipeline, programs, run, shell, storm, update_mpi, without_timing,
-};
+use troupe_tests::{contents, mpirun, must, programs, run, shell, storm, update_mpi, without_timing};
 
 /// Policies and scored samples: of full weights, of an adapter; many, and of two tasks.
 fn prepare(place: &Path) {
@@ -64,144 +62,11 @@ fn assert_same(found: &BTreeMap<String, Vec<u8>>, expected: &BTreeMap<String, Ve
     assert!(differ.is_empty() && found.len() == expected.len(), "{what}: {differ:?}");
 }
 
-/// For these flags: the result of 1, 4 and 16 parts on 1, 2, 4 and 8 ranks, as far as these ranks divide the parts.
-fn same_on_all_ranks(policy: &str, samples: &str, flags: &str) {
-    let Some(program) = update_mpi() else { return };
-    let program = program.display();
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    let mut made = Vec::new();
-    for parts in [1, 4, 16] {
-        let flags = format!("{flags} --parts {parts}");
-        let one = updated(folder.path(), "update", policy, samples, &flags);
-        for ranks in [1, 2, 4, 8].into_iter().filter(|ranks| *ranks <= parts) {
-            let several =
-                updated(folder.path(), &format!("{} '{program}'", mpirun(ranks)), policy, samples, &flags);
-            assert_same(&several, &one, &format!("{ranks} ranks, {flags}"));
-        }
-        made.push(one);
-    }
-    let weights = |made: &BTreeMap<String, Vec<u8>>| {
-        made.iter()
-            .find(|(name, _)| name.starts_with("step-000001") && name.ends_with("model.safetensors"))
-            .map(|pair| pair.1.clone())
-    };
-    assert!(
-        weights(&made[0]).is_some() && weights(&made[0]) != weights(&made[1]),
-        "parts change the order of sums"
-    );
-    // One part gives the same bytes as no parts.
-    assert_same(&updated(folder.path(), "update", policy, samples, flags), &made[0], "without --parts");
-}
-
 #[test]
 fn the_plain_program_needs_no_mpi() {
     let linked = |program: &Path| must(&format!("ldd '{}'", program.display())).contains("libmpi");
     assert!(!linked(&programs().join("update")));
     assert!(update_mpi().is_none_or(linked));
-}
-
-#[test]
-fn adamw_over_several_optimizer_steps() {
-    same_on_all_ranks("full", "many", "--minibatches 2 --epochs 2");
-}
-
-#[test]
-fn muon() {
-    same_on_all_ranks("full", "many", "--optimizer muon --lr-other 1e-3");
-}
-
-#[test]
-fn an_adapter() {
-    same_on_all_ranks("adapter", "adapted", "--minibatches 2");
-}
-
-#[test]
-fn a_reference_and_importance_weights() {
-    same_on_all_ranks("full", "many", "--kl 0.1 --reference other --importance-cap 2 --minibatches 2");
-}
-
-#[test]
-fn fewer_trees_than_parts() {
-    same_on_all_ranks("full", "few", "");
-}
-
-#[test]
-fn the_simulated_device() {
-    let Some(program) = update_mpi() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    // Parts that are one micro-batch each leave layer by layer; of two samples by themselves, they are several.
-    for (policy, samples, parts, flags, counts) in [
-        ("full", "few", 8, "--minibatches 2", &[2, 4, 8][..]),
-        ("full", "few", 2, "--max-tokens-per-batch 40 --optimizer sgd", &[2]),
-        ("adapter", "few-adapted", 2, "", &[2]),
-    ] {
-        let flags = format!("--device sim --parts {parts} {flags}");
-        let one = updated(folder.path(), "update", policy, samples, &flags);
-        for &ranks in counts {
-            let command = format!("{} '{}'", mpirun(ranks), program.display());
-            let several = updated(folder.path(), &command, policy, samples, &flags);
-            assert_same(&several, &one, &format!("{ranks} ranks, {policy} {flags}"));
-        }
-    }
-}
-
-/// In float16 all ranks skip the same step, with the bytes of one rank.
-#[test]
-fn the_loss_scale_of_float16() {
-    let Some(program) = update_mpi() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    let place = folder.path().display();
-    must(&format!(
-        "sed -E 's/\"advantage\":(-?)[0-9.e-]+/\"advantage\":\\11e12/g' '{place}/few' >'{place}/steep'"
-    ));
-    for (samples, scale) in [("few", 65_536.0), ("steep", 32_768.0)] {
-        let flags = "--device sim --dtype float16 --parts 2";
-        let one = updated(folder.path(), "update", "full", samples, flags);
-        let mpi = format!("{} '{}'", mpirun(2), program.display());
-        assert_same(&updated(folder.path(), &mpi, "full", samples, flags), &one, samples);
-        let state = &one["step-000001/trainer_state.json"];
-        let state: serde_json::Value = serde_json::from_slice(state).expect("JSON");
-        assert_eq!(state["loss_scale"]["scale"], scale, "{samples}: {state}");
-    }
-}
-
-#[test]
-fn whatever_algorithms_the_library_chooses() {
-    let Some(program) = update_mpi() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    let one = updated(folder.path(), "update", "full", "many", "--parts 4");
-    for algorithms in [[1, 1], [2, 2], [3, 3], [4, 4]] {
-        let choice = format!(
-            "OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_allgather_algorithm={} \
-             OMPI_MCA_coll_tuned_alltoall_algorithm={}",
-            algorithms[0], algorithms[1]
-        );
-        let command = format!("{choice} {} '{}'", mpirun(4), program.display());
-        assert_same(&updated(folder.path(), &command, "full", "many", "--parts 4"), &one, &choice);
-    }
-}
-
-#[test]
-fn parts_that_stay_resident() {
-    let Some(program) = update_mpi() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    let stay = |command: &str, copy: &str| {
-        let lines = must(&format!(
-            "cd '{}' && cp -r full {copy} && {command} --quiet --policy {copy} --parts 4 --resident --lr 1e-3 --threads 1 <many",
-            folder.path().display()
-        ));
-        (without_timing(&lines).replace(copy, ""), contents(&folder.path().join(copy)))
-    };
-    let (lines, made) = stay("update", "alone");
-    assert_eq!(lines.lines().count(), 2, "{lines}");
-    let (again, several) = stay(&format!("{} '{}'", mpirun(2), program.display()), "two");
-    assert_eq!(again, lines);
-    assert_same(&several, &made, "resident");
 }
 
 #[test]
@@ -256,7 +121,7 @@ fn failures_end_all_ranks_with_their_exit_code_and_publish_nothing() {
 
 /// `mpirun` may end with a process without having read all that it said.
 #[test]
-fn what_fails_ends_when_the_launcher_has_heard_why() {
+fn failing_ranks_end_after_the_launcher_has_their_message() {
     let Some(program) = update_mpi() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let said = must(&format!(
@@ -352,17 +217,6 @@ fn a_rank_with_one_flipped_bit_is_refused_by_name() {
     }
 }
 
-/// The ranks that train this policy.
-fn ranks_of(policy: &Path) -> Vec<String> {
-    let listed = must("ps -eo pid=,comm=,args=");
-    let ranks = listed.lines().filter(|line| line.contains(&*policy.to_string_lossy())).filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let pid = words.next()?;
-        (words.next()? == "update-mpi").then(|| pid.to_owned())
-    });
-    ranks.collect()
-}
-
 /// A rank that is stopped is named by another one after a minute, and when it goes on all end as ever.
 #[test]
 #[ignore = "storm"]
@@ -418,7 +272,7 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
             copy.display()
         ));
         let mut child = command.stderr(Stdio::null()).spawn().expect("bash runs");
-        while child.try_wait().expect("a child").is_none() && ranks_of(&copy).len() < 2 {
+        while child.try_wait().expect("a child").is_none() && storm::ranks_of(&copy).len() < 2 {
             std::thread::sleep(Duration::from_millis(5));
         }
         child
@@ -433,19 +287,16 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
     for moment in 0..moments {
         let mut child = start();
         std::thread::sleep(lasts * moment / moments);
-        let ranks = ranks_of(&copy);
+        let ranks = storm::ranks_of(&copy);
         let rank = ranks.get(moment as usize % ranks.len().max(1));
-        let ended = rank.is_some_and(|rank| {
-            let mut kill = Command::new("kill");
-            kill.args(["-9", rank]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-        });
+        let ended = rank.is_some_and(|rank| storm::kill(rank));
         let status = child.wait().expect("it ends");
         killed += usize::from(ended && !status.success());
         assert!(!ended || status.code() != Some(0) || copy.join("step-000001").exists(), "{status}");
         // What `mpirun` has not ended must not be met in the midst of its work.
         let gone = (0..6000).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
-            ranks_of(&copy).is_empty()
+            storm::ranks_of(&copy).is_empty()
         });
         assert!(gone, "ranks stay after their launcher");
         let left = visible(&copy);
@@ -458,48 +309,4 @@ fn a_killed_rank_leaves_nothing_or_the_whole_version() {
     }
     println!("{killed} of {moments} kills met a rank, {published} versions were published");
     assert!(killed >= moments as usize / 4, "{killed} of {moments} kills met a rank");
-}
-
-#[test]
-fn a_run_changes_its_ranks_and_not_its_parts() {
-    if update_mpi().is_none() {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let [alone, changed] = ["alone", "changed"].map(|name| folder.path().join(name));
-    let small = "--warmup 12 --tasks 7 --branches 4 --eval-every 0 --parts 4";
-    let call = |run: &Path, more: &str| {
-        let arguments: Vec<&str> = small.split(' ').chain(more.split(' ')).collect();
-        let mut command = pipeline(run, &arguments);
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        let output =
-            command.env("OMPI_MCA_rmaps_base_oversubscribe", "1").output().expect("pipeline.sh runs");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    assert_eq!(call(&alone, "--steps 4").0, Some(0));
-    for more in [
-        "--steps 1 --ranks 2",
-        "--steps 2 --ranks 4 --launcher local --resident",
-        "--steps 3 --ranks 2 --launcher mpirun",
-        "--steps 4",
-    ] {
-        let (code, stderr) = call(&changed, more);
-        assert_eq!(code, Some(0), "{more}: {stderr}");
-    }
-    let differences = troupe_tests::differences(&alone, &changed);
-    assert!(differences.is_empty(), "{differences:?}");
-    for (more, cause) in [
-        ("--steps 5 --parts 2", "--parts 4"),
-        ("--steps 5 --ranks 3", "--ranks 3: not a power of two up to --parts"),
-        ("--steps 5 --ranks 8", "--ranks 8: not a power of two up to --parts"),
-        ("--steps 5 --launcher srun", "--launcher srun has no effect"),
-        ("--steps 5 --launcher ssh", "--launcher ssh: not auto, local, mpirun or srun"),
-    ] {
-        let (code, stderr) = call(&changed, more);
-        assert_eq!(code, Some(2), "{more}: {stderr}");
-        assert!(
-            stderr.contains(cause) && stderr.contains("hint: ") || more.ends_with("ssh"),
-            "{more}: {stderr}"
-        );
-    }
 }

@@ -207,7 +207,7 @@ fn replay(run: &Run, tasks: &[Value], lines: &[Value]) -> Seen {
 }
 
 #[test]
-fn whatever_rollout_wrote_follows_from_the_tasks_and_the_texts() {
+fn lines_of_rollout_follow_from_the_tasks_and_the_texts() {
     let folder = TestFolder::new();
     let mut all = Seen::default();
     for (environment, demonstrated, runs) in [

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use troupe_tests::storm::{Random, rounds};
+use troupe_tests::storm::{Random, kill, rounds};
 use troupe_tests::{contents, differences, pipeline};
 
 const SMALL: [&str; 12] = [
@@ -79,10 +79,6 @@ fn members(group: u32, program: &str) -> Vec<u32> {
         .collect()
 }
 
-fn kill(target: &str) {
-    let _ = Command::new("kill").args(["-9", "--", target]).stderr(Stdio::null()).status();
-}
-
 /// Every version that `current` names is a whole directory that loads.
 fn policies_are_whole(run: &Path) {
     let Ok(entries) = std::fs::read_dir(run.join("policies")) else { return };
@@ -97,14 +93,14 @@ fn policies_are_whole(run: &Path) {
 
 #[test]
 #[ignore = "storm"]
-fn killed_anywhere_the_run_ends_with_the_same_bytes() {
+fn a_killed_run_ends_with_the_same_bytes() {
     let calm = storm(&SMALL, &[], rounds(8, 200));
     assert!(calm.keys().any(|name| name.ends_with("000004/done")));
 }
 
 #[test]
 #[ignore = "storm"]
-fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
+fn a_killed_run_of_joint_actions_ends_with_the_same_bytes() {
     let calm = storm(&JOINT, &[], rounds(4, 40));
     let (_, samples) =
         calm.iter().find(|(name, _)| name.ends_with("000003/samples.jsonl")).expect("the last step");
@@ -115,7 +111,7 @@ fn a_run_of_joint_actions_ends_with_the_same_bytes_too() {
 
 #[test]
 #[ignore = "storm"]
-fn baselines_and_waves_end_with_the_same_bytes_too() {
+fn a_killed_run_with_baselines_and_waves_ends_with_the_same_bytes() {
     let calm = storm(&ROLES, &[], rounds(4, 40));
     assert!(calm.keys().any(|name| name.ends_with("baselines/000003.json")), "{:?}", calm.keys());
 }
@@ -147,14 +143,14 @@ fn a_run_goes_on_with_its_baselines() {
 /// The run that is left alone has a pipe a step, the killed one a pipe for all steps.
 #[test]
 #[ignore = "storm"]
-fn stages_that_stay_end_with_the_same_bytes_too() {
+fn resident_stages_end_with_the_same_bytes() {
     storm(&SMALL, &["--resident"], rounds(8, 200));
 }
 
 /// At most the steps since the last save are repeated: here 3, or 1 of the rest.
 #[test]
 #[ignore = "storm"]
-fn so_they_do_where_their_state_is_saved_seldom() {
+fn resident_stages_that_save_seldom_end_with_the_same_bytes() {
     storm(&SMALL, &["--resident", "--save-every", "3"], rounds(8, 200));
 }
 

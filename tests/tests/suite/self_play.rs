@@ -4,12 +4,41 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use troupe_tests::program::{lines, of_type};
 use troupe_tests::{differences, must, pipeline, root, run};
 
 fn kuhn() -> String {
     format!("python3 {} --chips", root().join("examples/kuhn_poker.py").display())
+}
+
+fn elo() -> String {
+    format!("python3 {}", root().join("examples/elo.py").display())
+}
+
+/// 30 wins, 10 draws and 60 losses are 35 points of 100: 400 log10(35/65), with the error of their log-odds.
+#[test]
+fn elo_counts_a_draw_as_half_a_win_for_both() {
+    let mut stream = String::new();
+    for (number, result) in [[1; 60].as_slice(), &[0; 10], &[-1; 30]].concat().into_iter().enumerate() {
+        for (agent, version) in [("x", "0:a"), ("o", "8:b")] {
+            let sample = json!({"type": "sample", "episode": number, "branch": 0, "agent": agent, "policy_version": version});
+            stream += &format!("{sample}\n");
+        }
+        let returns = json!({"x": result, "o": -result});
+        stream += &format!("{}\n", json!({"type": "episode", "episode": number, "returns": returns}));
+    }
+    stream += "{\"type\":\"end\",\"ok\":true}\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("games");
+    std::fs::write(&file, stream).expect("written");
+    let rows = lines(&must(&format!("{} --json {}", elo(), file.display())));
+    assert_eq!((&rows[0]["version"], &rows[0]["elo"]), (&json!("0:a"), &json!(0.0)));
+    assert_eq!((&rows[1]["won"], &rows[1]["drawn"], &rows[1]["lost"]), (&json!(30), &json!(10), &json!(60)));
+    let number = |name: &str| rows[1][name].as_f64().expect("a number");
+    assert!((number("elo") - 400.0 * (35.0_f64 / 65.0).log10()).abs() < 1e-6, "{rows:?}");
+    let error = 400.0 / std::f64::consts::LN_10 / (100.0 * 0.35 * 0.65_f64).sqrt();
+    assert!((number("error") - error).abs() < 1e-6, "{rows:?}");
 }
 
 fn play(at: &Path, more: &[&str]) {
@@ -89,7 +118,7 @@ fn opponents_of_the_past_are_the_same_after_a_kill_and_in_resident_stages() {
         )
     };
     must(&format!("{}; {}", game(2, 5), game(5, 2)));
-    let rated = lines(&must(&format!("report elo {dir}/2-5 {dir}/5-2 --format json")));
+    let rated = lines(&must(&format!("{} --json {dir}/2-5 {dir}/5-2", elo())));
     let games =
         |row: &Value| ["won", "drawn", "lost"].iter().filter_map(|key| row[*key].as_u64()).sum::<u64>();
     assert_eq!(rated.iter().map(games).collect::<Vec<_>>(), [60, 60], "{rated:?}");
@@ -142,7 +171,7 @@ fn each_role_meets_the_past_of_its_own_policy() {
 }
 
 #[test]
-fn what_cannot_be_played_says_so() {
+fn unplayable_games_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let dir = folder.path().display().to_string();
     must(&format!(
@@ -178,8 +207,8 @@ fn what_cannot_be_played_says_so() {
         code == 65 && told.contains("version 2 is not there") && told.contains("update --keep 3"),
         "{told}"
     );
-    let (code, _, told) = run(&format!("report elo {dir}/tasks"));
-    assert!(code == 65, "{told}");
+    let (code, _, told) = run(&format!("{} {dir}/tasks", elo()));
+    assert!(code == 1 && told.starts_with("elo.py: "), "{told}");
 }
 
 /// A policy that plays every legal move alike, and one that always takes the first free cell. By exact fractions the best response

@@ -197,7 +197,7 @@ fn a_run_trains_beside_a_server_and_goes_on() {
 }
 
 #[test]
-fn what_is_wrong_with_a_server_is_said() {
+fn faults_of_a_server_are_one_line_and_a_hint() {
     let (_folder, dir) = fixture();
     let refused = |behavior: Behavior, flags: &str, code: i32, expected: &str| {
         let server = StandInServer::start(&["large"], behavior);

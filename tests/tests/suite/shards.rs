@@ -1,57 +1,12 @@
 //! Shards: `rollout --shard` deals tasks in turn, and whatever order their streams are joined in, `update` makes the bytes of
-//! one process. `pipeline.sh --shards` repeats those that fail, and no others.
+//! one process (`tests/tests/tables/same-stages.txt`). `pipeline.sh --shards` repeats those that fail, and no others.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Output;
 
-use troupe_tests::{contents, must, pipeline, programs, without_timing};
-
-/// Samples, episodes and other lines, without the shard's `end`.
-fn lines(text: &str, shard: &str) -> Vec<String> {
-    let text = text.replace(&format!("\"shard\":\"{shard}\""), "");
-    text.lines().filter(|line| !line.starts_with("{\"type\":\"end\"")).map(str::to_owned).collect()
-}
-
-#[test]
-fn any_number_of_shards_in_any_order_trains_the_same_weights() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let place = folder.path();
-    let at = |command: &str| must(&format!("cd '{}' && {command}", place.display()));
-    at("policy init policy --preset tiny --seed 7 >log && envs tasks plan-path --count 48 --seed 5 >tasks");
-    // A random policy earns nothing; scored by their branch its samples are worth an update.
-    let score = r#"sed -E 's/"branch":([0-9]+)(.*)"reward":[-0-9.e]+/"branch":\1\2"reward":\1/'"#;
-    let mut whole: Option<(Vec<String>, String)> = None;
-    for count in [1, 2, 3, 8] {
-        let mut joined = Vec::new();
-        for shard in (0..count).map(|number| format!("{number}/{count}")) {
-            let rollout =
-                "rollout --quiet --policy policy --branches 3 --turns 2 --max-tokens 6 --seed 3 --step 9";
-            let text = at(&format!("{rollout} --shard {shard} <tasks | {score}"));
-            assert!(text.contains(&format!("\"counts\":{{\"tasks\":{}", 48 / count)), "{shard}: {text}");
-            fs::write(place.join(format!("shard-{}", shard.replace('/', "-"))), &text).expect("a file");
-            joined.extend(lines(&text, &shard));
-        }
-        joined.sort();
-        let numbers: Vec<usize> = (0..count).collect();
-        let reversed: Vec<usize> = numbers.iter().rev().copied().collect();
-        let odd_first: Vec<usize> =
-            [1, 0].iter().flat_map(|odd| (0..count).filter(move |number| number % 2 == *odd)).collect();
-        for order in [numbers, reversed, odd_first] {
-            let files: Vec<String> = order.iter().map(|number| format!("shard-{number}-{count}")).collect();
-            let metrics = at(&format!(
-                "rm -rf copy && cp -r policy copy && cat {} | group --quiet | advantage --quiet | \
-                 update --quiet --policy copy --lr 1e-3 --minibatches 2 --seed 4 | grep '\"type\":\"metrics\"' && \
-                 cksum <copy/step-000001/model.safetensors && cksum <copy/step-000001/optimizer.safetensors",
-                files.join(" ")
-            ));
-            let (expected, trained) = whole.get_or_insert_with(|| (joined.clone(), without_timing(&metrics)));
-            assert!(*expected == joined, "{count} shards play something else");
-            assert_eq!(*trained, without_timing(&metrics), "{count} shards joined as {order:?}");
-        }
-    }
-}
+use troupe_tests::{contents, pipeline, programs};
 
 /// A folder with the programs, whose `rollout` is this script: it finds the real one as `$REAL`.
 fn with_rollout(folder: &Path, script: &str) {
@@ -125,7 +80,7 @@ fn a_killed_shard_is_played_again_alone() {
 }
 
 #[test]
-fn what_was_played_is_kept_for_the_next_call_and_the_number_of_shards_may_change() {
+fn played_shards_are_kept_and_their_number_may_change() {
     let folder = tempfile::tempdir().expect("a folder");
     let [whole, shards, bin] = ["whole", "shards", "bin"].map(|name| folder.path().join(name));
     succeeded(&pipeline(&whole, &SMALL).output().expect("pipeline.sh runs"));

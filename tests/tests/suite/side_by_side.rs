@@ -3,7 +3,6 @@
 //!
 //! Needs `mpicc` and `mpirun`; without them these tests say NOT RUN.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
@@ -11,9 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use troupe_tests::{
-    contents, differences, mpirun, must, pipeline, programs, run, storm, update_mpi, without_timing,
-};
+use troupe_tests::{contents, differences, mpirun, must, pipeline, programs, run, storm, update_mpi};
 
 /// Two policies and the samples of both; also the samples of one alone.
 fn prepare(place: &Path) {
@@ -25,41 +22,6 @@ fn prepare(place: &Path) {
          advantage --quiet >both && grep -v '\"agent\":\"planner\"' both | sed '/\"end\"/d' >one",
         place.display()
     ));
-}
-
-/// What this command makes of copies of both policies: their files, and its lines.
-fn updated(place: &Path, command: &str, flags: &str) -> (BTreeMap<String, Vec<u8>>, String) {
-    let lines = must(&format!(
-        "cd '{}' && rm -rf made && mkdir made && cp -r tool planner made && cd made && \
-         {command} --quiet --policy tool=tool --policy planner=planner --lr 1e-3 --seed 4 --threads 1 {flags}",
-        place.display()
-    ));
-    let mut made = contents(&place.join("made"));
-    made.retain(|name, _| !name.contains("/."));
-    (made, without_timing(&lines))
-}
-
-#[test]
-fn the_bytes_are_those_of_one_process() {
-    let Some(program) = update_mpi() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
-    prepare(folder.path());
-    for (ranks, flags) in [
-        (2, "--minibatches 2 <../both"),
-        (4, "--minibatches 2 --parts 4 <../both"),
-        (4, "--optimizer muon --lr-other 1e-3 --parts 2 --kl 0.1 --reference ../tool <../both"),
-        (2, "--resident <../both"),
-        (2, "--allow-incomplete <../one"),
-    ] {
-        let one = updated(folder.path(), "update", flags);
-        let trained = if flags.contains("one") { 1 } else { 2 };
-        assert_eq!(one.0.keys().filter(|name| name.ends_with("1/trainer_state.json")).count(), trained);
-        assert_eq!(one.1.lines().count(), trained + 1, "{}", one.1);
-        let command = format!("{} '{}' --side-by-side", mpirun(ranks), program.display());
-        let several = updated(folder.path(), &command, flags);
-        assert_eq!(several.1, one.1, "{ranks} ranks, {flags}");
-        assert!(several.0 == one.0, "{ranks} ranks, {flags}");
-    }
 }
 
 #[test]
@@ -119,51 +81,6 @@ fn called(run: &Path, more: &str) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-#[test]
-fn a_run_goes_over_to_it_and_back() {
-    if update_mpi().is_none() {
-        return;
-    }
-    let folder = tempfile::tempdir().expect("a folder");
-    let [alone, changed] = ["alone", "changed"].map(|name| folder.path().join(name));
-    assert_eq!(called(&alone, "4").0, Some(0));
-    for more in ["1 --ranks 2 --side-by-side", "3 --ranks 4 --side-by-side --resident --save-every 3", "4"] {
-        let (code, stderr) = called(&changed, more);
-        assert_eq!(code, Some(0), "{more}: {stderr}");
-    }
-    let differences = differences(&alone, &changed);
-    assert!(differences.is_empty(), "{differences:?}");
-    for (more, cause) in [
-        ("5 --side-by-side", "--side-by-side needs --ranks"),
-        ("5 --side-by-side --ranks 3", "2 policies cannot have as many of 3 ranks each"),
-        ("5 --side-by-side --ranks 8", "not a power of two up to --parts, 2, for each of 2 policies"),
-        ("5 --train tool", "started with no --train, not with --train tool"),
-        ("6 --side-by-side --ranks 2 --train tool", "no effect where one policy is trained"),
-    ] {
-        let run = if more.starts_with('6') { folder.path().join("fresh") } else { changed.clone() };
-        let (code, stderr) = called(&run, more);
-        assert_eq!(code, Some(2), "{more}: {stderr}");
-        assert!(stderr.contains(cause) && stderr.contains("hint: "), "{more}: {stderr}");
-    }
-}
-
-/// The process ids of this run's training ranks: MPI starts each in a separate group.
-fn ranks_of(run: &Path) -> Vec<String> {
-    let listed = must("ps -eo pid=,comm=,args=");
-    let lines = listed.lines().filter(|line| line.contains(&*run.to_string_lossy()));
-    let rank = |line: &str| {
-        let mut words = line.split_whitespace();
-        let pid = words.next()?;
-        (words.next()? == "update-mpi").then(|| pid.to_owned())
-    };
-    lines.filter_map(rank).collect()
-}
-
-fn kill(target: &str) -> bool {
-    let mut kill = Command::new("kill");
-    kill.args(["-9", "--", target]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-}
-
 /// MPI as it is, but rank 1 stays behind when all have compared their flags and opened their policies.
 const STAY: &str = r#"
 #include <mpi.h>
@@ -216,8 +133,8 @@ fn a_step_with_one_of_two_policies_published_is_repeated() {
             .split(|byte| *byte == 0)
             .any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1" || variable == b"PMI_RANK=1")
     };
-    let ranks = ranks_of(&torn);
-    assert!(kill(ranks.iter().find(behind).expect("rank 1")));
+    let ranks = storm::ranks_of(&torn);
+    assert!(storm::kill(ranks.iter().find(behind).expect("rank 1")));
     assert!(!child.wait().expect("its end").success());
     assert!(current("tool") != current("planner") && !torn.join("steps/000001/done").exists());
     let (code, stderr) = called(&torn, "2 --ranks 2 --side-by-side");
@@ -248,16 +165,16 @@ fn a_killed_rank_of_one_policy_leaves_a_run_that_ends_with_the_same_bytes() {
             .expect("pipeline.sh starts");
         let mut waited = None;
         while child.try_wait().expect("a child").is_none() {
-            let ranks = ranks_of(&stormy);
+            let ranks = storm::ranks_of(&stormy);
             if killed < kills && ranks.len() == 2 && waited.is_none() {
                 // From the first moment to the last: an update of this size takes about a tenth of a second.
                 std::thread::sleep(Duration::from_millis(attempt as u64 * 37 % 300));
-                killed += usize::from(kill(&ranks[attempt % 2]));
+                killed += usize::from(storm::kill(&ranks[attempt % 2]));
                 waited = Some(Instant::now());
             }
             // Open MPI 4.1 once did not notice the end of a rank that was killed as it started.
             if waited.is_some_and(|since| since.elapsed().as_secs() > 60) {
-                kill(&format!("-{}", child.id()));
+                storm::kill(&format!("-{}", child.id()));
             }
             std::thread::sleep(Duration::from_millis(3));
         }

@@ -86,7 +86,7 @@ pub struct Linear<'a, T> {
     pub weight: Dense,
 }
 
-/// What follows a query or key projection: bias (Qwen2), RMS norm of each head (Qwen3), RoPE. Each is optional. On a GPU
+/// The operations after a query or key projection: bias (Qwen2), RMS norm of each head (Qwen3), RoPE. Each is optional. On a GPU
 /// there is one kind of RoPE, of whole heads, and no weight is stored minus 1.
 #[derive(Debug)]
 pub struct QkNormRope<'a, T> {
@@ -166,7 +166,7 @@ pub struct Attention<'a, T> {
     pub key_value: &'a T,
 }
 
-/// What the backward pass of attention reads of the forward pass, and the gradient of its output.
+/// The inputs of attention's backward pass: results of the forward pass, and the gradient of its output.
 #[derive(Debug)]
 pub struct AttentionOutput<'a, T> {
     /// Output, `[rows, queries * width]`.

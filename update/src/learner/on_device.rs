@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use device::{Device, SharedMemory};
+use device::Device;
 use record::failure::Result;
 
 use super::{HostState, Learner, Workers, timed};
@@ -13,7 +13,7 @@ use crate::model::{DeviceModel, MemoryPlan, RowLoss, Scores};
 use crate::optimizer::on_device::DeviceOptimizer;
 use crate::optimizer::shares::Shares;
 use crate::optimizer::{Settings, StateKind, StepScale};
-use crate::ranks::{self, PartSum, Ranks};
+use crate::ranks::{self, Communicator, PartSum};
 use crate::timing::Timing;
 use crate::tree::Tree;
 
@@ -157,7 +157,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
         }
     }
 
-    fn grad_norm(&mut self, ranks: &dyn Ranks) -> Result<f64> {
+    fn grad_norm(&mut self, ranks: &dyn Communicator) -> Result<f64> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(_) => self.model.norm_of_all(ranks),
             Trained::Adapter(host) => {
@@ -169,7 +169,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
         })
     }
 
-    fn optimizer_step(&mut self, ranks: &dyn Ranks, scale: StepScale) -> Result<()> {
+    fn optimizer_step(&mut self, ranks: &dyn Communicator, scale: StepScale) -> Result<()> {
         timed(&mut self.timing.optimizer, || match &mut self.trained {
             Trained::Full(optimizer) => {
                 optimizer.step(&mut self.model, scale)?;
@@ -196,7 +196,7 @@ impl<D: Device> Learner for DeviceLearner<D> {
     }
 
     fn device_bytes(&mut self) -> Option<u64> {
-        self.model.peak_bytes().ok()
+        self.model.device().arena().ok().map(|arena| arena.usage().1)
     }
 
     fn device_checksum(&mut self) -> Result<Option<u64>> {
@@ -214,17 +214,6 @@ impl<D: Device> Learner for DeviceLearner<D> {
     fn read_bf16(&mut self, tensor: usize, from: usize, bits: &mut [u16]) -> Result<()> {
         let start = self.model.layout().entries[tensor].range.start + from;
         self.model.weight_bits(start..start + bits.len(), bits)
-    }
-
-    fn share_weights(self: Box<Self>) -> Result<Option<SharedMemory>> {
-        let DeviceLearner { model, trained, .. } = *self;
-        match trained {
-            Trained::Full(optimizer) => {
-                drop(optimizer);
-                model.share_weights().map(Some)
-            }
-            Trained::Adapter(_) => Ok(None),
-        }
     }
 
     fn transport(&mut self) -> Option<&'static str> {

@@ -11,7 +11,7 @@ mod gradient;
 use std::ops::Range;
 use std::sync::Arc;
 
-use device::{AnySlice, Buffer, Device, Shape as LaunchShape, SharedMemory, Slice, footprint};
+use device::{AnySlice, Buffer, Device, Shape as LaunchShape, Slice};
 use policy::config::Config;
 use policy::publish::PIECE;
 use record::failure::{Failure, Result};
@@ -34,13 +34,11 @@ pub struct DeviceModel<D: Device> {
     layout: Arc<Layout>,
     /// Trained instead of the weights; `gradients` then belong to its packed factors.
     adapter: Option<LoraAdapter>,
-    /// What adds parts; `None` unless all weights are trained. Dropped before the device, in which its transport may work.
+    /// Sums the gradients of parts; `None` unless all weights are trained. Dropped before the device, in which its transport may work.
     parts: Option<DeviceSum<D>>,
     worker: Worker<Gpu<D>>,
     half: Half,
     weights: Values,
-    /// Another handle on the device: its memory holds the weights and nothing else, and other processes may open it.
-    apart: D,
     /// The weights that this rank steps; none where they are frozen.
     share: RankShare,
     /// The remainders of the share.
@@ -162,13 +160,10 @@ impl<D: Device> DeviceModel<D> {
     ) -> Result<DeviceModel<D>> {
         let (adapter, values) = adapter.unzip();
         check(config, adapter)?;
+        device.reserve(plan.bytes.total)?;
         let learns = plan.request.moments.is_some();
         let layout = masters.layout().clone();
         let length = layout.len();
-        let own = footprint((length * size_of::<u16>()) as u64);
-        let mut apart = device.beside()?;
-        apart.reserve(own)?;
-        device.reserve(plan.bytes.total - own)?;
         let piece = STAGING.min(length);
         let (half, ranks) = (plan.request.half, plan.request.ranks);
         let share = match learns && adapter.is_none() {
@@ -183,8 +178,8 @@ impl<D: Device> DeviceModel<D> {
         let rope = &config.ropes()[0];
         let gpu = Gpu::new(device, &rope.frequencies).scaling_rope(rope.attention_factor);
         let mut gpu = gpu.computing_in(half);
-        let mut weights = Values::of(half);
-        weights.reserve(&mut apart, length)?;
+        let mut weights = gpu.buffer();
+        gpu.reserve(&mut weights, length);
         let parts = match learns && adapter.is_none() {
             true => Some(DeviceSum::new(
                 &mut gpu.device,
@@ -224,7 +219,6 @@ impl<D: Device> DeviceModel<D> {
             worker,
             half,
             weights,
-            apart,
             share,
             remainders,
             unread,
@@ -252,21 +246,9 @@ impl<D: Device> DeviceModel<D> {
         &mut self.worker.backend.device
     }
 
-    /// What adds parts; `None` unless all weights are trained.
+    /// Sums the gradients of parts; `None` unless all weights are trained.
     pub fn parts(&mut self) -> Option<&mut DeviceSum<D>> {
         self.parts.as_mut()
-    }
-
-    /// The most bytes that were in use at a time.
-    pub fn peak_bytes(&mut self) -> Result<u64> {
-        Ok(self.worker.backend.device.arena()?.usage().1 + self.apart.arena()?.usage().1)
-    }
-
-    /// Frees all but the weights, whose memory other processes may open. They are in the layout's order, from its first byte on.
-    pub fn share_weights(self) -> Result<SharedMemory> {
-        let DeviceModel { worker, apart, .. } = self;
-        drop(worker);
-        apart.share()
     }
 
     /// Where each tensor lies.
@@ -409,7 +391,7 @@ impl<D: Device> DeviceModel<D> {
     }
 }
 
-/// What an optimizer updates, and from what.
+/// The tensors that an optimizer reads and updates.
 pub(crate) struct OptimizerTensors<'a, D: Device> {
     pub device: &'a mut D,
     /// The master weights, rounded.

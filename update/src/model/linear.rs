@@ -214,7 +214,7 @@ pub(super) struct LoraBuffers<T> {
     pub d_inner: T,
 }
 
-/// What linear layers compute with.
+/// The tensors of linear layers.
 pub(super) struct Operands<'a, B: Backend> {
     pub backend: &'a mut B,
     pub weights: &'a B::Buffer,

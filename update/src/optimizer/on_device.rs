@@ -99,7 +99,7 @@ impl DeviceOptimizer {
         Ok(())
     }
 
-    /// Copies a tensor's moments to the host, from the one of index `from` on: of weights that it steps.
+    /// Copies a tensor's moments to the host, starting at index `from`; only this rank's share.
     pub fn moment<D: Device>(
         &self,
         model: &mut DeviceModel<D>,

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{PIECE, overlap};
 use crate::model::{Layout, SQUARES};
-use crate::ranks::{Ranks, gather};
+use crate::ranks::{Communicator, gather};
 
 /// The values of all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ impl RankShare {
         &self.ranges
     }
 
-    /// The values that it has of a range of the layout, and where they begin among its own.
+    /// Its values within a range of the layout, and where each run of them begins in the share.
     pub fn within(&self, wanted: &Range<usize>) -> Vec<(Range<usize>, usize)> {
         let (mut found, mut place) = (Vec::new(), 0);
         for range in &self.ranges {
@@ -111,7 +111,7 @@ impl RankShare {
 
 /// [`super::norm`] of a gradient of which each rank has one range of `values`, all in the order of ranks: the same bits. Each
 /// rank sends the sums of its whole pieces, and the values of pieces that it shares.
-pub fn norm_of_slices(ranks: &dyn Ranks, own: &Range<usize>, values: &[f32]) -> f64 {
+pub fn norm_of_slices(ranks: &dyn Communicator, own: &Range<usize>, values: &[f32]) -> f64 {
     let square = |&g: &f32| f64::from(g) * f64::from(g);
     let whole = |own: &Range<usize>| {
         let start = own.start.next_multiple_of(PIECE).min(own.end);

@@ -1,10 +1,8 @@
 //! Training one policy and publishing its next version.
 
-use std::cell::RefCell;
 use std::time::Instant;
 
 use policy::directory::{Policy, Version};
-use policy::hand_over::WeightChecksum;
 use policy::publish::published;
 use policy::retention::Retention;
 use record::failure::{Failure, Result};
@@ -14,12 +12,10 @@ use serde_json::json;
 
 use super::{PolicyUpdate, finite};
 use crate::checkpoint::{self, Checkpoint, TrainerState};
-use crate::hand_over::PublishedChecksum;
 use crate::learner::Learner;
 use crate::logprobs::GapBounds;
 use crate::loss::ReferenceLogprobs;
 use crate::metrics;
-use crate::model::Layout;
 use crate::overlap::Overlap;
 use crate::publish::{self, Change, NextVersion, gather_state_on_rank0, publish_next};
 use crate::ranks;
@@ -27,7 +23,6 @@ use crate::resident_policy::{LoadedPolicy, LoadedState, PendingSave, ResidentPol
 use crate::settings::Settings;
 use crate::timing::{Times, Timing};
 use crate::trainer::{Trainer, TrainingStats};
-use crate::weights::TensorFormats;
 
 /// Defaults of `--max-logprob-gap` in training, nats: for f32 weights and arithmetic, and if either has 16
 /// bits. In f32 it is wider than for `--check`, because a long run should not stop for one unlikely token.
@@ -66,7 +61,6 @@ impl PolicyUpdate<'_> {
             return self.already_published(&version).map(|line| (line, Times::new()));
         }
         let mut timing = Timing::default();
-        self.offers.withdraw();
         let mut ready = self.load(loaded, &mut timing)?;
         let stats = self.run(&mut ready, &mut timing)?;
         let trained = started.elapsed().as_secs_f64();
@@ -76,8 +70,8 @@ impl PolicyUpdate<'_> {
         let trainer = self.trainer_state(&mut ready, &stats)?;
         let metrics = trainer.metrics.clone();
         let publishing = Instant::now();
-        let (version, checksum) = self.publish(&mut ready, &stats, &trainer, &retention)?;
-        self.keep_or_drop(resident, ready, trainer, (&version, checksum), pinned)?;
+        let version = self.publish(&mut ready, &stats, &trainer, &retention)?;
+        self.keep_or_drop(resident, ready, trainer, &version, pinned)?;
         timing.publish += publishing.elapsed().as_secs_f64();
         if stats.optimizer_steps == 0 {
             let from = &self.from.version;
@@ -99,7 +93,7 @@ impl PolicyUpdate<'_> {
 
     /// The version that an earlier call published from the same input, if it is complete.
     fn published_earlier(&self, retention: &Retention) -> Result<Option<Version>> {
-        let found = ranks::first(self.ranks, || {
+        let found = ranks::find_on_rank0(self.ranks, || {
             Ok(match published(&self.from, &self.input, retention)? {
                 Some(version) if self.is_complete(&version)? => version.to_string(),
                 _ => String::new(),
@@ -201,14 +195,14 @@ impl PolicyUpdate<'_> {
         })
     }
 
-    /// Publishes the next version, once all ranks agree on its weights; returns their checksum if they can be handed over.
+    /// Publishes the next version, once all ranks agree on its weights.
     fn publish(
         &self,
         ready: &mut ReadyPolicy,
         stats: &TrainingStats,
         trainer: &TrainerState,
         retention: &Retention,
-    ) -> Result<(Version, Option<WeightChecksum>)> {
+    ) -> Result<Version> {
         let ReadyPolicy { checkpoint, learner, continued, from_files, .. } = ready;
         let change = match (stats.optimizer_steps, continued) {
             // The loss scale of skipped steps is part of the state.
@@ -224,47 +218,13 @@ impl PolicyUpdate<'_> {
             ranks::compare(self.ranks, digest.as_bytes(), "made other weights")?;
         }
         let trainer = (!self.stays_in_memory()).then_some(trainer);
-        let checksum = self.checksum(formats).map(RefCell::new);
         let written =
             gather_state_on_rank0(self.ranks, &formats.layout, learner.as_mut(), self.method(), |state| {
-                let checksum = checksum.as_ref();
-                let next = NextVersion { formats, state, input: &self.input, change, trainer, checksum };
+                let next = NextVersion { formats, state, input: &self.input, change, trainer };
                 publish_next(&self.from, &next, retention)
             })?;
         let version = written.map_or_else(String::new, |version| version.to_string());
-        let checksum = checksum.and_then(|checksum| checksum.borrow().of_all(&formats.layout));
-        let told = ranks::first(self.ranks, || splice::json(&(version, checksum)))?;
-        let (version, checksum): (String, _) = serde_json::from_str(&told).map_err(Failure::work)?;
-        Ok((version.parse()?, checksum))
-    }
-
-    /// Adds up weights that `rollout` may take from this device; `None` where it reads the files. After `--pass-through` another
-    /// `update` may need the memory.
-    fn checksum(&self, formats: &TensorFormats) -> Option<PublishedChecksum> {
-        let Settings { publishing, hardware, reading, .. } = self.settings;
-        let is_last = publishing.resident && !reading.pass_through;
-        if is_last && hardware.is_device() && self.adapter.is_none() {
-            PublishedChecksum::new(hardware.half(), formats)
-        } else {
-            None
-        }
-    }
-
-    /// Frees the learner's memory, or offers its weights to `rollout`. If that fails, `rollout` reads the files.
-    fn free_or_offer(
-        &self,
-        learner: Box<dyn Learner>,
-        layout: &Layout,
-        version: &Version,
-        checksum: Option<WeightChecksum>,
-    ) {
-        let Some(checksum) = checksum else { return };
-        let hardware = &self.settings.hardware;
-        let offered = Policy::open_version(&self.owned.directory, &version.to_string())
-            .and_then(|made| self.offers.offer(learner, layout, hardware, &made, checksum));
-        if let Err(failure) = offered {
-            self.log(format_args!("rollout reads version {version} from its files: {}", failure.message));
-        }
+        ranks::find_on_rank0(self.ranks, || Ok(version))?.parse()
     }
 
     /// Returns true if weights and moments wait in memory for the next update. Ranks on devices would each have a slice
@@ -280,7 +240,7 @@ impl PolicyUpdate<'_> {
         resident: &mut ResidentPolicy,
         ready: ReadyPolicy,
         trainer: TrainerState,
-        (version, checksum): (&Version, Option<WeightChecksum>),
+        version: &Version,
         pinned: [Version; 2],
     ) -> Result<()> {
         let last_saved = pinned[1].clone();
@@ -291,8 +251,7 @@ impl PolicyUpdate<'_> {
             pinned,
         });
         if !self.stays_in_memory() {
-            let ReadyPolicy { checkpoint, learner, .. } = ready;
-            self.free_or_offer(learner, &checkpoint.trained.formats().layout, version, checksum);
+            drop(ready);
             return superseded.map_or(Ok(()), |superseded| superseded.retire(version));
         }
         let ReadyPolicy { checkpoint, mut learner, .. } = ready;
@@ -302,7 +261,7 @@ impl PolicyUpdate<'_> {
                 gather_state_on_rank0(self.ranks, &formats.layout, learner.as_mut(), method, |state| {
                     publish::in_memory(&formats, state)
                 })?;
-            self.free_or_offer(learner, &formats.layout, version, checksum);
+            drop(learner);
             let made = Policy::open_version(&self.owned.directory, &version.to_string())?;
             let saved = Some((tensors.flatten(), trainer.clone()));
             LoadedState::Checkpoint(Box::new(Checkpoint::with(&made, &self.config, saved)?))

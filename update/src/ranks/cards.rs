@@ -4,7 +4,7 @@
 use device::DeviceKind;
 use record::failure::{Failure, Result};
 
-use super::{Ranks, gather};
+use super::{Communicator, gather};
 use crate::hardware::Hardware;
 
 /// Where launchers say which of a machine's processes this is: Open MPI, MPICH and Intel MPI, Slurm.
@@ -15,7 +15,7 @@ const LOCAL_RANKS: [&str; 4] =
 ///
 /// # Errors
 /// 2 where two ranks would share a card, or one process would have several; 69 without the driver or a card. The same on all ranks, or they are ended.
-pub fn assign(ranks: &dyn Ranks, hardware: &mut Hardware, plans: bool) -> Result<()> {
+pub fn assign(ranks: &dyn Communicator, hardware: &mut Hardware, plans: bool) -> Result<()> {
     if ranks.count() == 1 {
         return match hardware.devices.len() > 1 && !plans {
             true => Err(several(hardware)),
@@ -52,7 +52,7 @@ fn card(local: u32, cards: &[u32]) -> u32 {
 }
 
 /// Fails where two ranks have one card.
-fn distinct(ranks: &dyn Ranks, own: &[u8]) -> Result<()> {
+fn distinct(ranks: &dyn Communicator, own: &[u8]) -> Result<()> {
     let all = gather(ranks, own);
     for (later, identity) in all.iter().enumerate().filter(|(_, identity)| !identity.is_empty()) {
         let Some(earlier) = all[..later].iter().position(|other| other == identity) else { continue };

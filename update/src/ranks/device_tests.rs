@@ -77,7 +77,7 @@ pub(super) enum Kept {
 pub(super) type Trained = (Vec<u64>, Vec<u16>, Vec<u32>);
 
 /// Makes a rank's transport.
-type Connect<'a> = dyn Fn(&dyn Ranks, &mut Sim) -> Result<Box<dyn Transport<Sim>>> + Sync + 'a;
+type Connect<'a> = dyn Fn(&dyn Communicator, &mut Sim) -> Result<Box<dyn Transport<Sim>>> + Sync + 'a;
 
 /// How sums pass and wait.
 pub(super) struct Way<'a> {
@@ -92,7 +92,7 @@ pub(super) const THROUGH_HOST: Way<'static> =
     Way { transport: &|_, _| Ok(Box::new(ThroughHost::default())), waits_on_device: true, at_once: 1 << 24 };
 
 pub(super) fn train(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     half: Half,
     tied: bool,
     parts: &[Vec<Tree>],
@@ -137,7 +137,7 @@ pub(super) fn train(
     let mut norms = Vec::new();
     for _ in 0..2 {
         let mut sum = PartSum::new(ranks, shares.clone(), parts.len());
-        for part in dealt(ranks, parts) {
+        for part in own_parts(ranks, parts) {
             model.clear_gradients().unwrap();
             if !part.is_empty() {
                 model.accumulate_part(part, 1.0, &Waves, &mut sum)?;
@@ -173,7 +173,7 @@ pub(super) fn parts() -> Vec<Vec<Tree>> {
 /// Asserts that these numbers of ranks have the weights, masters and norms of one.
 pub(super) fn assert_as_one(half: Half, kept: Kept, tied: bool, counts: &[usize], way: &Way) {
     let parts = parts();
-    let (norms, weights, masters) = train(&Alone, half, tied, &parts, kept, &THROUGH_HOST).unwrap();
+    let (norms, weights, masters) = train(&SingleProcess, half, tied, &parts, kept, &THROUGH_HOST).unwrap();
     for &count in counts {
         let found = each(count, |ranks| train(ranks, half, tied, &parts, kept, way).unwrap());
         let mut joined = vec![0; masters.len()];
@@ -220,7 +220,7 @@ fn a_device_adds_parts_as_the_host_does() {
         let host = each(count, |ranks| {
             let mut sum = PartSum::new(ranks, shares.clone(), parts);
             let mut summed = vec![0.0; shares.of_rank(ranks.rank()).len()];
-            for gradient in dealt(ranks, &gradients) {
+            for gradient in own_parts(ranks, &gradients) {
                 for _ in 0..shares.regions() {
                     let read = |_: &mut Vec<f32>, range: Range<usize>, values: &mut [f32]| {
                         values.copy_from_slice(&gradient[range]);
@@ -243,7 +243,7 @@ fn a_device_adds_parts_as_the_host_does() {
             let waiting = PartSum::waiting(parts / count) * own;
             let mut sums = DeviceSum::new(&mut sim, &shares, count, waiting).unwrap();
             let (staging, summed) = (sim.allocate(length).unwrap(), sim.allocate(own).unwrap());
-            for gradient in dealt(ranks, &gradients) {
+            for gradient in own_parts(ranks, &gradients) {
                 for _ in 0..shares.regions() {
                     sum.add_on_device(
                         &mut sim,
@@ -276,7 +276,7 @@ impl Transport<Sim> for Flips {
 
     fn all_to_all(
         &mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut Sim,
         sent: &[Slice<'_, f32>],
         received: &[Slice<'_, f32>],
@@ -293,7 +293,7 @@ impl Transport<Sim> for Flips {
 
     fn gather(
         &mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut Sim,
         shares: &Shares,
         weights: &Values,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::{ArgMatches, Command};
 use record::failure::{Failure, Result};
 
-use super::{Ranks, gather};
+use super::{Communicator, gather};
 
 /// Flags that may differ from rank to rank, because they do not change the result.
 const OWN: [&str; 3] = ["threads", "quiet", "isa"];
@@ -14,7 +14,7 @@ const OWN: [&str; 3] = ["threads", "quiet", "isa"];
 ///
 /// # Errors
 /// 2, naming the flag and the rank; the same on all ranks.
-pub fn compare(ranks: &dyn Ranks, flags: &BTreeMap<String, String>) -> Result<()> {
+pub fn compare(ranks: &dyn Communicator, flags: &BTreeMap<String, String>) -> Result<()> {
     let told = serde_json::to_vec(flags).map_err(Failure::work)?;
     let all: Vec<BTreeMap<String, String>> = gather(ranks, &told)
         .iter()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use record::read::stdin_within;
 
-use super::Ranks;
+use super::Communicator;
 
 /// How often rank 0 says that it is still waiting for input, so that its silence means something else.
 const STILL_WAITING_EVERY: Duration = Duration::from_secs(20);
@@ -15,7 +15,7 @@ const STILL_WAITING: usize = usize::MAX;
 /// Rank 0's input, for all.
 pub struct Input<'a, R> {
     /// The processes.
-    pub ranks: &'a dyn Ranks,
+    pub ranks: &'a dyn Communicator,
     /// Read by rank 0 only.
     pub input: R,
     pub(super) is_ready: fn(Duration) -> io::Result<bool>,
@@ -23,7 +23,7 @@ pub struct Input<'a, R> {
 
 impl<'a, R> Input<'a, R> {
     /// What rank 0 reads from its stdin, as `input`, for all.
-    pub fn of_stdin(ranks: &'a dyn Ranks, input: R) -> Input<'a, R> {
+    pub fn of_stdin(ranks: &'a dyn Communicator, input: R) -> Input<'a, R> {
         Input { ranks, input, is_ready: stdin_within }
     }
 }

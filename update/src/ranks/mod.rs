@@ -33,8 +33,8 @@ pub use transport::{ThroughHost, Transport};
 /// Bytes that a rank hands out and receives at once in a sum.
 const SUM_BYTES: usize = 16 << 20;
 
-/// One of the processes.
-pub trait Ranks {
+/// The processes of an update, as one of them sees them: an MPI communicator.
+pub trait Communicator {
     /// Its number, from 0.
     fn rank(&self) -> usize;
 
@@ -43,7 +43,7 @@ pub trait Ranks {
 
     /// Splits the ranks into equal groups of neighbors and returns this rank's group, renumbered from 0. The number of groups
     /// must divide `count`.
-    fn split(&self, groups: usize) -> Box<dyn Ranks>;
+    fn split(&self, groups: usize) -> Box<dyn Communicator>;
 
     /// The number of one of these among all that the launcher has started.
     fn number(&self, rank: usize) -> usize {
@@ -69,10 +69,10 @@ pub trait Ranks {
     fn abort(&self, _code: u8) {}
 }
 
-/// One process.
-pub struct Alone;
+/// The communicator of an update in one process.
+pub struct SingleProcess;
 
-impl Ranks for Alone {
+impl Communicator for SingleProcess {
     fn rank(&self) -> usize {
         0
     }
@@ -81,8 +81,8 @@ impl Ranks for Alone {
         1
     }
 
-    fn split(&self, _: usize) -> Box<dyn Ranks> {
-        Box::new(Alone)
+    fn split(&self, _: usize) -> Box<dyn Communicator> {
+        Box::new(SingleProcess)
     }
 
     fn broadcast(&self, _: usize, _: &mut [u8]) -> Result<()> {
@@ -106,9 +106,9 @@ impl Ranks for Alone {
 ///
 /// # Errors
 /// A launcher that this build does not support started several processes, and each would train by itself (69).
-pub fn start() -> Result<Box<dyn Ranks>> {
+pub fn start() -> Result<Box<dyn Communicator>> {
     let started = started();
-    if started == 1 { Ok(Box::new(Alone)) } else { several(started) }
+    if started == 1 { Ok(Box::new(SingleProcess)) } else { several(started) }
 }
 
 /// How many processes a launcher has started.
@@ -117,7 +117,7 @@ fn started() -> usize {
 }
 
 #[cfg(feature = "mpi")]
-fn several(started: usize) -> Result<Box<dyn Ranks>> {
+fn several(started: usize) -> Result<Box<dyn Communicator>> {
     let ranks = mpi::Mpi::start();
     match ranks.count() {
         count if count == started => Ok(Box::new(ranks)),
@@ -131,7 +131,7 @@ fn several(started: usize) -> Result<Box<dyn Ranks>> {
 }
 
 #[cfg(not(feature = "mpi"))]
-fn several(started: usize) -> Result<Box<dyn Ranks>> {
+fn several(started: usize) -> Result<Box<dyn Communicator>> {
     Err(Failure::unavailable(format!(
         "{started} processes were started, and this build knows nothing of the others: each would train by itself"
     ))
@@ -139,7 +139,7 @@ fn several(started: usize) -> Result<Box<dyn Ranks>> {
 }
 
 /// Ends this rank, and where `outcome` is a failure all of them, with its exit code.
-pub fn end(ranks: &dyn Ranks, outcome: Result<()>) -> Result<()> {
+pub fn end(ranks: &dyn Communicator, outcome: Result<()>) -> Result<()> {
     if let Err(failure) = &outcome
         && ranks.count() > 1
         && !failure.is_closed()
@@ -185,12 +185,13 @@ fn of_launcher(names: [&str; 3]) -> Option<usize> {
     names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok())
 }
 
-/// What rank 0 finds, told to all. The others do not look for themselves.
-pub fn first(ranks: &dyn Ranks, find: impl FnOnce() -> Result<String>) -> Result<String> {
-    told(ranks, 0, find)
+/// Evaluates `find` on rank 0 and broadcasts the result.
+pub fn find_on_rank0(ranks: &dyn Communicator, find: impl FnOnce() -> Result<String>) -> Result<String> {
+    find_on(ranks, 0, find)
 }
 
-fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -> Result<String> {
+/// Evaluates `find` on rank `root` and broadcasts the result.
+fn find_on(ranks: &dyn Communicator, root: usize, find: impl FnOnce() -> Result<String>) -> Result<String> {
     let found = if ranks.rank() == root { find()? } else { String::new() };
     if ranks.count() == 1 {
         return Ok(found);
@@ -203,13 +204,16 @@ fn told(ranks: &dyn Ranks, root: usize, find: impl FnOnce() -> Result<String>) -
     String::from_utf8(bytes).map_err(|_| Failure::work(format!("rank {root} sent bytes that are not UTF-8")))
 }
 
-/// This rank's parts. They are dealt in turn, so that the parts of each round are one branch of the tree of sums.
-pub fn dealt<'a, T>(ranks: &dyn Ranks, parts: &'a [T]) -> impl Iterator<Item = &'a T> + use<'a, T> {
+/// This rank's parts: every `count`-th, so that the parts of each round are one branch of the tree of sums.
+pub fn own_parts<'a, T>(
+    ranks: &dyn Communicator,
+    parts: &'a [T],
+) -> impl Iterator<Item = &'a T> + use<'a, T> {
     parts.iter().skip(ranks.rank()).step_by(ranks.count())
 }
 
 /// Everyone's bytes, of any size, in the order of ranks.
-pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
+pub fn gather(ranks: &dyn Communicator, own: &[u8]) -> Vec<Vec<u8>> {
     let mut lengths = vec![0; ranks.count() * size_of::<u64>()];
     ranks.all_gather(&(own.len() as u64).to_le_bytes(), &mut lengths);
     let lengths: Vec<usize> =
@@ -225,7 +229,7 @@ pub fn gather(ranks: &dyn Ranks, own: &[u8]) -> Vec<Vec<u8>> {
 /// Gathers every rank's share of the values of `state` on all ranks, a piece at a time. `read` copies a range of values,
 /// `write` replaces one.
 pub fn exchange<S, T: bytemuck::Pod>(
-    ranks: &dyn Ranks,
+    ranks: &dyn Communicator,
     shares: &Shares,
     state: &mut S,
     read: impl Fn(&mut S, Range<usize>, &mut [T]) -> Result<()>,
@@ -258,8 +262,8 @@ pub fn exchange<S, T: bytemuck::Pod>(
     Ok(())
 }
 
-/// Completes values of which each rank has computed some and left the others at 0.
-pub fn complete(ranks: &dyn Ranks, values: &mut [f32]) {
+/// Merges values of which each rank has computed some and left the others at 0.
+pub fn gather_disjoint(ranks: &dyn Communicator, values: &mut [f32]) {
     for other in gather(ranks, bytemuck::cast_slice(values)) {
         for (value, bytes) in values.iter_mut().zip(other.as_chunks().0) {
             // All bits of 0 are 0.
@@ -294,7 +298,7 @@ impl Checksum {
 ///
 /// # Errors
 /// 1, naming both ranks and their machines.
-pub fn compare_received(ranks: &dyn Ranks, checksums: &[u64]) -> Result<()> {
+pub fn compare_received(ranks: &dyn Communicator, checksums: &[u64]) -> Result<()> {
     let (count, host) = (ranks.count(), host());
     let found = gather(ranks, &[bytemuck::cast_slice(checksums), host.as_bytes()].concat());
     let word = |rank: usize, at: usize| &found[rank][at * size_of::<u64>()..][..size_of::<u64>()];
@@ -324,7 +328,7 @@ fn host() -> String {
 ///
 /// # Errors
 /// 1, naming the ranks and their machines.
-pub fn compare(ranks: &dyn Ranks, digest: &[u8], has: &str) -> Result<()> {
+pub fn compare(ranks: &dyn Communicator, digest: &[u8], has: &str) -> Result<()> {
     let found = gather(ranks, &[digest, host().as_bytes()].concat());
     let digests: Vec<&[u8]> = found.iter().map(|bytes| &bytes[..digest.len()]).collect();
     let name = |rank: &usize| {

@@ -6,7 +6,7 @@ use std::os::raw::{c_int, c_void};
 use record::failure::{Failure, Result};
 use record::stage;
 
-use super::Ranks;
+use super::Communicator;
 use super::wait::{Wait, word};
 
 unsafe extern "C" {
@@ -30,7 +30,7 @@ unsafe extern "C" {
     fn ranks_abort(code: c_int);
 }
 
-/// The communicators of `mpi.c`: of all ranks, and of those of one policy.
+/// The communicators of `mpi.c`: all ranks, and the ranks of one policy.
 const OF_ALL: c_int = 0;
 const OF_SOME: c_int = 1;
 
@@ -87,7 +87,7 @@ impl Mpi {
     }
 }
 
-impl Ranks for Mpi {
+impl Communicator for Mpi {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -96,7 +96,7 @@ impl Ranks for Mpi {
         self.count
     }
 
-    fn split(&self, groups: usize) -> Box<dyn Ranks> {
+    fn split(&self, groups: usize) -> Box<dyn Communicator> {
         let each = self.count / groups;
         let (which, mut rank, mut count) = (self.rank / each, 0, 0);
         // SAFETY: it writes the two numbers. Called once: by `update::stage::run`.
@@ -149,7 +149,7 @@ impl Ranks for Mpi {
         assert!(lengths.len() == self.count && own.len() == lengths[self.rank]);
         assert!(self.rank > 0 || all.len() == lengths.iter().sum::<usize>());
         self.meet(|| false);
-        // SAFETY: `all` of rank 0 has room for all lengths, and that of others is not used.
+        // SAFETY: rank 0's `all` has room for all lengths; the others' is not used.
         unsafe {
             let (own, length, all) = (own.as_ptr().cast(), own.len(), all.as_mut_ptr().cast());
             ranks_gather_on_first(self.of, own, length, all, lengths.as_ptr());

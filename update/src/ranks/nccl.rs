@@ -3,13 +3,13 @@
 
 use std::sync::{Arc, Once};
 
-use device::cuda::nccl::{self, Communicator};
+use device::cuda::nccl::{self, NcclCommunicator};
 use device::{AnySlice, Device, Slice};
 use record::failure::{Failure, Result};
 use record::stage;
 
 use super::wait::Wait;
-use super::{Ranks, ThroughHost, Transport, gather, host};
+use super::{Communicator, ThroughHost, Transport, gather, host};
 use crate::backend::Values;
 use crate::optimizer::shares::Shares;
 
@@ -23,7 +23,7 @@ const OFF: u32 = u32::MAX;
 ///
 /// # Errors
 /// NCCL fails (1), naming rank, machine and device; an interruption.
-pub fn connect<D: Device>(ranks: &dyn Ranks, device: &mut D) -> Result<Box<dyn Transport<D>>> {
+pub fn connect<D: Device>(ranks: &dyn Communicator, device: &mut D) -> Result<Box<dyn Transport<D>>> {
     let through_host = || Box::new(ThroughHost::default());
     let Some(stream) = device.library_stream() else { return Ok(through_host()) };
     let is_off = std::env::var_os(SWITCH).is_some_and(|value| value == "off");
@@ -56,7 +56,7 @@ pub fn connect<D: Device>(ranks: &dyn Ranks, device: &mut D) -> Result<Box<dyn T
 }
 
 /// True if all ranks have the same NCCL, false if one has it switched off; else why they cannot use it.
-pub(super) fn agreed(ranks: &dyn Ranks, own: u32) -> std::result::Result<bool, String> {
+pub(super) fn agreed(ranks: &dyn Communicator, own: u32) -> std::result::Result<bool, String> {
     let all = gather(ranks, &[&own.to_le_bytes(), host().as_bytes()].concat());
     let versions: Vec<u32> = all
         .iter()
@@ -85,7 +85,7 @@ pub(super) fn agreed(ranks: &dyn Ranks, own: u32) -> std::result::Result<bool, S
 
 /// NCCL's communicator of these ranks.
 pub struct Nccl {
-    communicator: Communicator,
+    communicator: NcclCommunicator,
     /// Rank, machine and device, for messages.
     name: String,
 }
@@ -93,7 +93,7 @@ pub struct Nccl {
 impl Nccl {
     /// Joins the other ranks, with an id that rank 0 makes. Work is done in `stream` of `device`, which `name` names.
     pub fn join<D: Device>(
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut D,
         nccl: Arc<nccl::Nccl>,
         stream: *mut std::ffi::c_void,
@@ -107,7 +107,7 @@ impl Nccl {
         ranks.broadcast(0, &mut id)?;
         // The context becomes current in this thread.
         device.synchronize()?;
-        let joined = Communicator::join(nccl, &id, ranks.rank(), ranks.count(), stream);
+        let joined = NcclCommunicator::join(nccl, &id, ranks.rank(), ranks.count(), stream);
         let joined = Nccl { communicator: joined.map_err(|failure| named(&name, failure))?, name };
         joined.wait(device)?;
         Ok(joined)
@@ -146,7 +146,7 @@ fn untyped<'a>(slices: &[Slice<'a, f32>]) -> Vec<AnySlice<'a>> {
 }
 
 /// Waits for all ranks, so that one that is slow or stopped is named.
-fn meet(ranks: &dyn Ranks) {
+fn meet(ranks: &dyn Communicator) {
     ranks.all_gather(&[0], &mut vec![0; ranks.count()]);
 }
 
@@ -157,7 +157,7 @@ impl<D: Device> Transport<D> for Nccl {
 
     fn all_to_all(
         &mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut D,
         sent: &[Slice<'_, f32>],
         received: &[Slice<'_, f32>],
@@ -168,7 +168,13 @@ impl<D: Device> Transport<D> for Nccl {
         self.wait(device)
     }
 
-    fn gather(&mut self, ranks: &dyn Ranks, device: &mut D, shares: &Shares, weights: &Values) -> Result<()> {
+    fn gather(
+        &mut self,
+        ranks: &dyn Communicator,
+        device: &mut D,
+        shares: &Shares,
+        weights: &Values,
+    ) -> Result<()> {
         meet(ranks);
         let weights = weights.half()?;
         for region in 0..shares.regions() {

@@ -24,7 +24,7 @@ fn stand_in(flag: &str) -> Arc<Library> {
     Arc::new(Library::at(&file).unwrap())
 }
 
-fn join(ranks: &dyn Ranks, sim: &mut Sim, library: &Arc<Library>) -> Result<Box<dyn Transport<Sim>>> {
+fn join(ranks: &dyn Communicator, sim: &mut Sim, library: &Arc<Library>) -> Result<Box<dyn Transport<Sim>>> {
     let nccl = Nccl::join(ranks, sim, library.clone(), std::ptr::null_mut(), "cuda:0")?;
     Ok(Box::new(nccl))
 }
@@ -32,7 +32,7 @@ fn join(ranks: &dyn Ranks, sim: &mut Sim, library: &Arc<Library>) -> Result<Box<
 #[test]
 fn ranks_connected_by_nccl_train_to_the_bits_of_one() {
     let library = stand_in("-DPLAIN");
-    let transport = |ranks: &dyn Ranks, sim: &mut Sim| join(ranks, sim, &library);
+    let transport = |ranks: &dyn Communicator, sim: &mut Sim| join(ranks, sim, &library);
     for (half, kept, tied, counts, at_once) in [
         (Half::BFloat16, Kept::Leaves, false, &[2, 4, 8][..], 1 << 24),
         (Half::BFloat16, Kept::OnHost, true, &[2], 8192),
@@ -46,7 +46,7 @@ fn ranks_connected_by_nccl_train_to_the_bits_of_one() {
 #[test]
 fn a_failure_of_nccl_names_rank_machine_and_device() {
     let library = stand_in("-DFAILING_GROUP=5");
-    let transport = |ranks: &dyn Ranks, sim: &mut Sim| join(ranks, sim, &library);
+    let transport = |ranks: &dyn Communicator, sim: &mut Sim| join(ranks, sim, &library);
     let way = Way { transport: &transport, ..THROUGH_HOST };
     let outcomes = each(2, |ranks| train(ranks, Half::BFloat16, false, &parts(), Kept::Leaves, &way));
     for (rank, outcome) in outcomes.into_iter().enumerate() {

@@ -3,18 +3,18 @@
 use record::failure::{Failure, Result};
 use record::stage;
 
-use super::{Ranks, ended_by_rank_0, gather, told};
+use super::{Communicator, ended_by_rank_0, find_on, gather};
 
-/// All processes of a call, and with `--side-by-side` those of them that train one policy with this one.
+/// All processes of a call, and with `--side-by-side` the ones that train one policy with this one.
 pub struct PolicyRanks<'a> {
     /// All of them.
-    pub all: &'a dyn Ranks,
-    own: Option<Box<dyn Ranks>>,
+    pub all: &'a dyn Communicator,
+    own: Option<Box<dyn Communicator>>,
 }
 
 impl PolicyRanks<'_> {
     /// Splits the processes among policies that train side by side; otherwise all processes train each policy.
-    pub fn new(all: &dyn Ranks, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
+    pub fn new(all: &dyn Communicator, policies: usize, side_by_side: bool) -> PolicyRanks<'_> {
         PolicyRanks { all, own: side_by_side.then(|| all.split(policies)) }
     }
 
@@ -24,7 +24,7 @@ impl PolicyRanks<'_> {
     }
 
     /// The processes that train a policy with this one.
-    pub fn own(&self) -> &dyn Ranks {
+    pub fn own(&self) -> &dyn Communicator {
         self.own.as_deref().unwrap_or(self.all)
     }
 
@@ -40,9 +40,9 @@ impl PolicyRanks<'_> {
         }
     }
 
-    /// What the first process of a policy has, told to all.
-    pub fn told(&self, policy: usize, has: impl FnOnce() -> Result<String>) -> Result<String> {
-        told(self.all, policy * self.own().count(), has)
+    /// Evaluates `find` on the first process of a policy and broadcasts the result.
+    pub fn find_on_first(&self, policy: usize, find: impl FnOnce() -> Result<String>) -> Result<String> {
+        find_on(self.all, policy * self.own().count(), find)
     }
 
     /// Where policies train side by side, ends all with the failure of one, of which rank 0 knows nothing.

@@ -10,14 +10,14 @@ use std::ops::Range;
 
 use record::failure::Result;
 
-use super::{Checksum, Ranks, SUM_BYTES};
+use super::{Checksum, Communicator, SUM_BYTES};
 use crate::optimizer::shares::{RankShare, Shares};
 use crate::parts::add;
 pub use on_device::{DeviceSum, checksums as device_checksums, values_received};
 
 /// The sum of the gradients of parts, a power of two.
 pub struct PartSum<'a> {
-    ranks: &'a dyn Ranks,
+    ranks: &'a dyn Communicator,
     shares: Shares,
     own: RankShare,
     rounds: usize,
@@ -34,7 +34,7 @@ pub struct PartSum<'a> {
 
 impl<'a> PartSum<'a> {
     /// A sum of `parts` gradients; the number of ranks divides it.
-    pub fn new(ranks: &'a dyn Ranks, shares: Shares, parts: usize) -> PartSum<'a> {
+    pub fn new(ranks: &'a dyn Communicator, shares: Shares, parts: usize) -> PartSum<'a> {
         let count = ranks.count();
         let checksums = [(); 2].map(|()| (0..count).map(|_| Checksum::default()).collect());
         let (own, rounds) = (shares.of_rank(ranks.rank()), parts / count);

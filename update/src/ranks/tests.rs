@@ -32,7 +32,7 @@ impl Thread<'_> {
     }
 }
 
-impl Ranks for Thread<'_> {
+impl Communicator for Thread<'_> {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -41,8 +41,8 @@ impl Ranks for Thread<'_> {
         self.table.places.len()
     }
 
-    fn split(&self, _: usize) -> Box<dyn Ranks> {
-        Box::new(Alone)
+    fn split(&self, _: usize) -> Box<dyn Communicator> {
+        Box::new(SingleProcess)
     }
 
     fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
@@ -77,7 +77,7 @@ fn side_by_side_each_policy_has_ranks_of_its_own_and_all_are_told() {
         let processes = PolicyRanks::new(ranks, 3, true);
         processes.wait();
         let trains: Vec<usize> = (0..3).filter(|policy| processes.trains(*policy)).collect();
-        let told = |policy| processes.told(policy, || Ok(format!("{trains:?}"))).unwrap();
+        let told = |policy| processes.find_on_first(policy, || Ok(format!("{trains:?}"))).unwrap();
         (trains.clone(), [0, 1, 2].map(told).concat())
     });
     let told = "[0][1][2]".to_owned();
@@ -90,7 +90,7 @@ fn side_by_side_each_policy_has_ranks_of_its_own_and_all_are_told() {
 }
 
 /// What each of `count` ranks comes to.
-pub(super) fn each<T: Send>(count: usize, work: impl Fn(&dyn Ranks) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(count: usize, work: impl Fn(&dyn Communicator) -> T + Sync) -> Vec<T> {
     let table =
         Table { barrier: Barrier::new(count), places: (0..count).map(|_| Mutex::default()).collect() };
     std::thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn the_sum_of_parts_is_one_tree_for_any_number_of_ranks() {
                 let mut sum = PartSum::new(ranks, shares.clone(), parts);
                 let own = shares.of_rank(ranks.rank());
                 let mut summed = vec![f32::NAN; own.len()];
-                for gradient in dealt(ranks, &gradients) {
+                for gradient in own_parts(ranks, &gradients) {
                     for _ in 0..regions {
                         let read = |_: &mut Vec<f32>, range: Range<usize>, values: &mut [f32]| {
                             values.copy_from_slice(&gradient[range]);
@@ -201,7 +201,7 @@ fn even(length: usize, count: usize) -> Vec<Range<usize>> {
 }
 
 #[test]
-fn what_was_changed_on_the_way_is_refused_by_both_names() {
+fn corrupted_messages_are_refused_by_both_names() {
     let outcomes = each(4, |ranks| {
         let mut checksums = vec![7; 8];
         if ranks.rank() == 3 {
@@ -221,9 +221,9 @@ fn bytes_of_any_size_are_gathered_and_rank_0_is_heard() {
     for found in each(4, |ranks| gather(ranks, &vec![ranks.rank() as u8; ranks.rank() * 3])) {
         assert_eq!(found, [vec![], vec![1; 3], vec![2; 6], vec![3; 9]]);
     }
-    let heard = each(2, |ranks| first(ranks, || Ok(format!("rank {}", ranks.rank()))).unwrap());
+    let heard = each(2, |ranks| find_on_rank0(ranks, || Ok(format!("rank {}", ranks.rank()))).unwrap());
     assert_eq!(heard, ["rank 0", "rank 0"]);
-    let parts = each(2, |ranks| dealt(ranks, &[0, 1, 2, 3]).copied().collect::<Vec<_>>());
+    let parts = each(2, |ranks| own_parts(ranks, &[0, 1, 2, 3]).copied().collect::<Vec<_>>());
     assert_eq!(parts, [[0, 2], [1, 3]]);
 }
 
@@ -280,7 +280,7 @@ fn values_computed_by_some_are_completed_to_the_bit() {
     let found = each(2, |ranks| {
         let mut own = whole;
         (0..5).filter(|at| at % 2 != ranks.rank()).for_each(|at| own[at] = 0.0);
-        complete(ranks, &mut own);
+        gather_disjoint(ranks, &mut own);
         own.map(f32::to_bits)
     });
     assert_eq!(found, [whole.map(f32::to_bits); 2]);

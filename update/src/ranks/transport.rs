@@ -3,7 +3,7 @@
 use device::{Device, Slice};
 use record::failure::Result;
 
-use super::{Ranks, exchange};
+use super::{Communicator, exchange};
 use crate::backend::Values;
 use crate::optimizer::shares::Shares;
 
@@ -18,17 +18,23 @@ pub trait Transport<D: Device> {
     /// Sends `sent[r]` to rank r and receives `received[r]` from it. The r-th of `sent` is as long on all ranks.
     fn all_to_all(
         &mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut D,
         sent: &[Slice<'_, f32>],
         received: &[Slice<'_, f32>],
     ) -> Result<()>;
 
     /// Gathers every rank's share of the weights, 16-bit values, on all ranks.
-    fn gather(&mut self, ranks: &dyn Ranks, device: &mut D, shares: &Shares, weights: &Values) -> Result<()>;
+    fn gather(
+        &mut self,
+        ranks: &dyn Communicator,
+        device: &mut D,
+        shares: &Shares,
+        weights: &Values,
+    ) -> Result<()>;
 }
 
-/// Through host memory and [`Ranks`].
+/// Through host memory and [`Communicator`].
 #[derive(Debug, Default)]
 pub struct ThroughHost {
     sent: Vec<f32>,
@@ -42,7 +48,7 @@ impl<D: Device> Transport<D> for ThroughHost {
 
     fn all_to_all(
         &mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut D,
         sent: &[Slice<'_, f32>],
         received: &[Slice<'_, f32>],
@@ -60,7 +66,13 @@ impl<D: Device> Transport<D> for ThroughHost {
         Ok(())
     }
 
-    fn gather(&mut self, ranks: &dyn Ranks, device: &mut D, shares: &Shares, weights: &Values) -> Result<()> {
+    fn gather(
+        &mut self,
+        ranks: &dyn Communicator,
+        device: &mut D,
+        shares: &Shares,
+        weights: &Values,
+    ) -> Result<()> {
         exchange(
             ranks,
             shares,

@@ -17,7 +17,7 @@ use update::learner::{DeviceLearner, Learner, Workers};
 use update::model::{DeviceMemory, MemoryPlan, MemoryRequest};
 use update::optimizer::on_device::moment_bytes;
 use update::publish::{Change, NextVersion, gather_state_on_rank0, publish_next};
-use update::ranks::Alone;
+use update::ranks::SingleProcess;
 
 const PLAIN: &str = "--optimizer adamw --lr 3e-4 --weight-decay 0.01";
 
@@ -164,7 +164,7 @@ fn published_without_training_is_the_same_checkpoint() {
 
 /// A tensor of several pieces, its master and its moments: to the simulated device and back, every byte of both files.
 #[test]
-fn what_passes_in_pieces_is_whole() {
+fn tensors_copied_in_pieces_are_whole() {
     for dtype in ["bfloat16", "float16", "float32"] {
         let place = Place::new();
         let config = json!({
@@ -203,7 +203,7 @@ fn what_passes_in_pieces_is_whole() {
         };
         let available = DeviceMemory { free: 8 << 30, workspace: 0 };
         let plan = MemoryPlan::new(&config, None, request, available).unwrap();
-        let (device, workers) = (Sim::new(1, 0).unwrap(), Workers { ranks: &Alone, threads: 1 });
+        let (device, workers) = (Sim::new(1, 0).unwrap(), Workers { ranks: &SingleProcess, threads: 1 });
         let mut learner =
             DeviceLearner::new(device, &plan, &checkpoint, settings, state.as_ref(), workers).unwrap();
         let notes = TrainerState {
@@ -215,13 +215,9 @@ fn what_passes_in_pieces_is_whole() {
             metrics: "{}".to_owned(),
         };
         let (retention, formats) = (Retention { keep: 9, pinned: &[] }, checkpoint.trained.formats());
-        gather_state_on_rank0(&Alone, &formats.layout, &mut learner, method, |state| {
+        gather_state_on_rank0(&SingleProcess, &formats.layout, &mut learner, method, |state| {
             let (input, change, trainer) = ("again", Change::All, Some(&notes));
-            publish_next(
-                &from,
-                &NextVersion { formats, state, input, change, trainer, checksum: None },
-                &retention,
-            )
+            publish_next(&from, &NextVersion { formats, state, input, change, trainer }, &retention)
         })
         .unwrap();
         for file in ["model.safetensors", "optimizer.safetensors"] {

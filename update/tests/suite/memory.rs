@@ -8,7 +8,7 @@ use std::fs;
 use crate::common::{GOLDEN, Place, one, published, stream, version};
 use crate::golden::{Case, load};
 use crate::small::Weighted;
-use device::Sim;
+use device::{Device, Sim};
 use serde_json::{Value, json};
 use update::backend::Half;
 use update::model::{DeviceMemory, DeviceModel, MemoryPlan, MemoryRequest};
@@ -17,7 +17,7 @@ use update::optimizer::{Method, Moment, Settings, StepScale};
 use update::tree::pack;
 
 #[test]
-fn what_is_planned_is_what_is_taken() {
+fn planned_memory_equals_the_memory_taken() {
     for name in ["qwen3-6-3-untied", "qwen2-2-1-bias", "llama-4-1-f16"] {
         let (model, parameters) = load(&common::golden(name));
         let case = Case::read(&common::golden(name));
@@ -72,7 +72,7 @@ fn what_is_planned_is_what_is_taken() {
                 }
                 None => drop(device_model.logprobs(&trees, 1.0).unwrap()),
             }
-            let peak = device_model.peak_bytes().unwrap();
+            let (_, peak) = device_model.device().arena().unwrap().usage();
             println!(
                 "{name} {method:?} recompute {recompute}: {} bytes planned, {peak} taken",
                 plan.bytes.total
@@ -84,7 +84,7 @@ fn what_is_planned_is_what_is_taken() {
 
 /// With several ranks, in parts of one micro-batch and of several.
 #[test]
-fn what_is_planned_for_ranks_is_what_the_first_takes() {
+fn planned_memory_of_ranks_is_taken_by_the_first() {
     let models = ["qwen3-6-3-untied", "qwen2-2-1-bias"].into_iter();
     for (name, half) in models.flat_map(|name| [(name, Half::BFloat16), (name, Half::Float16)]) {
         let (model, parameters) = load(&common::golden(name));
@@ -127,7 +127,7 @@ fn what_is_planned_for_ranks_is_what_the_first_takes() {
                 device_model.accumulate(&trees, 1.0, &Weighted).unwrap();
             }
             moved.step(&mut device_model, StepScale { gradient: 1.0, norm: 1.0, rate: 1.0 }).unwrap();
-            let peak = device_model.peak_bytes().unwrap();
+            let (_, peak) = device_model.device().arena().unwrap().usage();
             assert_eq!(peak, plan.bytes.total, "{name} {half:?} {ranks} ranks: {plan:?}");
             let waits = 4 * (waiting * device_model.share().len()) as u64;
             let state = plan.bytes.weights + plan.bytes.gradients + plan.bytes.moments - waits;

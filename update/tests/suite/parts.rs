@@ -7,7 +7,7 @@ use device::{Any, Device, Slice};
 use record::failure::Result;
 use update::backend::Values;
 use update::optimizer::shares::Shares;
-use update::ranks::{Checksum, DeviceSum, PartSum, Ranks, Transport};
+use update::ranks::{Checksum, Communicator, DeviceSum, PartSum, Transport};
 
 const RANKS: usize = 4;
 const ROUNDS: usize = 4;
@@ -15,14 +15,14 @@ const ROUNDS: usize = 4;
 /// One of four ranks, without the others.
 struct Rank(usize);
 
-impl Ranks for Rank {
+impl Communicator for Rank {
     fn rank(&self) -> usize {
         self.0
     }
     fn count(&self) -> usize {
         RANKS
     }
-    fn split(&self, _: usize) -> Box<dyn Ranks> {
+    fn split(&self, _: usize) -> Box<dyn Communicator> {
         Box::new(Rank(self.0))
     }
     fn broadcast(&self, _: usize, _: &mut [u8]) -> Result<()> {
@@ -42,7 +42,7 @@ impl Transport<Any> for Table {
     }
     fn all_to_all(
         &mut self,
-        _: &dyn Ranks,
+        _: &dyn Communicator,
         device: &mut Any,
         _: &[Slice<'_, f32>],
         received: &[Slice<'_, f32>],
@@ -50,7 +50,7 @@ impl Transport<Any> for Table {
         let round = self.0.next().unwrap();
         round.iter().zip(received).try_for_each(|(values, place)| device.upload(values, *place))
     }
-    fn gather(&mut self, _: &dyn Ranks, _: &mut Any, _: &Shares, _: &Values) -> Result<()> {
+    fn gather(&mut self, _: &dyn Communicator, _: &mut Any, _: &Shares, _: &Values) -> Result<()> {
         Ok(())
     }
 }

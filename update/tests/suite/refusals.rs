@@ -1,8 +1,9 @@
 //! What makes the stage publish nothing: samples, streams, flags and directories that are refused, each with a sentence.
+//! Single samples and flags are in `tests/tests/tables/samples.txt`.
 
 use std::fs;
 
-use crate::common::{GOLDEN, Place, edited, golden, one, published, stream, version};
+use crate::common::{GOLDEN, Place, golden, one, published, stream, version};
 use serde_json::{Value, json};
 
 #[test]
@@ -101,27 +102,6 @@ fn shifted_logprobs_are_not_trained_on() {
 }
 
 #[test]
-fn a_group_without_a_member_is_not_trained_on() {
-    let (place, root, input) = one();
-    let lines: Vec<&str> = input.lines().collect();
-    let without = format!("{}\n", [&lines[..1], &lines[2..]].concat().join("\n"));
-    // A stage that counts nothing cannot say that a sample is missing.
-    let outcome = place.update("--policy p", &without.replace("\"samples\":15,", ""));
-    assert_eq!(outcome.code, 65, "{outcome:?}");
-    let sentence = "update: group 0.0/agent/0 has 2 of its 3 members\nhint: ";
-    assert!(outcome.stderr.contains(sentence), "{}", outcome.stderr);
-    assert_eq!(outcome.end()["ok"], false);
-    assert!(!published(&root));
-    // So is a whole group that was cut away.
-    let fewer = format!("{}\n", lines[3..].join("\n"));
-    let outcome = place.update("--policy p", &fewer);
-    assert_eq!(outcome.code, 65, "{outcome:?}");
-    assert!(outcome.stderr.contains("stdin has 12 of the 15 samples"), "{}", outcome.stderr);
-    place.update("--policy p --allow-incomplete", &fewer).ok();
-    place.update("--policy p --allow-incomplete", &without).ok();
-}
-
-#[test]
 fn lost_groups_and_failures_of_earlier_stages_are_found_in_the_end_line() {
     let (place, root, input) = one();
     let (samples, _) = input.trim_end().rsplit_once('\n').unwrap();
@@ -153,147 +133,6 @@ fn lost_groups_and_failures_of_earlier_stages_are_found_in_the_end_line() {
         assert_eq!(outcome.stderr.contains("\nhint: "), !sentence.is_empty(), "{end}: {}", outcome.stderr);
     }
     assert!(!published(&root));
-}
-
-#[test]
-fn a_stream_that_is_not_whole_publishes_nothing() {
-    let (place, root, input) = one();
-    let without_end: String = input
-        .lines()
-        .filter(|line| !line.contains("\"type\":\"end\""))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let failed = input.replacen("\"ok\":true", "\"ok\":false", 1);
-    let truncated = &input[..input.len() / 2];
-    for (name, input) in
-        [("no end", without_end.as_str()), ("ok:false", &failed), ("cut in a line", truncated), ("empty", "")]
-    {
-        let outcome = place.update("--policy p", input);
-        assert_eq!(outcome.code, 65, "{name}: {outcome:?}");
-        assert_eq!(outcome.end()["ok"], false, "{name}");
-        assert!(outcome.stderr.contains("\nhint: "), "{name}: {}", outcome.stderr);
-        assert!(!published(&root), "{name}");
-    }
-    place.update("--policy p --allow-incomplete", &without_end).ok();
-    assert!(published(&root));
-}
-
-#[test]
-fn refusals_teach() {
-    let (place, root, input) = one();
-    let change = |key: &'static str, value: Value| {
-        edited(&input, move |index, sample| {
-            if index == 2 {
-                match &value {
-                    Value::Null => drop(sample.as_object_mut().unwrap().remove(key)),
-                    value => sample[key] = value.clone(),
-                }
-            }
-        })
-    };
-    let sampling = |key: &str, value: Value| {
-        let mut sampling = json!({"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": false, "seed": 1});
-        sampling[key] = value;
-        change("sampling", sampling)
-    };
-    let cases: Vec<(&str, String, i32, &str)> = vec![
-        // Faults of the samples.
-        (
-            "--policy p",
-            change("advantage", Value::Null),
-            65,
-            "stdin:3: 0.0/0/agent/2: `advantage` is missing",
-        ),
-        ("--policy p", change("completion_logprobs", Value::Null), 65, "`completion_logprobs` is missing"),
-        ("--policy p", change("prompt_ids", Value::Null), 65, "`prompt_ids` is missing"),
-        ("--policy p", change("agent", Value::Null), 65, "`agent` is missing"),
-        (
-            "--policy p",
-            change("policy_version", json!("3:00000000")),
-            65,
-            "policy_version is 3:00000000, but 0:",
-        ),
-        (
-            "--policy p",
-            change("prompt_ids", json!([9999])),
-            65,
-            "token id 9999 is outside the vocabulary of 64 of version 0",
-        ),
-        ("--policy p", sampling("greedy", json!(true)), 65, "a greedy sample"),
-        ("--policy p", sampling("top_p", json!(0.9)), 65, "truncated sampling"),
-        ("--policy p", sampling("top_k", json!(20)), 65, "truncated sampling"),
-        ("--policy p", sampling("min_p", json!(0.05)), 65, "truncated sampling"),
-        ("--policy p", stream(GOLDEN, "7:12345678"), 65, "version 7:12345678 is not there"),
-        ("--policy other=p", input.clone(), 65, "none of the 15 samples belongs to --policy other=p"),
-        // Faults of the flags.
-        ("--policy nowhere", input.clone(), 2, "nowhere: no such directory"),
-        ("", input.clone(), 2, "--policy"),
-        ("--policy p --policy q", input.clone(), 2, "--policy is given twice for all agents"),
-        (
-            "--policy p --device sim --optimizer muon --lr-other 1e-3",
-            input.clone(),
-            2,
-            "--optimizer muon runs on the CPU only",
-        ),
-        ("--policy p --device tpu", input.clone(), 2, "--device tpu: not a device"),
-        ("--policy p --device sim --dtype float32", input.clone(), 2, "--dtype float32 is for the CPU"),
-        ("--policy p --dtype float16", input.clone(), 2, "--dtype float16 is for devices only"),
-        ("--policy p --dtype float8", input.clone(), 2, "possible values: float32, bfloat16, float16"),
-        (
-            "--policy p --objective nll --clip 0.1",
-            input.clone(),
-            2,
-            "--clip has no effect with --objective nll",
-        ),
-        ("--policy p --objective nll --kl 0.1", input.clone(), 2, "--kl has no effect with --objective nll"),
-        ("--policy p --kl 0.1", input.clone(), 2, "--kl needs --reference"),
-        ("--policy p --reference p", input.clone(), 2, "--reference has no effect with --kl 0"),
-        ("--policy p --kl 1 --reference x=p", input.clone(), 2, "no --reference for agent agent"),
-        ("--policy p --optimizer muon", input.clone(), 2, "--optimizer muon needs --lr-other"),
-        ("--policy p --lr-other 1", input.clone(), 2, "--lr-other has no effect with --optimizer adamw"),
-        (
-            "--policy p --optimizer sgd --betas 0.9,0.9",
-            input.clone(),
-            2,
-            "--betas has no effect with --optimizer sgd",
-        ),
-        ("--policy p --betas 0.9", input.clone(), 2, "--betas must be two numbers"),
-        ("--policy p --max-tokens 9", input.clone(), 2, "--max-tokens has no effect with --aggregate token"),
-        ("--policy p --lr=-1", input.clone(), 2, "--lr must be 0 or above"),
-        ("--policy p --clip 1.5", input.clone(), 2, "--clip must be between 0 and 1"),
-        ("--policy p --minibatches 0", input.clone(), 2, "--minibatches"),
-        ("--policy p --dry-run --check", input.clone(), 2, "--dry-run"),
-    ];
-    for (arguments, input, code, sentence) in cases {
-        let outcome = place.update(arguments, &input);
-        assert_eq!(outcome.code, code, "{arguments}: {outcome:?}");
-        assert!(outcome.stderr.starts_with("update: "), "{arguments}: {}", outcome.stderr);
-        assert!(outcome.stderr.contains(sentence), "{arguments}: {:?} lacks {sentence:?}", outcome.stderr);
-        assert!(
-            outcome.stderr.contains("\nhint: ")
-                || sentence.contains("must be")
-                || sentence.contains("missing"),
-            "{arguments}: {}",
-            outcome.stderr
-        );
-        assert!(!published(&root), "{arguments}");
-    }
-    place.update("--policy p --allow-truncated-sampling", &sampling("top_k", json!(20))).ok();
-}
-
-#[test]
-fn a_plain_model_directory_is_never_written_to() {
-    let (place, _, input) = one();
-    let plain = place.folder.path().join("plain");
-    fs::rename(place.folder.path().join("p/step-000000"), &plain).unwrap();
-    let outcome = place.update("--policy plain", &input);
-    assert_eq!(outcome.code, 2);
-    assert!(outcome.stderr.contains("plain: not a policy directory"), "{}", outcome.stderr);
-    assert!(
-        outcome.stderr.contains("hint: create one with policy init NEW --from plain"),
-        "{}",
-        outcome.stderr
-    );
 }
 
 #[test]

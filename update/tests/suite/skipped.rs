@@ -75,7 +75,7 @@ fn a_policy_is_skipped_beside_one_that_learns() {
 }
 
 #[test]
-fn what_was_lost_or_is_anothers_is_no_skipped_step() {
+fn lost_or_foreign_state_is_no_skipped_step() {
     let (place, root, input) = one();
     let end = |played, left_out| format!("{}\n", end(&played, &left_out, 0));
     let input = edited(&input, |_, sample| sample["step"] = json!(7));

@@ -38,7 +38,7 @@ pub(crate) struct Key {
     pub first: Layout,
     pub second: Layout,
     pub out: Layout,
-    /// The addend of the product. Its layout is that of `out`, its alignment may differ.
+    /// The addend of the product, in the layout of `out`; its alignment may differ.
     pub addend: Option<Layout>,
     /// See [`Gemm::choice`].
     pub choice: Option<usize>,

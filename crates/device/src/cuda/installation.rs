@@ -62,7 +62,7 @@ pub fn gpus() -> Result<Gpus> {
     })
 }
 
-/// What tells the GPUs apart that this process sees, on whichever machine: 16 bytes each, in their order.
+/// The UUIDs of the GPUs that this process sees, 16 bytes each, in their order.
 ///
 /// # Errors
 /// 69 without a driver, or if it does not start.

@@ -11,7 +11,6 @@ mod installation;
 mod library;
 pub mod nccl;
 mod plan;
-mod shared;
 mod timing;
 
 use std::collections::HashMap;
@@ -27,7 +26,6 @@ use crate::arena::{Arena, Buffer, Slice};
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Source};
-use crate::shared::{OpenedMemory, SharedMemory};
 use crate::{Device, Memory};
 
 pub use compile::{Compiled, Usage, architecture, compile, version as compiler_version};
@@ -49,8 +47,6 @@ pub struct Cuda {
     workspace: Option<Buffer<u8>>,
     arena: Option<Arena>,
     memory: Option<DeviceMemory>,
-    /// All handles on this GPU from [`Device::beside`] share it.
-    identity: Arc<()>,
     functions: HashMap<*const Kernel, CUfunction>,
     modules: HashMap<*const Source, CUmodule>,
     stream: Arc<CudaStream>,
@@ -115,7 +111,6 @@ impl Cuda {
             workspace: None,
             arena: None,
             memory: None,
-            identity: Arc::default(),
             functions: HashMap::new(),
             modules: HashMap::new(),
             stream,
@@ -196,7 +191,6 @@ impl Device for Cuda {
             workspace: None,
             arena: None,
             memory: None,
-            identity: self.identity.clone(),
             functions: HashMap::new(),
             modules: HashMap::new(),
             stream: self.stream.clone(),
@@ -230,7 +224,7 @@ impl Device for Cuda {
             Failure::unavailable(format!("cuda:{}: {bytes} bytes: {}", self.number, words(error)))
         })?;
         self.memory = Some(DeviceMemory { address, context: self.context.clone() });
-        self.arena = Some(Arena::new(address, bytes, 0).on(&self.identity));
+        self.arena = Some(Arena::new(address, bytes, 0));
         Ok(())
     }
 
@@ -254,14 +248,6 @@ impl Device for Cuda {
         let same = found == address;
         self.memory = same.then_some(memory);
         Ok(same)
-    }
-
-    fn share(self) -> Result<SharedMemory> {
-        shared::share(self)
-    }
-
-    fn open(&self, handle: &str) -> Result<OpenedMemory> {
-        shared::open(self, handle)
     }
 
     fn workspace(&self) -> u64 {

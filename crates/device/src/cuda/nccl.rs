@@ -1,7 +1,7 @@
 //! NCCL, which moves values between the GPUs of several processes. Left out: its sums, because their order depends on
 //! algorithm and topology.
 //!
-//! The library is loaded at run time. A [`Communicator`] never blocks: a call begins work, and [`Communicator::is_ready`] says
+//! The library is loaded at run time. A [`NcclCommunicator`] never blocks: a call begins work, and [`NcclCommunicator::is_ready`] says
 //! whether NCCL has handed it to the GPU, or has failed. So whoever waits can give up.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -17,7 +17,7 @@ use crate::arena::AnySlice;
 
 /// Bytes of the id that the ranks of a communicator share.
 pub const ID_BYTES: usize = 128;
-/// An id that rank 0 makes, and all ranks pass to [`Communicator::join`].
+/// An id that rank 0 makes, and all ranks pass to [`NcclCommunicator::join`].
 pub type Id = [u8; ID_BYTES];
 
 /// `ncclSuccess`, `ncclInProgress` and `ncclInt8` of nccl.h.
@@ -122,7 +122,7 @@ impl Nccl {
         }
     }
 
-    /// What NCCL says about an error, with its last message.
+    /// NCCL's text for an error, with its last message.
     fn words(&self, code: c_int, communicator: *mut c_void) -> String {
         // SAFETY: both return static text, or null.
         let (name, last) = unsafe { ((self.error_string)(code), (self.last_error)(communicator)) };
@@ -139,17 +139,17 @@ impl Nccl {
 ///
 /// # Errors
 /// Every method fails with 1 if NCCL does; the message names the call.
-pub struct Communicator {
+pub struct NcclCommunicator {
     nccl: Arc<Nccl>,
     handle: *mut c_void,
     stream: *mut c_void,
 }
 
 // SAFETY: NCCL's communicators may be used from any thread, one at a time.
-unsafe impl Send for Communicator {}
+unsafe impl Send for NcclCommunicator {}
 
-impl Communicator {
-    /// Begins to join the other ranks, all with the same id. It is joined when [`Communicator::is_ready`] says so. The GPU's
+impl NcclCommunicator {
+    /// Begins to join the other ranks, all with the same id. It is joined when [`NcclCommunicator::is_ready`] says so. The GPU's
     /// context is current in this thread, here and in later calls.
     pub fn join(
         nccl: Arc<Nccl>,
@@ -157,13 +157,13 @@ impl Communicator {
         rank: usize,
         count: usize,
         stream: *mut c_void,
-    ) -> Result<Communicator> {
+    ) -> Result<NcclCommunicator> {
         let mut handle = ptr::null_mut();
         let (mut config, id) = (Config::NON_BLOCKING, UniqueId(*id));
         // SAFETY: it writes the handle, and copies id and configuration.
         let code =
             unsafe { (nccl.init)(&raw mut handle, count as c_int, id, rank as c_int, &raw mut config) };
-        let communicator = Communicator { nccl, handle, stream };
+        let communicator = NcclCommunicator { nccl, handle, stream };
         communicator.check("ncclCommInitRankConfig", code)?;
         Ok(communicator)
     }
@@ -233,7 +233,7 @@ impl Communicator {
     }
 }
 
-impl Drop for Communicator {
+impl Drop for NcclCommunicator {
     fn drop(&mut self) {
         if !self.handle.is_null() {
             // SAFETY: the handle is closed once. Unlike `ncclCommDestroy`, which may wait for ranks that have failed, this

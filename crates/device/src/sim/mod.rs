@@ -10,8 +10,6 @@ mod worker;
 
 use std::convert::Infallible;
 use std::ffi::c_void;
-use std::fs::File;
-use std::sync::Arc;
 
 use memmap2::{MmapMut, MmapOptions};
 use record::failure::{Failure, Result};
@@ -20,7 +18,6 @@ use crate::arena::{ALIGNMENT, Arena, Buffer, Slice, footprint};
 use crate::element::Element;
 use crate::gemm::Gemm;
 use crate::kernel::{Argument, Kernel, Shape, Source, Value};
-use crate::shared::{OpenedMemory, SharedMemory, unsupported};
 use crate::{Device, Memory};
 
 use worker::Worker;
@@ -33,10 +30,8 @@ const MARK: u8 = 0xA5;
 /// The simulated device.
 pub struct Sim {
     arena: Option<Arena>,
-    /// The arena's memory, and its file, which other processes may open; pages are committed when touched.
-    host: Option<(MmapMut, Option<File>)>,
-    /// All handles on this simulator share it.
-    identity: Arc<()>,
+    /// The arena's memory; pages are committed when touched.
+    host: Option<MmapMut>,
     workers: Vec<Worker>,
     seed: u64,
     total: u64,
@@ -48,15 +43,7 @@ impl Sim {
     /// A simulator that runs blocks on `threads` threads in the schedule `seed`, with the memory and the kernels of an H200.
     pub fn new(threads: usize, seed: u64) -> Result<Self> {
         let workers = (0..threads.max(1)).map(|_| Worker::new()).collect::<Result<_>>()?;
-        Ok(Sim {
-            arena: None,
-            host: None,
-            identity: Arc::default(),
-            workers,
-            seed,
-            total: 143_771 << 20,
-            architecture_kernels: true,
-        })
+        Ok(Sim { arena: None, host: None, workers, seed, total: 143_771 << 20, architecture_kernels: true })
     }
 
     /// Sets the schedule of later launches: 0 is lockstep, other seeds are orders of warps.
@@ -101,25 +88,6 @@ impl Sim {
     }
 }
 
-/// Memory of this many bytes, with its file if the system makes one.
-fn memory(bytes: usize) -> std::io::Result<(MmapMut, Option<File>)> {
-    #[cfg(target_os = "linux")]
-    {
-        use std::os::fd::FromRawFd;
-        // SAFETY: a name that ends with a zero byte; the descriptor is new, and owned by the file from here on.
-        let descriptor = unsafe { libc::memfd_create(c"simulator".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor >= 0 {
-            // SAFETY: as above.
-            let file = unsafe { File::from_raw_fd(descriptor) };
-            file.set_len(bytes as u64)?;
-            // SAFETY: the file is this arena's memory alone, and never becomes shorter.
-            let host = unsafe { MmapOptions::new().len(bytes).map_mut(&file) }?;
-            return Ok((host, Some(file)));
-        }
-    }
-    Ok((MmapOptions::new().len(bytes).no_reserve_swap().map_anon()?, None))
-}
-
 impl Device for Sim {
     /// Never captured, because CPU libraries do not run on the simulator.
     type Graph = Infallible;
@@ -131,7 +99,6 @@ impl Device for Sim {
     fn beside(&self) -> Result<Self> {
         Ok(Sim {
             architecture_kernels: self.architecture_kernels,
-            identity: self.identity.clone(),
             ..Sim::new(self.workers.len(), self.seed)?
         })
     }
@@ -149,31 +116,12 @@ impl Device for Sim {
             return Err(Failure::unavailable(format!("sim: {bytes} bytes requested of {}", self.total)));
         }
         let extent = Arena::extent(bytes, MARGIN).max(1) as usize;
-        let host = memory(extent)
-            .map_err(|error| Failure::unavailable(format!("sim: {extent} bytes of memory: {error}")))?;
-        let address = self.host.insert(host).0.as_mut_ptr() as u64;
-        self.arena = Some(Arena::new(address, bytes, MARGIN).on(&self.identity));
+        let host = MmapOptions::new().len(extent).no_reserve_swap().map_anon();
+        let host =
+            host.map_err(|error| Failure::unavailable(format!("sim: {extent} bytes of memory: {error}")))?;
+        let address = self.host.insert(host).as_mut_ptr() as u64;
+        self.arena = Some(Arena::new(address, bytes, MARGIN));
         Ok(())
-    }
-
-    fn share(self) -> Result<SharedMemory> {
-        match self.host {
-            #[cfg(target_os = "linux")]
-            Some((host, Some(file))) => {
-                use std::os::fd::AsRawFd;
-                let handle = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-                Ok(SharedMemory::new(handle, (host, file)))
-            }
-            _ => Err(unsupported()),
-        }
-    }
-
-    fn open(&self, handle: &str) -> Result<OpenedMemory> {
-        let failed = |error| Failure::unavailable(format!("sim: {handle}: {error}"));
-        let file = File::open(handle).map_err(failed)?;
-        // SAFETY: the file is the memory of another simulator, which never becomes shorter.
-        let mut mapping = unsafe { MmapOptions::new().map_copy(&file) }.map_err(failed)?;
-        Ok(OpenedMemory::new(mapping.as_mut_ptr() as u64, mapping.len() as u64, mapping))
     }
 
     fn suspend(&mut self) -> Result<()> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use device::cuda::nccl::{Communicator, Nccl};
+use device::cuda::nccl::{Nccl, NcclCommunicator};
 use device::{Any, AnySlice, Device, GEMM_WORKSPACE};
 
 /// The library for this device; `None` without one.
@@ -35,8 +35,8 @@ fn a_rank_sends_to_itself_and_broadcasts_in_place() {
     println!("NCCL {}", nccl.version());
     let (id, stream) = (nccl.id().unwrap(), device.library_stream().unwrap_or(std::ptr::null_mut()));
     device.synchronize().unwrap();
-    let mut communicator = Communicator::join(Arc::new(nccl), &id, 0, 1, stream).unwrap();
-    let wait = |communicator: &Communicator, device: &mut Any| {
+    let mut communicator = NcclCommunicator::join(Arc::new(nccl), &id, 0, 1, stream).unwrap();
+    let wait = |communicator: &NcclCommunicator, device: &mut Any| {
         while !(communicator.is_ready().unwrap() && device.is_idle().unwrap()) {
             std::thread::yield_now();
         }

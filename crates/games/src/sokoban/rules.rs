@@ -148,7 +148,7 @@ mod tests {
 
     /// Six moves are two turns of three; one move before the end, none of the last three is paid.
     #[test]
-    fn what_the_last_turn_goes_is_paid_on_arrival_only() {
+    fn the_distance_of_the_last_turn_is_paid_on_arrival_only() {
         let progress = Progress { first: 6, paid: 0, now: 6, moves: 3, boxes: 3 };
         assert_eq!([3, 2, 1, 0].map(|end| progress.team(end)), [1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0, 1.0]);
     }

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_stays_none() {
+    fn texts_without_an_answer_give_none() {
         for text in [
             "",
             "#### []",

@@ -26,7 +26,7 @@ struct Encoding {
 
 type Group = decorate::Group<Option<Ids>>;
 
-/// What a sample gets.
+/// The keys that a sample gets.
 struct Ids {
     prompt: Vec<u32>,
     completion: Vec<u32>,

@@ -1,4 +1,4 @@
-//! What `policy init --from` was given, where that is no model: says what to type instead.
+//! Refuses an argument of `policy init --from` that is no model, and hints at the right one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

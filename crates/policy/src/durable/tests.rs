@@ -249,7 +249,7 @@ fn run(root: &Path, first: usize, versions: &mut Vec<Version>) -> Result<()> {
     Ok(())
 }
 
-/// What a run does that is resumed: `version` is the newest, and later ones are removed.
+/// Resumes a run: `version` becomes the newest, and later ones are removed.
 fn go_back(root: &Path, version: &Version) {
     fs::remove_file(root.join("current")).expect("a link");
     symlink(step_name(version.step), root.join("current")).expect("a link");

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-/// What the four bits of IQ4 stand for.
+/// The values of IQ4's four bits.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice what the four bits of MXFP4 (e2m1) stand for.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

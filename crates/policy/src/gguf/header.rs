@@ -10,7 +10,7 @@ use record::failure::{Failure, Result};
 
 use super::dequantize::Format;
 
-/// What a GGUF file begins with.
+/// The first bytes of a GGUF file.
 pub(super) const MAGIC: &[u8] = b"GGUF";
 /// Metadata keys, and tensors; real files have a few dozen and a few thousand.
 const MOST_ENTRIES: u64 = 1 << 16;
@@ -240,7 +240,7 @@ impl<'a> Header<'a> {
     /// Reads a file's header and finds its tensors.
     ///
     /// # Errors
-    /// Whatever does not follow the format, with the name of the key or the tensor.
+    /// A breach of the format, with the name of the key or the tensor.
     pub(super) fn parse(file: &'a [u8]) -> Result<Header<'a>> {
         let mut reader = Reader { bytes: file, at: 0 };
         if file.get(..MAGIC.len()) != Some(MAGIC) {

@@ -150,7 +150,7 @@ impl<'a> Vocabulary<'a> {
         added.collect()
     }
 
-    /// What a text begins and ends with.
+    /// The tokens that a text begins and ends with.
     fn frame(&self, first: Option<usize>, last: Option<usize>) -> Value {
         if first.is_none() && last.is_none() {
             return Value::Null;

@@ -341,7 +341,7 @@ fn element_of(weights: &Weights, name: &str) -> Result<Element> {
     }
 }
 
-/// What the norm of a decoder multiplies by.
+/// The factor of a decoder's norm.
 pub fn norm_values(config: &Config, weights: &Weights, name: &str) -> Result<Vec<f32>> {
     let mut values = weights.to_f32(name)?;
     if config.variant.norms_minus_one {

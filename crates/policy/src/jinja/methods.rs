@@ -6,7 +6,7 @@ use minijinja_contrib::pycompat;
 
 use super::{Result, invalid, text};
 
-/// What Python's `str.strip` and `str.split` take away.
+/// Returns true for the characters that Python's `str.strip` and `str.split` remove.
 pub(super) fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }

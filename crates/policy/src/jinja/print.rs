@@ -6,7 +6,7 @@ use minijinja::{Output, State, escape_formatter};
 use super::range::PyRange;
 use super::{Result, text};
 
-/// What `{{ value }}` prints.
+/// Prints a value as `{{ value }}` does.
 pub(super) fn print(output: &mut Output, state: &mut State, value: &Jinja) -> Result<()> {
     match value.kind() {
         ValueKind::Number | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => {

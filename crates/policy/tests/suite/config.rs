@@ -289,7 +289,7 @@ fn layers_without_rotary_positions() {
 }
 
 #[test]
-fn what_is_not_implemented_is_refused_by_name() {
+fn unimplemented_settings_are_refused_by_name() {
     let cases = [
         (
             json!({"model_type": "mixtral"}),

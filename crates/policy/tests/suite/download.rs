@@ -329,7 +329,7 @@ fn a_model_is_downloaded_by_its_name_with_the_client_itself() {
 }
 
 #[test]
-fn what_is_missing_says_what_to_type() {
+fn missing_models_name_the_command_that_fetches_them() {
     let machine = Machine::new(true);
     fs::write(machine.folder.path().join("python/huggingface_hub/__init__.py"), "raise ImportError()")
         .unwrap();

@@ -141,7 +141,7 @@ fn any_geometry_of_a_configuration() {
 
 /// A checkpoint's folder with typical extra files: which are kept, and which are named as left out.
 #[test]
-fn what_is_no_part_of_a_checkpoint_is_left_out_and_named() {
+fn files_outside_a_checkpoint_are_left_out_and_named() {
     const FORMAT: &str = "weights or training state that is not read";
     let stray = [
         (".gitattributes", "hidden", ".gitattributes"),

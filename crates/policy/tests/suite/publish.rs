@@ -319,7 +319,7 @@ fn versions_that_are_not_there() {
     }
     let named = Policy::open(&first.root.join("step-000000")).unwrap();
     assert_eq!(named.version, first.version);
-    assert!(named.is_writable_layout().unwrap());
+    assert!(named.is_writable_layout());
 }
 
 #[test]
@@ -336,7 +336,7 @@ fn plain_directories_are_never_written() {
 }
 
 #[test]
-fn what_stays() {
+fn pinned_and_newest_versions_stay() {
     let directory = tempfile::tempdir().unwrap();
     let first = crate::tiny(directory.path(), "p");
     let mut versions = vec![first.version.clone()];

@@ -91,7 +91,7 @@ fn a_fetched_file_is_converted_once() {
 }
 
 #[test]
-fn what_is_no_source_says_what_to_type() {
+fn unknown_sources_name_the_right_form() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     fs::create_dir(here.join("downloaded")).unwrap();

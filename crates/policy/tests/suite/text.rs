@@ -163,7 +163,7 @@ const TOOL_TEMPLATES: [&str; 3] = [
 ];
 
 #[test]
-fn what_was_said_keeps_its_tokens_and_results_follow() {
+fn earlier_turns_keep_their_tokens_and_results_follow() {
     let tools = json!([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]);
     let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
     let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
@@ -201,7 +201,7 @@ fn what_was_said_keeps_its_tokens_and_results_follow() {
 }
 
 #[test]
-fn what_a_template_rewrites_is_rendered_anew() {
+fn turns_that_a_template_rewrites_are_rendered_anew() {
     let directory = directory("digits-three");
     let template = "{% for m in messages %}{{ m.content | length }}<|end|>{% endfor %}";
     fs::write(directory.path().join("chat_template.jinja"), template).unwrap();

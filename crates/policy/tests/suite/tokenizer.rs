@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use policy::tokenizer::Tokenizer;
 use proptest::prelude::*;
 use record::sample::Message;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 static TOKENIZER: LazyLock<Tokenizer> = LazyLock::new(|| {
     let directory = tempfile::tempdir().unwrap();
@@ -50,6 +50,28 @@ fn an_unknown_role_is_refused() {
     let message = Message { role: "judge".to_owned(), content: String::new() };
     let failure = TOKENIZER.render(&[message]).unwrap_err();
     assert!(failure.message.ends_with("roles are system, user and assistant"), "{}", failure.message);
+}
+
+/// The marks of Magistral are special tokens, which other texts leave out.
+#[test]
+fn marks_of_thoughts_stay_in_a_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let policy = crate::tiny(directory.path(), "tiny").files;
+    let path = policy.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    for (id, mark) in [(512, "[THINK]"), (513, "[/THINK]"), (514, "[INST]")] {
+        let flags = json!({"single_word": false, "lstrip": false, "rstrip": false, "normalized": false});
+        let token = json!({"id": id, "content": mark, "special": true});
+        let all: serde_json::Map<String, Value> =
+            [flags, token].into_iter().flat_map(|part| part.as_object().unwrap().clone()).collect();
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(all.into());
+    }
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    let tokenizer = Tokenizer::load(&policy).unwrap();
+    let ids = tokenizer.encode("[INST]a[THINK]b[/THINK] U").unwrap();
+    assert_eq!(ids[0], 514);
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "a[THINK]b[/THINK] U");
+    assert_eq!(tokenizer.decode(&[]).unwrap(), "");
 }
 
 /// Text as it may come from environments and people: words of the table, boundaries, any Unicode.

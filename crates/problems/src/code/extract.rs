@@ -7,7 +7,6 @@ use crate::fences::{self, Fence, LONGEST};
 
 /// The input and the output of the test case in `text`, if there is one, without line feeds around them.
 pub fn test_case(text: &str) -> Option<(String, String)> {
-    let text = fences::answer(text);
     let fences = fences::fences(text);
     let headings = headings(text, &fences);
     // The last output heading, and the last input heading before it.
@@ -95,7 +94,7 @@ mod tests {
              **Test Output**:\n```\n3\n```",
             "Input:\n```\n2\n1 2\n```\nExpected output: `3`",
             "Test Input:\n2\n1 2\n\nTest Output: 3\n\nas from\n```\nprint(3)\n```",
-            "<think>Test Input: 1\nTest Output: 1</think>1. Input:\n~~~\n2\n1 2\n~~~\n2. Output:\n~~~\n3",
+            "1. Input:\n~~~\n2\n1 2\n~~~\n2. Output:\n~~~\n3",
         ] {
             let found =
                 test_case(text).map(|(input, output)| (input.trim().to_owned(), output.trim().to_owned()));

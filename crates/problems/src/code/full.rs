@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut_at_2000_characters() {
+    fn long_texts_are_cut_at_2000_characters() {
         let [fits, long] = [2000, 2001].map(|length| "é".repeat(length));
         assert_eq!((clip(&fits), clip(&long)), (fits.clone(), format!("{fits}…")));
     }

@@ -41,14 +41,13 @@ pub fn all(episode: &Episode<Instance>, agent: &str) -> Vec<String> {
 
 const PLAIN: &str = "```python\nprint(1)\n```";
 /// Styles of the coder's answers that mean [`PLAIN`].
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("draft before", "First:\n```python\nprint(0)\n```\nBetter:\n\n```python\nprint(1)\n```"),
     ("words after", "```python\nprint(1)\n```\nThis adds them up."),
     ("fence without language", "```\nprint(1)\n```"),
     ("fence not closed", "Here it is:\n```python\nprint(1)\n"),
     ("sample output after", "```python\nprint(1)\n```\nFor `1 2` it prints\n```\n3\n```\n"),
     ("other names of the language", "~~~py\nprint(1)\n~~~"),
-    ("thoughts before", "<think>```python\nprint(0)\n```</think>\n```Python\nprint(1)\n```"),
     ("in a list", "1. The program:\n   ```python\n   print(1)\n   ```\n"),
 ];
 const NO_PROGRAMS: [(&str, &str); 3] =

@@ -168,7 +168,7 @@ fn a_line_has_a_longest_length() {
 }
 
 #[test]
-fn what_is_no_utf8_is_named_by_line_and_byte() {
+fn invalid_utf8_is_named_by_line_and_byte() {
     let mut reader = Reader::new("test", &b"{\"type\":\"note\",\"v\":1}\n{\"a\":\"\xff\"}\n"[..]);
     reader.next().expect("a record");
     assert_eq!(reader.next().expect_err("no text").message, "test:2: byte 7 is not UTF-8");

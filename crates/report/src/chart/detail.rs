@@ -8,14 +8,12 @@ fn any(_: &Metric) -> bool {
     true
 }
 
-/// Returns true if a metric is of all agents and policies.
-fn of_all(metric: &Metric) -> bool {
-    metric.agent.is_empty() && metric.policy.is_empty()
-}
-
 /// Group counts, and the share of flat groups by role.
 pub fn groups(run: &RunMetrics) -> Vec<Chart> {
-    let (seen, flat) = (run.points("train", "groups", of_all), run.points("train", "groups_flat", of_all));
+    let (seen, flat) = (
+        run.points("train", "groups", Metric::is_total),
+        run.points("train", "groups_flat", Metric::is_total),
+    );
     let flat_at = by_x(&flat);
     let compared = seen.iter().map(|point| Point { y: point.y - value(&flat_at, point), ..*point }).collect();
     let mut series = vec![
@@ -24,7 +22,7 @@ pub fn groups(run: &RunMetrics) -> Vec<Chart> {
     ];
     for (place, name) in run.names("train", "groups_dropped/").into_iter().enumerate() {
         let reason = name.trim_start_matches("groups_dropped/");
-        let points = run.points("train", name, of_all);
+        let points = run.points("train", name, Metric::is_total);
         series.push(Series::new(format!("dropped by {reason}"), Color::Of(place + 1), points));
     }
     let shares = run.values("train", "groups", |metric| &metric.agent).into_iter().enumerate();

@@ -1,5 +1,5 @@
-//! The charts of how runs learn: success, what it cost, and what `rollout` and `update` measured by role and by policy. Several runs
-//! are drawn together, a color for each method and a dash for each role or policy.
+//! The charts of how runs learn: success, what it cost, and what `rollout` and `update` measured by role and
+//! by policy. Several runs are drawn together, a color for each method and a dash for each role or policy.
 
 use std::collections::BTreeSet;
 
@@ -31,127 +31,46 @@ pub struct Drawn<'a> {
     pub methods: &'a [MethodRuns],
     agents: Vec<&'a str>,
     policies: Vec<&'a str>,
-    /// What dashes tell apart where colors tell methods apart.
+    /// Roles and policies, told apart by dashes where colors tell methods apart.
     pub dashed: Vec<&'a str>,
 }
 
-/// Metrics by role or policy, in the order of the page: name, title, note, metric, column, and how it is drawn.
-type Row = (&'static str, &'static str, &'static str, &'static str, Column, fn(Chart) -> Chart);
+/// Name, metric, column, how it is drawn, title, note.
+type Row = (&'static str, &'static str, Column, fn(Chart) -> Chart, &'static str, &'static str);
 
+/// The charts of metrics by role or policy, in the order of the page.
+#[rustfmt::skip]
 const ROWS: &[Row] = &[
-    (
-        "cut-answers",
-        "Answers cut at the token limit",
-        "Share of a role’s candidates that end by --max-tokens and not by themselves. What is cut is rarely right: above 20 % raise the limit first.",
-        "completions_cut",
-        Column::Agent,
-        Chart::share,
-    ),
-    (
-        "reward",
-        "Reward by role",
-        "Mean over all candidates of a step, chosen or not.",
-        "reward",
-        Column::Agent,
-        plain,
-    ),
-    (
-        "reward-spread",
-        "Spread of rewards by role",
-        "Standard deviation over all candidates of a step. Without spread there is nothing to learn from.",
-        "reward_std",
-        Column::Agent,
-        plain,
-    ),
-    (
-        "variance-within-state",
-        "Variance of rewards within a state",
-        "The share of a role’s variance that lies between candidates for one prompt. Near 0 the task decides what the role earns, and not what it says.",
-        "variance_within_state",
-        Column::Agent,
-        Chart::share,
-    ),
-    (
-        "advantage-share",
-        "Share of the advantage by role",
-        "Σ|A| over tokens. Where one policy plays several roles, its update listens most to the role with the largest share.",
-        "advantage_mass",
-        Column::Agent,
-        among_several,
-    ),
-    (
-        "advantage-success",
-        "Advantage against success",
-        "Correlation of the played candidates’ advantage with the success of their episodes. Near 0, what a role is taught has little to do with solving the task.",
-        "advantage_success",
-        Column::Agent,
-        plain,
-    ),
-    (
-        "anchor-size",
-        "Anchor size by role",
-        "Samples of a task that share a prompt, which GiGPO compares. Near 1 it compares nothing.",
-        "anchor_size",
-        Column::Agent,
-        plain,
-    ),
-    (
-        "completion-length",
-        "Completion length by role",
-        "Mean tokens, the stop token included.",
-        "completion_length",
-        Column::Agent,
-        plain,
-    ),
-    (
-        "gradient-norm",
-        "Gradient norm",
-        "Before clipping, mean over the step’s optimizer steps.",
-        "grad_norm",
-        Column::Policy,
-        plain,
-    ),
-    (
-        "gradient-cosine",
-        "Agreement of two roles",
-        "The cosine of their gradients, where they share a policy, at the first and every tenth step. Below 0 they pull apart.",
-        "grad_cosine",
-        Column::Policy,
-        plain,
-    ),
-    (
-        "entropy",
-        "Entropy",
-        "Of the next token, in nats. A fall to 0 ends exploration.",
-        "entropy",
-        Column::Policy,
-        plain,
-    ),
-    (
-        "loss",
-        "Loss",
-        "Near 0 by construction when every step is on-policy: it shows trouble, not progress.",
-        "loss",
-        Column::Policy,
-        plain,
-    ),
-    (
-        "clipped",
-        "Share of clipped tokens",
-        "0 with one optimizer step a batch; more minibatches move the policy while it learns.",
-        "clip_ratio",
-        Column::Policy,
-        Chart::share,
-    ),
-    ("kl", "KL to the reference", "Only with update --kl.", "kl", Column::Policy, plain),
-    (
-        "agreement",
-        "Sampler against trainer",
-        "Largest difference of a token’s log-probability between rollout and update, nats. Above 0.01 the two disagree about the policy; 0: they compute the same bits.",
-        "sampling/logp_difference_max",
-        Column::Policy,
-        logarithmic,
-    ),
+    ("cut-answers", "completions_cut", Column::Agent, Chart::share, "Answers cut at the token limit",
+     "Share of a role’s candidates that end by --max-tokens and not by themselves. What is cut is rarely right: above 20 % raise the limit first."),
+    ("reward", "reward", Column::Agent, plain, "Reward by role",
+     "Mean over all candidates of a step, chosen or not."),
+    ("reward-spread", "reward_std", Column::Agent, plain, "Spread of rewards by role",
+     "Standard deviation over all candidates of a step. Without spread there is nothing to learn from."),
+    ("variance-within-state", "variance_within_state", Column::Agent, Chart::share, "Variance of rewards within a state",
+     "The share of a role’s variance that lies between candidates for one prompt. Near 0 the task decides what the role earns, and not what it says."),
+    ("advantage-share", "advantage_mass", Column::Agent, among_several, "Share of the advantage by role",
+     "Σ|A| over tokens. Where one policy plays several roles, its update listens most to the role with the largest share."),
+    ("advantage-success", "advantage_success", Column::Agent, plain, "Advantage against success",
+     "Correlation of the played candidates’ advantage with the success of their episodes. Near 0, what a role is taught has little to do with solving the task."),
+    ("anchor-size", "anchor_size", Column::Agent, plain, "Anchor size by role",
+     "Samples of a task that share a prompt, which GiGPO compares. Near 1 it compares nothing."),
+    ("completion-length", "completion_length", Column::Agent, plain, "Completion length by role",
+     "Mean tokens, the stop token included."),
+    ("gradient-norm", "grad_norm", Column::Policy, plain, "Gradient norm",
+     "Before clipping, mean over the step’s optimizer steps."),
+    ("gradient-cosine", "grad_cosine", Column::Policy, plain, "Agreement of two roles",
+     "The cosine of their gradients, where they share a policy, at the first and every tenth step. Below 0 they pull apart."),
+    ("entropy", "entropy", Column::Policy, plain, "Entropy",
+     "Of the next token, in nats. A fall to 0 ends exploration."),
+    ("loss", "loss", Column::Policy, plain, "Loss",
+     "Near 0 by construction when every step is on-policy: it shows trouble, not progress."),
+    ("clipped", "clip_ratio", Column::Policy, Chart::share, "Share of clipped tokens",
+     "0 with one optimizer step a batch; more minibatches move the policy while it learns."),
+    ("kl", "kl", Column::Policy, plain, "KL to the reference",
+     "Only with update --kl."),
+    ("agreement", "sampling/logp_difference_max", Column::Policy, logarithmic, "Sampler against trainer",
+     "Largest difference of a token’s log-probability between rollout and update, nats. Above 0.01 the two disagree about the policy; 0: they compute the same bits."),
 ];
 
 fn plain(chart: Chart) -> Chart {
@@ -254,8 +173,8 @@ impl<'a> Drawn<'a> {
 
     /// The small charts, by role and by policy.
     pub fn measured(&self) -> Vec<Chart> {
-        let chart = |(name, title, note, metric, column, with): &Row| {
-            with(Chart::new(name, *title, *note, self.curves(metric, *column)))
+        let chart = |(name, metric, column, draw, title, note): &Row| {
+            draw(Chart::new(name, *title, *note, self.curves(metric, *column)))
         };
         let charts = self.of_measures().into_iter().chain(ROWS.iter().map(chart));
         charts.filter(|chart| !chart.series.is_empty()).collect()
@@ -264,133 +183,112 @@ impl<'a> Drawn<'a> {
     /// A chart for each number of `measure` lines.
     fn of_measures(&self) -> Vec<Chart> {
         let splits = [("train", "in training"), ("test", "held out")];
-        let names = |(split, _): &(&'static str, &'static str)| {
-            self.runs.iter().flat_map(|run| run.names(split, MEASURE)).collect::<Vec<&str>>()
-        };
-        let names: BTreeSet<&str> = splits.iter().flat_map(names).collect();
+        let names: BTreeSet<&str> = splits
+            .iter()
+            .flat_map(|(split, _)| self.runs.iter().flat_map(move |run| run.names(split, MEASURE)))
+            .collect();
         let chart = |name: &&'a str| {
             let mut series = Vec::new();
-            for (place, (split, what)) in splits.into_iter().enumerate() {
-                for (index, method) in self.methods.iter().enumerate() {
-                    let curves = method.runs.iter().map(|&run| self.runs[run].points(split, name, |_| true));
-                    let (points, several) = (over_seeds(curves.collect()), self.has_several());
-                    let named = if several { format!("{}, {what}", method.name) } else { what.to_owned() };
-                    let color = Color::Of(if several { index } else { place });
-                    let method = several.then_some(index);
-                    series.push(Series { method, dash: place, ..Series::new(named, color, points) });
-                }
+            for (place, (split, label)) in splits.into_iter().enumerate() {
+                let curves =
+                    self.method_curves(|run| run.points(split, name, |_| true)).into_iter().enumerate();
+                series.extend(
+                    curves.map(|(method, points)| self.series(method, label, (place, place), points)),
+                );
             }
-            series.retain(|series| !series.points.is_empty());
             let name = name.trim_start_matches(MEASURE);
-            let title = name.replace(['_', '-'], " ");
-            let first = title.chars().next().map(char::to_uppercase).into_iter().flatten();
-            let title: String = first.chain(title.chars().skip(1)).collect();
+            let mut title = name.replace(['_', '-'], " ");
+            if let Some(first) = title.get_mut(..1) {
+                first.make_ascii_uppercase();
+            }
             Chart::new(&format!("measure-{name}"), title, "What a `measure` line of the stream says.", series)
         };
         names.iter().map(chart).collect()
     }
 
-    /// A curve for each method and value of a column. One run: a color for each value. Several: a color for each method and a dash for
-    /// each value, the same in all charts.
+    /// The mean curve of each method over its seeds.
+    fn method_curves(&self, points: impl Fn(&RunMetrics<'a>) -> Vec<Point>) -> Vec<Vec<Point>> {
+        let seeds = |method: &MethodRuns| method.runs.iter().map(|&run| points(&self.runs[run])).collect();
+        self.methods.iter().map(|method| over_seeds(seeds(method))).collect()
+    }
+
+    /// A curve called `label`. With several runs it has the color of its method, which stands before the
+    /// label; otherwise color `place`.
+    fn series(
+        &self,
+        method: usize,
+        label: &str,
+        (place, dash): (usize, usize),
+        points: Vec<Point>,
+    ) -> Series {
+        if !self.has_several() {
+            return Series { dash, ..Series::new(label, Color::Of(place), points) };
+        }
+        let names = [self.methods[method].name.as_str(), label].into_iter().filter(|name| !name.is_empty());
+        let name = names.collect::<Vec<&str>>().join(", ");
+        Series { method: Some(method), dash, ..Series::new(name, Color::Of(method), points) }
+    }
+
+    /// A curve for each method and value of a column, with the same dash for a value in all charts.
     fn curves(&self, metric: &'a str, column: Column) -> Vec<Series> {
         // What `update` measures by agent is drawn so, and the policies of several agents as a whole.
         let by_agent = self.runs.iter().any(|run| !run.values("train", metric, |one| &one.agent).is_empty());
-        let of = |column, values: &[&'a str]| -> Vec<(Column, &'a str)> {
-            values.iter().map(|value| (column, *value)).collect()
-        };
-        let mut values = match by_agent || column == Column::Agent {
-            true => of(Column::Agent, &self.agents),
-            false => of(Column::Policy, &self.policies),
-        };
-        if by_agent && column == Column::Policy {
-            values.extend(of(Column::Policy, &self.policies));
+        let mut values: Vec<(Column, &str)> = Vec::new();
+        if by_agent || column == Column::Agent {
+            values.extend(self.agents.iter().map(|agent| (Column::Agent, *agent)));
+        }
+        if column == Column::Policy {
+            values.extend(self.policies.iter().map(|policy| (Column::Policy, *policy)));
         }
         let mut series: Vec<Series> = Vec::new();
-        for (index, method) in self.methods.iter().enumerate() {
-            for (place, (column, value)) in values.iter().enumerate() {
-                let curves = method
-                    .runs
-                    .iter()
-                    .map(|&run| self.runs[run].points("train", metric, |metric| column.of(metric) == *value));
-                let points = over_seeds(curves.collect());
+        for (place, (column, value)) in values.iter().enumerate() {
+            let of_value = |metric: &Metric| column.of(metric) == *value;
+            let curves = self.method_curves(|run| run.points("train", metric, of_value));
+            for (method, points) in curves.into_iter().enumerate() {
                 // A policy of one agent is that agent's curve.
-                if by_agent && *column == Column::Policy && series.iter().any(|drawn| drawn.points == points)
-                {
+                if by_agent && *column == Column::Policy && series.iter().any(|one| one.points == points) {
                     continue;
                 }
-                let dash = match self.has_several() {
-                    true if values.len() == 1 => 0,
-                    true => self.dashed.iter().position(|dashed| dashed == value).unwrap_or(0),
-                    false => place,
+                let (label, dash) = match self.has_several() {
+                    true if values.len() == 1 => ("", 0),
+                    true => (*value, self.dashed.iter().position(|dashed| dashed == value).unwrap_or(0)),
+                    false => (*value, place),
                 };
-                series.push(match self.has_several() {
-                    true => Series {
-                        method: Some(index),
-                        dash,
-                        ..Series::new(
-                            if values.len() > 1 {
-                                format!("{}, {value}", method.name)
-                            } else {
-                                method.name.clone()
-                            },
-                            Color::Of(index),
-                            points,
-                        )
-                    },
-                    false => Series { dash, ..Series::new(*value, Color::Of(place), points) },
-                });
+                series.push(self.series(method, label, (place, dash), points));
             }
         }
+        series.sort_by_key(|one| one.method);
         series
     }
 
-    fn of_success(&self, metric: &'a str, split: &'a str, what: &str, on_tokens: bool) -> Vec<Series> {
-        let environments: BTreeSet<&str> = self
-            .runs
-            .iter()
-            .flat_map(|run| {
-                ["test", "train"]
-                    .into_iter()
-                    .flat_map(|split| run.values(split, metric, |one| &one.environment))
-            })
+    /// A curve for each method and environment; those of training are thin and without a band.
+    fn of_success(&self, metric: &'a str, split: &'a str, label: &str, on_tokens: bool) -> Vec<Series> {
+        let environments: BTreeSet<&str> = (self.runs.iter())
+            .flat_map(|run| ["test", "train"].map(|split| run.values(split, metric, |one| &one.environment)))
+            .flatten()
             .collect();
-        let is_thin = split == "train";
+        let thin = split == "train";
         let mut series = Vec::new();
-        for (index, method) in self.methods.iter().enumerate() {
-            for (place, environment) in environments.iter().enumerate() {
-                let curves = method.runs.iter().map(|&run| {
-                    let of = |metric: &Metric| metric.agent.is_empty() && metric.environment == *environment;
-                    let mut points = self.runs[run].points(split, metric, of);
-                    if is_thin {
-                        points.iter_mut().for_each(|point| (point.low, point.high) = (None, None));
-                    }
-                    if on_tokens { spent(&self.runs[run], points) } else { points }
-                });
-                let mut points = over_seeds(curves.collect());
-                if is_thin {
+        for (place, environment) in environments.iter().enumerate() {
+            let of = |metric: &Metric| metric.agent.is_empty() && metric.environment == *environment;
+            let curves = self.method_curves(|run| {
+                let points = run.points(split, metric, of);
+                if on_tokens { spent(run, points) } else { points }
+            });
+            let environment = if environments.len() > 1 { *environment } else { "" };
+            let label = if self.has_several() { "" } else { label };
+            let labels = [environment, label].into_iter().filter(|name| !name.is_empty());
+            let label = labels.collect::<Vec<&str>>().join(", ");
+            let dash = if self.has_several() { place } else { usize::from(thin) };
+            for (method, mut points) in curves.into_iter().enumerate() {
+                if thin {
                     points.iter_mut().for_each(|point| (point.low, point.high) = (None, None));
                 }
-                let several = self.has_several();
-                let named = [
-                    several.then_some(method.name.as_str()),
-                    (environments.len() > 1).then_some(*environment),
-                    (!several).then_some(what),
-                ];
-                let name = named.into_iter().flatten().collect::<Vec<&str>>().join(", ");
-                let color = if several { index } else { place * 2 + usize::from(is_thin) };
-                let dash = match (several, is_thin) {
-                    (true, _) => place,
-                    (false, thin) => usize::from(thin),
-                };
-                let method = several.then_some(index);
-                series.push(Series {
-                    method,
-                    dash,
-                    thin: is_thin,
-                    ..Series::new(name, Color::Of(color), points)
-                });
+                let place = place * 2 + usize::from(thin);
+                series.push(Series { thin, ..self.series(method, &label, (place, dash), points) });
             }
         }
+        series.sort_by_key(|one| one.method);
         series
     }
 }

@@ -17,7 +17,6 @@ use crate::csv::cell;
 pub struct Point {
     /// The step, or the tokens generated so far.
     pub x: f64,
-    /// The value.
     pub y: f64,
     /// The lower end of its interval, or the lowest seed.
     pub low: Option<f64>,
@@ -97,7 +96,6 @@ pub struct Chart {
     pub title: String,
     /// What a reader should know of it.
     pub note: String,
-    /// Curves or bars.
     pub kind: Kind,
     /// Quantity on the horizontal axis: `step` or `tokens`.
     pub x: &'static str,
@@ -105,7 +103,6 @@ pub struct Chart {
     pub unit: ValueUnit,
     /// True if the vertical axis is logarithmic; needs a value above 0.
     pub log: bool,
-    /// The curves.
     pub series: Vec<Series>,
 }
 
@@ -134,7 +131,8 @@ impl Chart {
         Chart { kind: Kind::Bars, unit, ..self }
     }
 
-    /// Its data as CSV: a row for each point. `low` and `high` are an interval, or the lowest and the highest seed.
+    /// Its data as CSV: a row for each point. `low` and `high` are an interval, or the lowest and the highest
+    /// seed.
     ///
     /// # Errors
     /// 74: the table cannot be written to memory.
@@ -164,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_beside_a_figure_is_what_it_draws() {
+    fn csv_of_a_chart_has_its_points() {
         let point = Point { x: 3.0, y: 0.5, low: Some(0.25), high: Some(1.0) };
         let series = Series::new("lr 1e-3, \"a\"", Color::Of(0), vec![point]);
         let empty = Series::new("nothing", Color::Idle, Vec::new());

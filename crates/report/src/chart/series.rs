@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::chart::Point;
 use crate::metrics::Metric;
-use crate::run::RunDirectory;
+use crate::run_directory::RunDirectory;
 
 /// A run with its metrics by split and name.
 pub struct RunMetrics<'a> {
@@ -92,8 +92,8 @@ pub fn by_x(points: &[Point]) -> BTreeMap<u64, f64> {
     points.iter().map(|point| (point.x as u64, point.y)).collect()
 }
 
-/// The mean of the curves of several seeds where all of them are, with the lowest and the highest; between two points of a curve a
-/// straight line. A single curve is left as it is.
+/// The mean of the curves of several seeds where all of them are, with the lowest and the highest; between
+/// two points of a curve a straight line. A single curve is left as it is.
 pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
     curves.retain(|curve| !curve.is_empty());
     if curves.len() < 2 {
@@ -109,7 +109,7 @@ pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
     xs.sort_by(f64::total_cmp);
     xs.dedup();
     let point = |x: f64| {
-        let ys: Vec<f64> = curves.iter().map(|curve| at(curve, x)).collect();
+        let ys: Vec<f64> = curves.iter().map(|curve| interpolate(curve, x)).collect();
         Point {
             x,
             y: ys.iter().sum::<f64>() / ys.len() as f64,
@@ -121,7 +121,7 @@ pub fn over_seeds(mut curves: Vec<Vec<Point>>) -> Vec<Point> {
 }
 
 /// The value of a curve at an x within it.
-fn at(curve: &[Point], x: f64) -> f64 {
+fn interpolate(curve: &[Point], x: f64) -> f64 {
     let next = curve.partition_point(|point| point.x < x).min(curve.len() - 1);
     let after = curve[next];
     if after.x <= x || next == 0 {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_averaged_where_all_of_them_are() {
+    fn curves_of_seeds_are_averaged_over_their_common_range() {
         let curve = |points: &[(f64, f64)]| -> Vec<Point> {
             points.iter().map(|&(x, y)| Point { x, y, ..Point::default() }).collect()
         };

@@ -1,13 +1,13 @@
 //! Confidence intervals of rates.
 //!
-//! - One verdict a task: the score interval of Wilson ("Probable inference, the law of succession, and statistical
-//!   inference", JASA 22, 1927), which stays inside [0, 1] and keeps its level near the ends, where a trained
-//!   policy's rate lies.
-//! - Several samples a task are not independent, so tasks are drawn and not samples: the percentile bootstrap over
-//!   clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh, "Bootstrapping
-//!   clustered data", JRSS B 69, 2007).
-//! - Returns and components of rewards, and seeds, which are few and each one's success is near normal: Student's interval of their mean ("The probable error of a mean",
-//!   Biometrika 6, 1908).
+//! - One verdict a task: the score interval of Wilson ("Probable inference, the law of succession, and
+//!   statistical inference", JASA 22, 1927), which stays inside [0, 1] and keeps its level near the ends,
+//!   where a trained policy's rate lies.
+//! - Several samples a task are not independent, so tasks are drawn and not samples: the percentile bootstrap
+//!   over clusters (Efron, "Bootstrap methods: another look at the jackknife", 1979; Field and Welsh,
+//!   "Bootstrapping clustered data", JRSS B 69, 2007).
+//! - Means of returns, of components of rewards, and over seeds, which are few: Student's interval ("The
+//!   probable error of a mean", Biometrika 6, 1908).
 //!
 //! Left out: tests of significance. An interval says more.
 
@@ -21,7 +21,6 @@ const Z: f64 = 1.959_963_984_540_054;
 /// Resamples of a bootstrap; the ends then wander by about 1 % of the interval's width from seed to seed.
 const RESAMPLES: usize = 10_000;
 
-/// Low and high end.
 pub type Interval = (f64, f64);
 
 /// Wilson's 95 % interval of `successes` out of `trials` independent ones; `None` without trials.
@@ -68,17 +67,13 @@ pub fn of_numbers(values: &[f64]) -> Option<Interval> {
     }
 }
 
-/// The mean of a few numbers, their standard deviation over n - 1, and the 95 % interval of the mean by Student's distribution with
-/// n - 1 degrees of freedom; deviation and interval only of two and more.
+/// The mean of a few numbers, their standard deviation over n - 1, and the 95 % interval of the mean by
+/// Student's distribution with n - 1 degrees of freedom; deviation and interval only of two and more.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MeanOfSeeds {
-    /// How many.
     pub count: usize,
-    /// Their mean.
     pub mean: f64,
-    /// Their standard deviation.
     pub deviation: Option<f64>,
-    /// The interval of the mean.
     pub interval: Option<Interval>,
 }
 
@@ -110,8 +105,9 @@ fn mean_within(values: &[f64], least: f64) -> Option<MeanOfSeeds> {
     Some(MeanOfSeeds { interval, ..found })
 }
 
-/// The two-sided 95 % point of Student's distribution. Below ten degrees of freedom from the tables; then the expansion in
-/// Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5, good to five digits there.
+/// The two-sided 95 % point of Student's distribution. Below ten degrees of freedom from the tables; then the
+/// expansion in Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5, good to five digits
+/// there.
 fn student(degrees: usize) -> f64 {
     const TABLE: [f64; 9] =
         [12.706_205, 4.302_653, 3.182_446, 2.776_445, 2.570_582, 2.446_912, 2.364_624, 2.306_004, 2.262_157];
@@ -136,10 +132,10 @@ mod tests {
         assert!(off <= tolerance, "({low}, {high}) is not {wanted:?}");
     }
 
-    /// Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17 (1998),
-    /// table I, method 3.
+    /// Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17
+    /// (1998), table I, method 3.
     #[test]
-    fn wilson_is_as_published() {
+    fn wilson_agrees_with_published_values() {
         close(wilson(81, 263), (0.2553, 0.3662), 5e-5);
         close(wilson(15, 148), (0.0624, 0.1605), 5e-5);
         close(wilson(0, 20), (0.0, 0.1611), 5e-5);

@@ -35,7 +35,7 @@ impl Measured {
 }
 
 /// Measures the episodes of an environment.
-pub fn of(stats: &EnvironmentStats) -> Measured {
+pub fn measure(stats: &EnvironmentStats) -> Measured {
     let episodes = || stats.tasks.values().map(|task| task.episodes);
     let (fewest, most) = (episodes().min().unwrap_or(0), episodes().max().unwrap_or(0));
     let rates: Vec<f64> = stats.tasks.values().map(TaskStats::rate).collect();
@@ -44,7 +44,7 @@ pub fn of(stats: &EnvironmentStats) -> Measured {
         for k in ks(most) {
             let of_task = |task: &TaskStats| pass_at(k, task.episodes, task.solved);
             let values = stats.tasks.values().map(of_task).collect::<Option<Vec<f64>>>();
-            pass.extend(values.and_then(|values| Rate::of(&values)).map(|rate| (k, rate)));
+            pass.extend(values.and_then(|values| Rate::of_shares(&values)).map(|rate| (k, rate)));
         }
     }
     let of_name = |(name, tasks): (&String, &BTreeMap<String, RunningStats>)| {
@@ -52,7 +52,7 @@ pub fn of(stats: &EnvironmentStats) -> Measured {
     };
     let components = stats.components.iter();
     Measured {
-        success: Rate::of(&rates).unwrap_or(Rate { value: f64::NAN, interval: None }),
+        success: Rate::of_shares(&rates).unwrap_or(Rate { value: f64::NAN, interval: None }),
         method: if most > 1 { "bootstrap" } else { "wilson" },
         pass,
         returns: Rate::of_numbers(stats.tasks.values().filter_map(|task| task.returns.mean()).collect()),
@@ -97,7 +97,8 @@ pub struct Difference {
     pub value: f64,
     /// Its 95 % interval, by a bootstrap over tasks; `None` below two tasks.
     pub interval: Option<Interval>,
-    /// The chance that it solves a task that the other fails. If the other is played without a role, this is how often the role helps.
+    /// The chance that it solves a task that the other fails. If the other is played without a role, this is
+    /// how often the role helps.
     pub helped: Rate,
     /// The reverse: how often the role hurts. The difference is `helped` less `hurt`.
     pub hurt: Rate,
@@ -106,14 +107,13 @@ pub struct Difference {
 /// A mean over tasks with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Rate {
-    /// The mean.
     pub value: f64,
     pub interval: Option<Interval>,
 }
 
 impl Rate {
     /// Of shares, one per task; `None` without tasks.
-    fn of(rates: &[f64]) -> Option<Rate> {
+    fn of_shares(rates: &[f64]) -> Option<Rate> {
         (!rates.is_empty()).then(|| Rate { value: mean(rates), interval: interval::of_rates(rates) })
     }
 
@@ -134,8 +134,8 @@ pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<D
         tasks: pairs.len(),
         value: mean(&differences),
         interval,
-        helped: Rate::of(&over(|(own, other)| own * (1.0 - other)))?,
-        hurt: Rate::of(&over(|(own, other)| other * (1.0 - own)))?,
+        helped: Rate::of_shares(&over(|(own, other)| own * (1.0 - other)))?,
+        hurt: Rate::of_shares(&over(|(own, other)| other * (1.0 - own)))?,
     })
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_is_what_counting_gives() {
+    fn pass_at_k_agrees_with_counting() {
         for samples in 1..=10 {
             for solved in 0..=samples {
                 for k in 1..=samples {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reported_k() {
+    fn pass_at_k_is_reported_for_powers_of_two() {
         assert_eq!(ks(1), [1]);
         assert_eq!(ks(8), [1, 2, 4, 8]);
         assert_eq!(ks(10), [1, 2, 4, 8, 10]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tasks_of_both_count_and_pairing_narrows() {
+    fn difference_takes_common_tasks_and_narrows_the_interval() {
         // Both solve the same half; the better one solves 10 tasks more.
         let base = stats((0..200).map(|task| (task, task < 100)));
         let better = stats((0..220).map(|task| (task, task < 110)));
@@ -203,9 +203,10 @@ mod tests {
         assert_eq!(difference(&base, &stats(std::iter::empty())), None);
     }
 
-    /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in one.
+    /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in
+    /// one.
     #[test]
-    fn a_role_helps_where_it_is_missed_and_hurts_where_it_is_not() {
+    fn role_helps_and_hurts_are_counted_by_task() {
         let with = stats((1..=10).map(|task| (task, task <= 6)));
         let without = stats((1..=10).map(|task| (task, (5..=7).contains(&task))));
         let found = difference(&with, &without).unwrap();

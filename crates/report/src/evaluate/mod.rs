@@ -1,7 +1,7 @@
 //! `report evaluate`: success on held-out tasks with its interval, pass@k, and the tokens it took.
 //!
-//! It reads only the streams of `rollout`, so tasks, policies and sampling are chosen by the command before it. Success is
-//! what `jq` over the `episode` lines gives; this adds the interval, pass@k and the tokens.
+//! It reads only the streams of `rollout`, so tasks, policies and sampling are chosen by the command before
+//! it. Success is what `jq` over the `episode` lines gives; this adds the interval, pass@k and the tokens.
 
 pub mod interval;
 pub mod measure;
@@ -13,16 +13,15 @@ use record::failure::{Failure, Result};
 use record::line::End;
 use record::read::{Kind, Reader};
 use record::sample::Sample;
-use record::stage::note;
+use record::stage::{note, printable};
 use record::stream::Stream;
 use serde_json::Value;
 
 use crate::arguments::{Evaluate, ResultFormat};
-use crate::facts::MANY_CUT;
-use crate::run;
-use crate::stats::{Environments, ends_of};
+use crate::run_directory;
+use crate::run_summary::{ENDLESS, MANY_CUT};
+use crate::stats::{AnswerCounts, Environments, ends_of};
 
-/// One stream that was read.
 pub struct Evaluated {
     name: String,
     environments: Environments,
@@ -53,7 +52,7 @@ pub fn run(arguments: &Evaluate) -> Result<()> {
 
 fn file(path: &Path, arguments: &Evaluate) -> Result<Evaluated> {
     let name = path.display().to_string();
-    let input = run::open(path)?;
+    let input = run_directory::open_stream(path)?;
     read(&name, Reader::new(&name, input), arguments)
 }
 
@@ -81,12 +80,12 @@ fn read<R: std::io::Read>(name: &str, mut reader: Reader<R>, arguments: &Evaluat
         environments.take(&line, sample.as_ref())?;
     }
     stream.whole().map_err(|failure| named(failure, name))?;
-    let told = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
-    let expected = ends_of(stream.ends(), "rollout").map(told).sum::<Option<u64>>().unwrap_or_default();
+    let played = |end: &End| end.counts.get("episodes").and_then(Value::as_u64);
+    let expected = ends_of(stream.ends(), "rollout").map(played).sum::<Option<u64>>().unwrap_or_default();
     let episodes: u64 = environments.played().map(|(_, stats)| stats.episodes()).sum();
     if episodes < expected && !arguments.allow_incomplete {
         return Err(Failure::data(format!("{name}: {episodes} of the {expected} episodes that were played"))
-            .hint("the stream was cut or filtered; --allow-incomplete takes what there is"));
+            .hint("the stream was cut or filtered; --allow-incomplete accepts a partial stream"));
     }
     if environments.played().next().is_none() {
         return Err(Failure::data(format!("{name}: the stream holds no episode"))
@@ -110,12 +109,21 @@ fn print_notes(stream: &Evaluated) {
             );
         }
         if let Some(cut) = stats.cut().filter(|cut| *cut >= MANY_CUT) {
-            let nothing = if stats.solved() == 0 { "; that no task is solved may be its doing" } else { "" };
+            let cause = match stats.solved() {
+                _ if cut == 1.0 => format!(": {ENDLESS}"),
+                0 => "; no task may be solved because of this: try a larger --max-tokens first".to_owned(),
+                _ => ": try a larger --max-tokens first".to_owned(),
+            };
+            let share = |(agent, answers): (&String, &AnswerCounts)| {
+                printable(&format!("{agent} {:.0} %", 100.0 * answers.cut_share())).to_string()
+            };
+            let shares: Vec<String> = stats.answers.iter().map(share).collect();
+            let by_role = if shares.len() > 1 { format!(" ({})", shares.join(", ")) } else { String::new() };
+            let percent = 100.0 * cut;
             note(
                 "report",
                 format_args!(
-                    "{at}: {:.0} % of the answers were cut at the token limit{nothing}: try a larger --max-tokens first",
-                    100.0 * cut
+                    "{at}: {percent:.0} % of the answers were cut at the token limit{by_role}{cause}"
                 ),
             );
         }

@@ -1,4 +1,5 @@
-//! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a log.
+//! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a
+//! log.
 
 use record::failure::{Failure, Result};
 use record::read::VERSION;
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::evaluate::Evaluated;
 use crate::evaluate::measure::{self, Difference, Measured, Rate, difference};
-use crate::facts::MANY_CUT;
+use crate::run_summary::MANY_CUT;
 use crate::stats::{AnswerCounts, EnvironmentStats};
 use crate::table::{aligned, numbers, or_dash, percent, percents};
 
@@ -31,7 +32,7 @@ const HEADS: [&str; 12] = [
 fn rows(streams: &[Evaluated]) -> impl Iterator<Item = (&Evaluated, &str, &EnvironmentStats, Measured)> {
     streams.iter().flat_map(|stream| {
         let played = stream.environments.played();
-        played.map(move |(environment, stats)| (stream, environment, stats, measure::of(stats)))
+        played.map(move |(environment, stats)| (stream, environment, stats, measure::measure(stats)))
     })
 }
 

@@ -1,4 +1,4 @@
-// The data of the page, and small tools to build it with. A run has its facts (facts.rs) and charts (chart/mod.rs); a method is the runs
+// The data of the page, and small tools to build it with. A run has its summary (run_summary.rs) and charts (chart/mod.rs); a method is the runs
 // that differ only in their seed (methods.rs).
 'use strict';
 const DATA = JSON.parse(document.getElementById('data').textContent);

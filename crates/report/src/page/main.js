@@ -7,9 +7,9 @@ function status(run) {
   return run.begun === null ? steps : `${steps}; step ${run.begun} was begun and is not committed: the run is in progress, or was stopped`;
 }
 
-function tiles({facts}) {
+function tiles({summary}) {
   const tile = (label, value, more, bad) => h('div', {class: 'tile'}, h('div', {class: 'label'}, label), h('div', {class: `value${bad ? ' bad' : ''}`}, value), h('div', {class: 'more'}, more));
-  const {first, best, now, training, returns, tokens, taught, gap, cut} = facts;
+  const {first, best, now, training, returns, tokens, teaching, gap, cut} = summary;
   const later = now && now.step !== best.step ? `best after step ${best.step}; last ${percent(now.value)} after step ${now.step}` : best && `after step ${best.step}`;
   const all = [
     best && tile('Best success, held out', now.step > first.step ? [h('small', {}, `${percent(first.value)} → `), percent(best.value)] : percent(best.value), [range(best), h('br'), later]),
@@ -18,25 +18,25 @@ function tiles({facts}) {
     training && tile('Success in training', percent(training.value), `step ${training.step}, sampled`),
     cut >= 0.2 && tile('Answers cut', percent(cut), 'ended at the token limit', true),
     tokens > 0 && tile('Tokens generated', short(tokens), 'in training, evaluations aside'),
-    taught !== null && tile('Groups that taught', percent(taught), `of ${count(facts.books.seen)}; the rest were flat`),
+    teaching !== null && tile('Groups that taught', percent(teaching), `of ${count(summary.group_totals.seen)}; the rest were flat`),
     gap !== null && tile('Sampler against trainer', short(gap), 'nats, the largest difference of any token')];
   return all.some(Boolean) && h('div', {class: 'tiles'}, all);
 }
 
-const advice = ({facts}) => facts.advice.length > 0 && h('div', {class: 'advice'}, facts.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text.split(/(--[a-z-]+)/).map(part => part.startsWith('--') ? h('code', {}, part) : part))));
+const advice = ({summary}) => summary.advice.length > 0 && h('div', {class: 'advice'}, summary.advice.map((text, place) => h('p', {}, place === 0 && h('b', {}, 'Advice. '), text.split(/(--[a-z-]+)/).map(part => part.startsWith('--') ? h('code', {}, part) : part))));
 
 // A row for each run; before the seeds of a method their mean, its standard deviation and its interval.
 function comparison() {
   const told = (value, write) => Number.isFinite(value) ? write(value) : '–';
   const between = interval => interval ? `${percent(interval[0])} to ${percent(interval[1])}` : '–';
   const single = run => {
-    const {first, best, now, tokens, taught, gap} = run.facts;
+    const {first, best, now, tokens, teaching, gap} = run.summary;
     const seed = run.settings.seed && `seed ${run.settings.seed}`;
-    return [[run.name, seed], count(run.steps), told(first?.value, percent), told(now?.value, percent), between(now?.interval), told(best?.value, percent), short(tokens), told(taught ?? NaN, percent), told(gap ?? NaN, short)];
+    return [[run.name, seed], count(run.steps), told(first?.value, percent), told(now?.value, percent), between(now?.interval), told(best?.value, percent), short(tokens), told(teaching ?? NaN, percent), told(gap ?? NaN, short)];
   };
   const whole = method => [[method.name, `${plural(method.runs.length, 'seed')}: ${method.seeds.join(', ')}`], count(method.steps), told(method.first?.mean, percent),
     told(method.now?.mean, value => `${percent(value)}${Number.isFinite(method.now.deviation) ? ` ± ${(100 * method.now.deviation).toFixed(1)}` : ''}`),
-    between(method.now?.interval), told(method.best?.mean, percent), short(method.tokens), told(method.taught ?? NaN, percent), told(method.gap ?? NaN, short)];
+    between(method.now?.interval), told(method.best?.mean, percent), short(method.tokens), told(method.teaching ?? NaN, percent), told(method.gap ?? NaN, short)];
   const heads = ['Run', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens generated', 'Groups that taught', 'Sampler against trainer'];
   const row = ([[name, more], ...cells], kind) => h('tr', {class: kind}, h('td', {}, name, more && h('small', {}, more)), cells.map((text, place) => h('td', {class: 'number', 'data-head': heads[place + 1]}, text)));
   return [h('div', {class: 'scroll'}, h('table', {class: 'facts compared'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),

@@ -14,7 +14,7 @@ function learning() {
 }
 
 // The loop, with what went through each pipe at the last step.
-function loop({facts: {loop: now}}) {
+function loop({summary: {loop: now}}) {
   if (!now) return null;
   const box = (name, facts) => h('div', {class: 'stage'}, h('b', {}, name), facts.filter(Boolean).map(fact => h('span', {}, fact)));
   const pipe = fact => h('div', {class: 'pipe'}, fact);
@@ -30,14 +30,14 @@ function accounts(run) {
   return run.groups.length > 0 && section('groups', 'Groups',
     h('p', {class: 'note'}, 'A group is the candidates of one agent at one turn of one episode. Candidates are compared only with their siblings, so a group whose members earned the same teaches nothing.'),
     h('div', {class: 'grid wide'}, run.groups.map(spec => chart(spec, {height: 234}))),
-    run.facts.books && h('div', {class: 'scroll'}, proof(run, run.facts.books)));
+    run.summary.group_totals && h('div', {class: 'scroll'}, proof(run, run.summary.group_totals)));
 }
 
-// The books of a run: what has to add up, and whether it does.
-function proof(run, books) {
+// The groups of a run: what has to add up, and whether it does.
+function proof(run, group_totals) {
   const verdict = (good, text) => h('span', {class: `check ${good ? 'good' : 'bad'}`}, `${good ? '✓' : '✗'} ${text}`);
   const line = (name, number, what) => h('tr', {}, h('td', {}, name), h('td', {class: 'number'}, number), h('td', {}, what));
-  const {expected, steps, off, seen, flat, dropped, reasons, uneven, mixed} = books;
+  const {expected, steps, off, seen, flat, dropped, reasons, uneven, mixed} = group_totals;
   return h('table', {class: 'facts'},
     line('Expected: one for each agent that acts, at each turn of each episode', expected === null ? 'not told' : count(expected),
       expected === null ? 'the grouping has no fixed number' : off.length === 0
@@ -50,7 +50,7 @@ function proof(run, books) {
 }
 
 function rewards(run) {
-  return run.rewards.length > 0 && section('rewards', 'Rewards', h('p', {class: 'note'}, 'What the rewards of each role were made of, mean over all its candidates, before weights.'),
+  return run.rewards.length > 0 && section('rewards', 'Rewards', h('p', {class: 'note'}, 'The parts of each role’s rewards, before weights.'),
     h('div', {class: 'grid wide'}, run.rewards.map(spec => chart(spec, {height: 234}))));
 }
 

@@ -4,6 +4,9 @@
   const box = element => element.getBoundingClientRect();
   const overlap = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 0.5 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1.5;
   if (document.documentElement.scrollWidth > innerWidth) told(`the page is ${document.documentElement.scrollWidth} wide in a window of ${innerWidth}`);
+  for (const row of document.querySelectorAll('nav, .scroll:has(table.compared)')) {
+    if ((row.tagName === 'NAV' || innerWidth < 640) && row.scrollWidth > row.clientWidth) told(`${row.tagName} is cut: ${row.scrollWidth} wide in ${row.clientWidth}`);
+  }
   for (const svg of document.querySelectorAll('.plot svg, svg.map')) {
     const name = svg.closest('figure')?.dataset.chart || 'map', frame = box(svg);
     if (/NaN|undefined|Infinity/.test(svg.outerHTML)) told(`${name}: a place that is no number`);

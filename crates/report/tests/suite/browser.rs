@@ -46,7 +46,7 @@ impl Browser {
             );
             return None;
         };
-        let profile = tempfile::tempdir().expect("a folder");
+        let profile = tempfile::tempdir().unwrap();
         // Chromium reads commands from its descriptor 3 and writes answers to 4.
         let mut shell = Command::new("sh");
         shell.args(["-c", "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh", program]);
@@ -79,7 +79,7 @@ impl Browser {
             let mut message = Vec::new();
             self.output.read_until(0, &mut message).expect("a browser that answers");
             assert_eq!(message.pop(), Some(0), "the browser ended");
-            let message: Value = serde_json::from_slice(&message).expect("JSON");
+            let message: Value = serde_json::from_slice(&message).unwrap();
             if message["id"] == self.calls {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
                 return message["result"].clone();

@@ -2,22 +2,26 @@
 
 use serde_json::{Value, json};
 
+use crate::fixture::{data, must};
 use crate::made::Made;
-use crate::run::must;
 
 #[test]
-fn a_run_that_solves_nothing_says_first_that_its_answers_are_cut() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn advice_names_cut_answers_first() {
+    let folder = tempfile::tempdir().unwrap();
     Made { learns: false, cut: 1.0, ..Made::default() }.put(folder.path(), "stuck");
+    Made { learns: false, cut: 0.5, ..Made::default() }.put(folder.path(), "half");
     Made { learns: false, cut: 0.1, ..Made::default() }.put(folder.path(), "short");
     Made::default().put(folder.path(), "fine");
     let view = must(folder.path(), &["stuck", "--watch"]);
     for line in [
         "cut        100 % of the answers ended at the token limit",
-        "advice     Raise --max-tokens first: 100 % of the answers were cut at the limit of 8 tokens",
+        "advice     All answers were cut at the limit of 8 tokens: no answer ends by itself, as with a base",
     ] {
         assert!(view.contains(line), "no {line} in\n{view}");
     }
+    let view = must(folder.path(), &["half", "--watch"]);
+    let advice = "advice     Raise --max-tokens first: 50 % of the answers were cut at the limit of 8 tokens";
+    assert!(view.contains(advice), "{view}");
     let view = must(folder.path(), &["short", "--watch"]);
     assert!(
         !view.contains("\ncut ") && view.contains("advice     All groups of the last step are flat"),
@@ -31,11 +35,9 @@ fn a_run_that_solves_nothing_says_first_that_its_answers_are_cut() {
     );
     for (name, advice) in [("stuck", 2), ("short", 1), ("fine", 0)] {
         must(folder.path(), &[name, "--quiet"]);
-        let page = std::fs::read_to_string(folder.path().join(name).join("report.html")).expect("the page");
-        let (_, rest) = page.split_once("id=\"data\">").expect("the data");
-        let data: Value =
-            serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON");
-        assert_eq!(data["runs"][0]["facts"]["advice"].as_array().map(Vec::len), Some(advice), "{name}");
+        let page = std::fs::read_to_string(folder.path().join(name).join("report.html")).unwrap();
+        let data = data(&page);
+        assert_eq!(data["runs"][0]["summary"]["advice"].as_array().map(Vec::len), Some(advice), "{name}");
         let chart =
             data["measured"].as_array().expect("charts").iter().find(|chart| chart["name"] == "cut-answers");
         let chart = chart.expect("a chart of cut answers");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::run::{must, report, run};
+use crate::fixture::{self, must, report, run};
 
 fn fifo(path: &Path) -> PathBuf {
     assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
@@ -16,12 +16,12 @@ fn fifo(path: &Path) -> PathBuf {
 
 #[test]
 fn outputs_go_through_links_devices_and_fifos() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     let at = |name: &str| folder.path().join(name);
     let table = must(folder.path(), &["made-by-hand", "--csv", "-"]);
     assert_eq!(must(folder.path(), &["made-by-hand", "--csv", "/dev/stdout", "--quiet"]), table);
-    fs::write(at("target"), "precious").expect("written");
+    fs::write(at("target"), "precious").unwrap();
     symlink("target", at("link")).expect("a link");
     symlink("/dev/null", at("null")).expect("a link");
     symlink("/proc/self/fd/1", at("stdout")).expect("a link");
@@ -45,32 +45,30 @@ fn outputs_go_through_links_devices_and_fifos() {
         .current_dir(&folder)
         .status();
     assert!(status.expect("sh").success());
-    assert_eq!(fs::read_to_string(at("all")).expect("a file"), format!("first\n{table}last\n"));
+    assert_eq!(fs::read_to_string(at("all")).unwrap(), format!("first\n{table}last\n"));
 }
 
 #[test]
-fn a_fifo_in_a_run_is_refused_and_a_pipe_that_was_named_is_read() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn fifo_in_a_run_is_refused_and_a_named_pipe_is_read() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let refused = |arguments: &[&str], code: i32, place: &str| {
-        let output = report(folder.path(), arguments);
-        let told = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(code), "{told}");
-        assert!(told.contains(&format!("{place}: not a")), "{told}");
+        let stderr = fixture::refused(folder.path(), arguments, code);
+        assert!(stderr.contains(&format!("{place}: not a")), "{stderr}");
     };
     let events = folder.path().join("events/made-by-hand");
-    fs::create_dir_all(&events).expect("a folder");
+    fs::create_dir_all(&events).unwrap();
     fifo(&events.join("events.out.tfevents.0.troupe"));
     refused(&["made-by-hand", "--tensorboard", "events"], 74, "events.out.tfevents.0.troupe");
     fifo(&folder.path().join("pipe"));
     refused(&["compress", "pipe"], 2, "pipe");
     let stream = run.join("steps/000002/samples.jsonl");
-    let text = fs::read(&stream).expect("the stream");
-    fs::remove_file(&stream).expect("removed");
+    let text = fs::read(&stream).unwrap();
+    fs::remove_file(&stream).unwrap();
     fifo(&stream);
     refused(&["made-by-hand"], 74, "steps/000002/samples.jsonl");
-    fs::remove_file(&stream).expect("removed");
-    fs::write(&stream, &text).expect("written");
+    fs::remove_file(&stream).unwrap();
+    fs::write(&stream, &text).unwrap();
     for name in ["run.json", "report.cache/step-000002.json"] {
         let path = run.join(name);
         let _ = fs::create_dir(run.join("report.cache"));
@@ -80,8 +78,8 @@ fn a_fifo_in_a_run_is_refused_and_a_pipe_that_was_named_is_read() {
         let output = report(folder.path(), &["made-by-hand", "--quiet"]);
         // A summary that cannot be read costs time and nothing else.
         assert_eq!(output.status.success(), name != "run.json", "{name}");
-        fs::remove_file(&path).expect("removed");
-        fs::write(&path, text.unwrap_or_default()).expect("written");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, text.unwrap_or_default()).unwrap();
     }
     let evaluated = Command::new("bash")
         .args(["-c", "\"$0\" evaluate <(cat made-by-hand/eval/step-000000.jsonl) --format line"])
@@ -94,8 +92,8 @@ fn a_fifo_in_a_run_is_refused_and_a_pipe_that_was_named_is_read() {
 
 /// Who waits for the other end of a FIFO is ended by the first signal.
 #[test]
-fn a_signal_ends_a_wait_for_a_fifo() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn signal_ends_a_wait_for_a_fifo() {
+    let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     fifo(&folder.path().join("pipe"));
     for arguments in [&["evaluate", "pipe"][..], &["made-by-hand", "--csv", "pipe"]] {
@@ -114,6 +112,6 @@ fn a_signal_ends_a_wait_for_a_fifo() {
             assert!(started.elapsed() < Duration::from_secs(60), "one signal does not end it");
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(child.wait().expect("its end").code(), Some(143));
+        assert_eq!(child.wait().unwrap().code(), Some(143));
     }
 }

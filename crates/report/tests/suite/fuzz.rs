@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use troupe_tests::storm;
 
-use crate::run::{self, report};
+use crate::fixture::{self, report};
 
 /// The files of a run that are damaged.
 const FILES: [&str; 7] = [
@@ -46,9 +46,9 @@ const TOKENS: [&str; 22] = [
 
 #[test]
 fn fuzz_run_folders() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let whole = run::run(folder.path());
-    let sound: Vec<Vec<u8>> = FILES.iter().map(|file| fs::read(whole.join(file)).expect("a file")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fixture::run(folder.path());
+    let sound: Vec<Vec<u8>> = FILES.iter().map(|file| fs::read(whole.join(file)).unwrap()).collect();
     let (mut made, mut all) = (0, 0);
     for number in storm::inputs(25) {
         let at = number as usize % FILES.len();
@@ -58,18 +58,18 @@ fn fuzz_run_folders() {
         let bytes = storm::damaged(&seeds, &TOKENS, number);
         // Now and then it is gone, or a folder.
         match number % 23 {
-            7 => fs::remove_file(&path).expect("removed"),
-            13 => fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).expect("a folder"),
-            _ => fs::write(&path, &bytes).expect("written"),
+            7 => fs::remove_file(&path).unwrap(),
+            13 => fs::remove_file(&path).and_then(|()| fs::create_dir(&path)).unwrap(),
+            _ => fs::write(&path, &bytes).unwrap(),
         }
         let began = Instant::now();
         let output = report(folder.path(), &["made-by-hand", "--html", "page.html", "--csv", "table.csv"]);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        let shown = || format!("input {number}, {}: {:?} {told}", FILES[at], output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let shown = || format!("input {number}, {}: {:?} {stderr}", FILES[at], output.status);
         assert!(began.elapsed() < Duration::from_secs(20), "{}", shown());
         assert!(matches!(output.status.code(), Some(0 | 1 | 2 | 65 | 74)), "{}", shown());
         assert!(
-            !told.contains("panicked") && !told.contains(|c: char| c.is_control() && c != '\n'),
+            !stderr.contains("panicked") && !stderr.contains(|c: char| c.is_control() && c != '\n'),
             "{}",
             shown()
         );
@@ -78,10 +78,10 @@ fn fuzz_run_folders() {
             true => {
                 let page = fs::read_to_string(&page).expect("a page");
                 assert_eq!(page.matches("</script>").count(), 3, "{}", shown());
-                run::data(&page);
+                fixture::data(&page);
                 made += 1;
             }
-            false => assert!(told.contains("report: "), "{}", shown()),
+            false => assert!(stderr.contains("report: "), "{}", shown()),
         }
         all += 1;
         let _ = (fs::remove_dir(&path), fs::remove_file(folder.path().join("page.html")));
@@ -89,7 +89,7 @@ fn fuzz_run_folders() {
             fs::remove_dir_all(whole.join("report.cache")),
             fs::remove_file(folder.path().join("table.csv")),
         );
-        fs::write(&path, &sound[at]).expect("written");
+        fs::write(&path, &sound[at]).unwrap();
     }
     eprintln!("{all} run folders, {made} pages");
 }

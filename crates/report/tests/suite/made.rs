@@ -153,6 +153,6 @@ fn text(lines: &[Value]) -> String {
 
 fn write(run: &Path, name: &str, text: &str) {
     let path = run.join(name);
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-    std::fs::write(path, text).expect("written");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
 }

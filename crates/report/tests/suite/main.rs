@@ -9,6 +9,7 @@
 mod browser;
 mod cut;
 mod files;
+mod fixture;
 mod fuzz;
 mod made;
 mod pages;

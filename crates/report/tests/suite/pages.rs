@@ -1,12 +1,13 @@
-//! Pages in a browser: every kind of them is whole, on a desktop and on a phone, light and dark, and what a reader can switch works.
+//! Pages in a browser: every kind of them is whole, on a desktop and on a phone, light and dark, and what a
+//! reader can switch works.
 
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::browser::{Browser, View};
+use crate::fixture::{must, report};
 use crate::made::Made;
-use crate::run::{must, report};
 
 const VIEWS: [View; 3] =
     [View { width: 1280, dark: false }, View { width: 1280, dark: true }, View { width: 390, dark: true }];
@@ -14,8 +15,8 @@ const VIEWS: [View; 3] =
 /// The page about these runs.
 fn page(folder: &Path, name: &str, runs: &[PathBuf]) -> PathBuf {
     let page = folder.join(format!("{name}.html"));
-    let mut arguments: Vec<&str> = runs.iter().map(|run| run.to_str().expect("a path")).collect();
-    arguments.extend(["--html", page.to_str().expect("a path"), "--quiet"]);
+    let mut arguments: Vec<&str> = runs.iter().map(|run| run.to_str().unwrap()).collect();
+    arguments.extend(["--html", page.to_str().unwrap(), "--quiet"]);
     must(folder, &arguments);
     page
 }
@@ -77,7 +78,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn pages_of_every_kind_are_whole_in_a_browser() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let mut faults = Vec::new();
     for page in pages(folder.path()) {
         for view in VIEWS {
@@ -94,9 +95,9 @@ fn pages_of_every_kind_are_whole_in_a_browser() {
 
 /// An audit must find a planted fault, or it proves nothing.
 #[test]
-fn a_page_with_faults_is_found_out() {
+fn audit_finds_planted_faults() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let page = page(folder.path(), "one", &[Made::default().put(folder.path(), "one")]);
     for (harm, fault) in [
         ("document.querySelector('.plot text').setAttribute('x', -20)", "is cut"),
@@ -111,6 +112,7 @@ fn a_page_with_faults_is_found_out() {
         ("document.querySelector('.plot path').setAttribute('d', 'MNaN 3')", "no number"),
         ("document.querySelector('.card').style.width = '20px'", "is cut by .card"),
         ("document.body.style.minWidth = '1600px'", "1600 wide"),
+        ("document.querySelector('nav').style.width = '100px'", "NAV is cut"),
     ] {
         browser.open(&page, VIEWS[0]);
         browser.run(&format!("{harm}; ''"));
@@ -128,9 +130,9 @@ fn a_page_with_faults_is_found_out() {
 }
 
 #[test]
-fn axes_curves_and_settings_can_be_switched() {
+fn page_switches_axes_curves_and_settings() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let defaults = json!({"lr": "5e-4", "branches": "8"});
     let run = Made { defaults, ..Made::default() }.put(folder.path(), "one");
     let page = page(folder.path(), "one", &[run]);
@@ -175,23 +177,23 @@ fn axes_curves_and_settings_can_be_switched() {
 }
 
 #[test]
-fn what_a_page_hands_out_is_what_report_writes() {
+fn page_exports_the_data_that_report_writes() {
     let Some(mut browser) = Browser::start() else { return };
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let run = Made::default().put(folder.path(), "one");
     let page = page(folder.path(), "one", &[run]);
     browser.open(&page, VIEWS[1]);
     for (chart, of) in [("success", "DATA.success[0]"), ("flat-groups", "RUNS[0].groups[1]")] {
         // The data is written without matplotlib, too.
         report(folder.path(), &["one", "--figure", &format!("{chart}.svg"), "--quiet"]);
-        let told = browser.run(&format!("table({of}, opened({of}.series))"));
-        let written = std::fs::read_to_string(folder.path().join(format!("{chart}.csv"))).expect("the data");
+        let exported = browser.run(&format!("table({of}, opened({of}.series))"));
+        let written = std::fs::read_to_string(folder.path().join(format!("{chart}.csv"))).unwrap();
         let numbers = |text: &str| -> Vec<Vec<String>> {
             let number =
                 |cell: &str| cell.parse::<f64>().map_or(cell.to_owned(), |number| format!("{number:.5e}"));
             text.lines().map(|line| line.split(',').map(number).collect()).collect()
         };
-        assert_eq!(numbers(told.as_str().expect("a table")), numbers(&written), "{chart}");
+        assert_eq!(numbers(exported.as_str().expect("a table")), numbers(&written), "{chart}");
     }
     let svg = browser.run("standalone(DATA.success[0], opened(DATA.success[0].series), false)");
     let svg = svg.as_str().expect("an SVG");

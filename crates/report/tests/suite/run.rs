@@ -1,103 +1,17 @@
-//! A small run made by hand, and what `report` writes about it: a page that needs nothing else, a table, events.
+//! Outputs about a small run: a page that needs nothing else, a table, events, the terminal.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// A run directory of two committed steps and an evaluation, with a third step begun. In step 2 an episode broke off.
-pub(crate) fn run(folder: &Path) -> PathBuf {
-    let run = folder.join("made-by-hand");
-    put(
-        &run,
-        "run.json",
-        "{\n  \"env\": \"e\",\n  \"workflow\": \"team\",\n  \"policies\": \"shared\",\n  \"branches\": \"2\"\n}\n",
-    );
-    put(&run, "steps/000000/done", "{}");
-    for step in [1, 2] {
-        put(&run, &format!("steps/00000{step}/samples.jsonl"), &samples(step));
-        put(&run, &format!("steps/00000{step}/metrics.jsonl"), &metrics(step));
-        put(&run, &format!("steps/00000{step}/done"), "{}");
-    }
-    put(&run, "steps/000003/samples.jsonl", "{\"type\":\"sample\",\"v\":1,\"st");
-    let episode = json!({"type": "episode", "v": 1, "step": 0, "env": "e", "task": "t", "episode": "0.0", "success": true,
-        "turns": 1, "reward": 1, "stop": "success"});
-    let end = json!({"type": "end", "v": 1, "stage": "rollout", "ok": true, "timing": {"seconds": 2.0}});
-    put(&run, "eval/step-000000.jsonl", &format!("{episode}\n{end}\n"));
-    run
-}
-
-fn put(run: &Path, name: &str, text: &str) {
-    let path = run.join(name);
-    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-    std::fs::write(path, text).expect("written");
-}
-
-/// Two agents at one turn, two candidates each; the planner's group is flat. The text is what a page must not trip over.
-fn samples(step: u64) -> String {
-    let mut lines = String::new();
-    for (agent, rewards) in [("tool", [0.25, 1.0]), ("planner", [0.5, 0.5])] {
-        for (branch, reward) in rewards.into_iter().enumerate() {
-            let sample = json!({"type": "sample", "v": 1, "step": step, "env": "e", "task": "t", "episode": format!("{step}.0"),
-                "turn": 0, "agent": agent, "branch": branch, "branches": 2, "id": format!("{step}.0/0/{agent}/{branch}"),
-                "selected": branch == 1, "prompt": [{"role": "user", "content": "what now? <b>&amp;"}],
-                "completion": "</script><script>alert(1)</script>", "prompt_ids": [1, 2], "completion_ids": [5, 4],
-                "finish_reason": "stop", "reward": reward, "reward_components": {"format": 1.0, "oracle": reward},
-                "group": format!("{step}.0/{agent}/0"), "group_size": 2, "advantage": reward - 0.5});
-            lines += &format!("{sample}\n");
-        }
-    }
-    let dropped = step - 1;
-    let episode = json!({"type": "episode", "v": 1, "step": step, "env": "e", "task": "t", "episode": format!("{step}.0"),
-        "success": step == 2, "turns": 1, "reward": 1.5, "stop": "success"});
-    let rollout = json!({"type": "end", "v": 1, "stage": "rollout", "ok": true, "counts": {"groups_expected": 2 + dropped,
-        "groups": 2, "dropped_groups": {"policy": 0, "env": dropped}}, "timing": {"seconds": 1.5}});
-    let group = json!({"type": "end", "v": 1, "stage": "group", "ok": true, "counts": {"by": "agent-turn",
-        "equal_prompts": true, "groups_expected": 2 + dropped, "dropped_groups": {"incomplete": 0, "unscored": 0}}, "after": [rollout]});
-    let advantage = json!({"type": "end", "v": 1, "stage": "advantage", "ok": true, "counts": {"dropped_groups": {"flat": 0}}, "after": [group]});
-    format!("{lines}{episode}\n{advantage}\n")
-}
-
-fn metrics(step: u64) -> String {
-    let metrics = json!({"type": "metrics", "v": 1, "step": step, "policy": "shared", "loss": 0.5, "kl": null, "grad_norm": 1.0,
-        "agents": ["tool", "planner"], "by_agent": {"tool": {"entropy": 1.5, "clip_ratio": 0.25, "grad_norm": 0.75},
-            "planner": {"entropy": null, "clip_ratio": 0.0, "grad_norm": 0.0}},
-        "sampling/logp_difference_max": 1e-5, "timing": {"training_seconds": 0.25}});
-    let end = json!({"type": "end", "v": 1, "stage": "update", "ok": true, "timing": {"seconds": 2.0, "reading_seconds": 1.5}});
-    format!("{metrics}\n{end}\n")
-}
-
-pub(crate) fn report(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_report"))
-        .args(arguments)
-        .current_dir(folder)
-        .output()
-        .expect("report runs")
-}
-
-pub(crate) fn must(folder: &Path, arguments: &[&str]) -> String {
-    let output = report(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("a text")
-}
-
-/// The data inside a page.
-pub(crate) fn data(page: &str) -> Value {
-    part(page, "data")
-}
-
-fn part(page: &str, name: &str) -> Value {
-    let start = format!("<script type=\"application/json\" id=\"{name}\">");
-    let (_, rest) = page.split_once(&start).expect("the data");
-    serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")
-}
+use crate::fixture::{data, must, part, put, refused, run, samples};
 
 #[test]
-fn a_page_needs_nothing_else_and_is_the_same_each_time() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn page_fetches_nothing_and_has_the_same_bytes_each_time() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     must(folder.path(), &["made-by-hand", "--quiet"]);
-    let page = std::fs::read_to_string(run.join("report.html")).expect("the page");
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     for fetched in ["src=", "href=\"h", "@import", "url(", "fetch(", "import(", "https://", "XMLHttp"] {
         assert!(!page.contains(fetched), "the page has {fetched}");
     }
@@ -115,26 +29,26 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
     // A run that goes on, or was stopped, is shown as far as it is committed.
     assert_eq!((&data["runs"][0]["steps"], &data["runs"][0]["begun"]), (&json!(2), &json!(3)));
     must(folder.path(), &["made-by-hand", "--html", "again.html", "--quiet"]);
-    assert_eq!(std::fs::read_to_string(folder.path().join("again.html")).expect("the page"), page);
+    assert_eq!(std::fs::read_to_string(folder.path().join("again.html")).unwrap(), page);
 }
 
 /// A step that was read once is not read again: one more step of a long run costs one more stream.
 #[test]
-fn a_report_reads_only_what_is_new_and_says_the_same() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn report_reads_only_new_streams() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let page = || {
         must(folder.path(), &["made-by-hand", "--quiet"]);
-        std::fs::read_to_string(run.join("report.html")).expect("the page")
+        std::fs::read_to_string(run.join("report.html")).unwrap()
     };
     let first = page();
     let stream = run.join("steps/000001/samples.jsonl");
-    let text = std::fs::read_to_string(&stream).expect("the stream");
+    let text = std::fs::read_to_string(&stream).unwrap();
     let time = std::fs::metadata(&stream).and_then(|facts| facts.modified()).expect("its time");
     let change = |text: &str, time| {
-        std::fs::write(&stream, text).expect("written");
-        let file = std::fs::File::options().append(true).open(&stream).expect("opened");
-        file.set_modified(time).expect("set");
+        std::fs::write(&stream, text).unwrap();
+        let file = std::fs::File::options().append(true).open(&stream).unwrap();
+        file.set_modified(time).unwrap();
     };
     // Nobody looks into it: the same size and time, and nothing that could be read.
     change(&"x".repeat(text.len()), time);
@@ -143,16 +57,16 @@ fn a_report_reads_only_what_is_new_and_says_the_same() {
     assert_ne!(page(), first, "a stream that changed");
     change(&text, time);
     // What is kept may be lost, or broken.
-    std::fs::write(run.join("report.cache/step-000001.json"), "{").expect("written");
+    std::fs::write(run.join("report.cache/step-000001.json"), "{").unwrap();
     assert_eq!(page(), first);
-    std::fs::remove_dir_all(run.join("report.cache")).expect("removed");
-    std::fs::write(run.join("report.cache"), "in the way").expect("written");
+    std::fs::remove_dir_all(run.join("report.cache")).unwrap();
+    std::fs::write(run.join("report.cache"), "in the way").unwrap();
     assert_eq!(page(), first);
 }
 
 #[test]
-fn every_episode_is_listed_and_any_can_be_shown() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn page_lists_every_episode_and_shows_any() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let mut all = String::new();
     for number in 0..12 {
@@ -161,7 +75,7 @@ fn every_episode_is_listed_and_any_can_be_shown() {
     put(&run, "steps/000001/samples.jsonl", &all);
     let page = |arguments: &[&str]| {
         must(folder.path(), &[&["made-by-hand", "--quiet"], arguments].concat());
-        std::fs::read_to_string(run.join("report.html")).expect("the page")
+        std::fs::read_to_string(run.join("report.html")).unwrap()
     };
     let named = |page: &str| -> Vec<String> {
         let data = data(page);
@@ -186,36 +100,32 @@ fn every_episode_is_listed_and_any_can_be_shown() {
         (&json!("222222222222"), &json!("111111111111"))
     );
     assert_eq!((&streams[1]["names"], &streams[1]["rewards"][11]), (&json!([]), &json!(1.5)));
-    let unknown = report(folder.path(), &["made-by-hand", "--show", "1.12"]);
-    assert_eq!(unknown.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&unknown.stderr);
-    assert!(said.starts_with("report: --show 1.12: made-by-hand has no such episode\nhint: "), "{said}");
+    let stderr = refused(folder.path(), &["made-by-hand", "--show", "1.12"], 2);
+    assert!(stderr.starts_with("report: --show 1.12: made-by-hand has no such episode\nhint: "), "{stderr}");
 }
 
 #[test]
-fn a_stream_without_a_run_has_a_page() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn stream_without_a_run_has_a_page() {
+    let folder = tempfile::tempdir().unwrap();
     put(folder.path(), "samples.jsonl", &samples(4));
     must(folder.path(), &["samples.jsonl", "--quiet"]);
-    let data = data(&std::fs::read_to_string(folder.path().join("samples.html")).expect("the page"));
+    let data = data(&std::fs::read_to_string(folder.path().join("samples.html")).unwrap());
     assert_eq!((&data["runs"][0]["steps"], &data["runs"][0]["last"]), (&json!(1), &json!(4)));
     assert_eq!(data["runs"][0]["episode_sets"][0]["episodes"][0]["groups"][0]["agent"], "tool");
 }
 
 #[test]
-fn a_page_that_cannot_be_put_in_place_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn failed_page_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
     put(&run(folder.path()), "taken/by", "a folder that is not empty");
-    let output = report(folder.path(), &["made-by-hand", "--html", "made-by-hand/taken", "--quiet"]);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    let stderr = refused(folder.path(), &["made-by-hand", "--html", "made-by-hand/taken", "--quiet"], 74);
     assert!(stderr.starts_with("report: made-by-hand/taken: "), "{stderr}");
     assert!(!folder.path().join("made-by-hand/taken.tmp").exists());
 }
 
 #[test]
-fn the_table_accounts_for_every_group() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn csv_accounts_for_every_group() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let table = must(folder.path(), &["made-by-hand", "--csv", "-"]);
     assert!(!run.join("report.html").exists(), "only what was asked for");
@@ -258,8 +168,8 @@ fn the_table_accounts_for_every_group() {
 
 /// The mistake that nobody saw for months: candidates of different states compared as if they were of one.
 #[test]
-fn groups_that_are_not_what_they_say_are_counted() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn csv_counts_uneven_groups_and_mixed_prompts() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let faults = |edit: &dyn Fn(&str) -> String| {
         let text = samples(2);
@@ -279,36 +189,36 @@ fn groups_that_are_not_what_they_say_are_counted() {
 }
 
 #[test]
-fn several_runs_share_a_page_and_one_run_is_not_compared_with_itself() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn runs_share_a_page_unless_one_is_named_twice() {
+    let folder = tempfile::tempdir().unwrap();
     let first = run(folder.path());
-    std::fs::create_dir(folder.path().join("other")).expect("made");
+    std::fs::create_dir(folder.path().join("other")).unwrap();
     let second = run(&folder.path().join("other"));
-    let arguments = [first.to_str().expect("a path"), second.to_str().expect("a path"), "--quiet"];
+    let arguments = [first.to_str().unwrap(), second.to_str().unwrap(), "--quiet"];
     must(folder.path(), &arguments);
-    let data = data(&std::fs::read_to_string(folder.path().join("report.html")).expect("the page"));
+    let data = data(&std::fs::read_to_string(folder.path().join("report.html")).unwrap());
     let names: Vec<&str> =
         data["runs"].as_array().expect("runs").iter().filter_map(|run| run["name"].as_str()).collect();
     assert_eq!((names.len(), names[1]), (2, "other/made-by-hand"));
-    let twice = report(folder.path(), &["made-by-hand", "./made-by-hand"]);
-    assert_eq!(twice.status.code(), Some(2));
-    assert_eq!(String::from_utf8_lossy(&twice.stderr), "report: ./made-by-hand: this run is there twice\n");
+    let stderr = refused(folder.path(), &["made-by-hand", "./made-by-hand"], 2);
+    assert_eq!(stderr, "report: ./made-by-hand: this run is there twice\n");
 }
 
 #[test]
-fn a_committed_step_with_a_broken_stream_is_named() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn broken_stream_is_named() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     put(&run, "steps/000002/samples.jsonl", &samples(2).replace("\"branches\":2", "\"branches\":0"));
-    let output = report(folder.path(), &["made-by-hand"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(65), "{said}");
-    assert!(said.starts_with("report: steps/000002/samples.jsonl:1: 2.0/0/tool/0: branches is 0"), "{said}");
+    let stderr = refused(folder.path(), &["made-by-hand"], 65);
+    assert!(
+        stderr.starts_with("report: steps/000002/samples.jsonl:1: 2.0/0/tool/0: branches is 0"),
+        "{stderr}"
+    );
 }
 
 #[test]
 fn tensorboard_reads_the_events() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     let written = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
     for (place, name) in [
@@ -321,8 +231,8 @@ fn tensorboard_reads_the_events() {
     .into_iter()
     .enumerate()
     {
-        let file = std::fs::File::options().append(true).open(run.join(name)).expect("opened");
-        file.set_modified(written + std::time::Duration::from_secs(place as u64)).expect("set");
+        let file = std::fs::File::options().append(true).open(run.join(name)).unwrap();
+        file.set_modified(written + std::time::Duration::from_secs(place as u64)).unwrap();
     }
     must(folder.path(), &["made-by-hand", "--tensorboard", "events", "--quiet"]);
     let events = folder.path().join("events/made-by-hand");
@@ -368,8 +278,8 @@ train/rewards/tool/mean 2 1700000004.0 0.625
 }
 
 #[test]
-fn a_run_is_shown_on_the_terminal() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn watch_shows_a_run() {
+    let folder = tempfile::tempdir().unwrap();
     let run = run(folder.path());
     put(&run, "steps/000003/tasks.jsonl", "{\"type\":\"task\"}\n{\"type\":\"task\"}\n");
     put(&run, "steps/000003/samples.jsonl", "{\"type\":\"episode\"}\n{\"type\":\"sample\",\"v\":1,\"st");
@@ -390,13 +300,13 @@ fn a_run_is_shown_on_the_terminal() {
     ] {
         assert!(view.contains(line), "no {line} in\n{view}");
     }
-    let both = report(folder.path(), &["made-by-hand", "made-by-hand", "--watch"]);
-    assert_eq!((both.status.code(), &*both.stderr), (Some(2), &b"report: --watch shows one run\n"[..]));
+    let stderr = refused(folder.path(), &["made-by-hand", "made-by-hand", "--watch"], 2);
+    assert_eq!(stderr, "report: --watch shows one run\n");
 }
 
 #[test]
-fn a_pattern_names_runs_and_their_page() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn patterns_may_name_reports_of_runs() {
+    let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     std::fs::rename(folder.path().join("made-by-hand"), folder.path().join("one")).expect("moved");
     run(folder.path());
@@ -404,28 +314,22 @@ fn a_pattern_names_runs_and_their_page() {
     let words = ["made-by-hand", "one", "report.html"];
     must(folder.path(), &[&words[..], &["--html", "all.html", "--quiet"]].concat());
     must(folder.path(), &[&["compare"], &words[..]].concat());
-    let said = |arguments: &[&str]| {
-        let output = report(folder.path(), arguments);
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let (code, told) = said(&["."]);
-    assert_eq!(code, Some(65), "{told}");
-    assert!(told.contains("hint: its runs are ./made-by-hand ./one"), "{told}");
-    let (code, told) = said(&["evaluate", "one"]);
-    assert_eq!(code, Some(2), "{told}");
+    let stderr = refused(folder.path(), &["."], 65);
+    assert!(stderr.contains("hint: its runs are ./made-by-hand ./one"), "{stderr}");
+    let stderr = refused(folder.path(), &["evaluate", "one"], 2);
     assert!(
-        told.contains("one: a run, and not a stream") && told.contains("one/eval/step-000000.jsonl"),
-        "{told}"
+        stderr.contains("one: a run, and not a stream") && stderr.contains("one/eval/step-000000.jsonl"),
+        "{stderr}"
     );
 }
 
 /// A policy of two agents is drawn at each step, and its agents where `update` measured them.
 #[test]
-fn a_shared_policy_is_drawn_with_its_agents() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn chart_of_a_shared_policy_has_its_agents() {
+    let folder = tempfile::tempdir().unwrap();
     run(folder.path());
     must(folder.path(), &["made-by-hand", "--figure", "gradient-norm.svg", "--quiet"]);
-    let table = std::fs::read_to_string(folder.path().join("gradient-norm.csv")).expect("the data");
+    let table = std::fs::read_to_string(folder.path().join("gradient-norm.csv")).unwrap();
     assert_eq!(
         table.lines().collect::<Vec<_>>(),
         [

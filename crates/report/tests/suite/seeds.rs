@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::fixture::{data, must, refused, report};
 use crate::made::Made;
-use crate::run::{must, report};
 
 /// Three seeds of one method, and two of another.
 fn runs(folder: &Path) -> [&'static str; 5] {
@@ -19,24 +19,18 @@ fn runs(folder: &Path) -> [&'static str; 5] {
     names
 }
 
-fn data(page: &Path) -> Value {
-    let page = std::fs::read_to_string(page).expect("the page");
-    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").expect("the data");
-    serde_json::from_str(rest.split_once("</script>").expect("its end").0).expect("JSON")
-}
-
 #[test]
 fn seeds_are_one_curve_and_one_row() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let names = runs(folder.path());
     must(folder.path(), &[&names[..], &["--quiet"]].concat());
-    let data = data(&folder.path().join("report.html"));
+    let data = data(&std::fs::read_to_string(folder.path().join("report.html")).unwrap());
     let methods = data["methods"].as_array().expect("methods");
-    let told: Vec<_> =
+    let rows: Vec<_> =
         methods.iter().map(|method| (&method["name"], &method["runs"], &method["seeds"])).collect();
     let (first, second) = ((json!("lr 1e-3"), json!([0, 1, 2])), (json!("lr 1e-4"), json!([3, 4])));
-    assert_eq!(told[0], (&first.0, &first.1, &json!(["1", "2", "3"])));
-    assert_eq!(told[1], (&second.0, &second.1, &json!(["1", "2"])));
+    assert_eq!(rows[0], (&first.0, &first.1, &json!(["1", "2", "3"])));
+    assert_eq!(rows[1], (&second.0, &second.1, &json!(["1", "2"])));
     // 17, 18 and 19 of 20 after step 12: mean and sample deviation by hand.
     let now = &methods[0]["now"];
     let (mean, deviation) =
@@ -58,7 +52,7 @@ fn seeds_are_one_curve_and_one_row() {
 
 #[test]
 fn methods_are_compared_seed_by_seed() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     let names = runs(folder.path());
     let table = must(folder.path(), &[&["compare"], &names[..]].concat());
     let lines: Vec<&str> = table.lines().collect();
@@ -82,27 +76,24 @@ fn methods_are_compared_seed_by_seed() {
         json!({"seed": "2", "run": "another", "step": 12, "tokens": 576.0, "success": 0.0})
     );
     Made { steps: 0, ..Made::default() }.put(folder.path(), "begun");
-    let none = report(folder.path(), &["compare", "monday", "begun"]);
-    assert_eq!(none.status.code(), Some(65));
-    let told = String::from_utf8_lossy(&none.stderr);
-    assert!(told.starts_with("report: begun: the run has no evaluation\nhint: "), "{told}");
+    let stderr = refused(folder.path(), &["compare", "monday", "begun"], 65);
+    assert!(stderr.starts_with("report: begun: the run has no evaluation\nhint: "), "{stderr}");
     Made { steps: 8, settings: json!({"seed": "7"}), ..Made::default() }.put(folder.path(), "shorter");
-    let shorter = report(folder.path(), &["compare", "monday", "shorter"]);
-    let told = String::from_utf8_lossy(&shorter.stderr);
-    assert!(told.contains("some runs go on after step 8"), "{told}");
+    let stderr = refused(folder.path(), &["compare", "monday", "shorter"], 0);
+    assert!(stderr.contains("some runs go on after step 8"), "{stderr}");
 }
 
 /// The lines of `report compare --format json`.
 fn compared(folder: &Path, arguments: &[&str]) -> Vec<Value> {
     let lines = must(folder, &[&["compare", "--quiet", "--format", "json"], arguments].concat());
-    lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A step of a made run generates 48 tokens, and every fourth one is evaluated: 192 tokens apart. The wide run generates
-/// 96 a step.
+/// A step of a made run generates 48 tokens, and every fourth one is evaluated: 192 tokens apart. The wide
+/// run generates 96 a step.
 #[test]
-fn compare_counts_the_tokens_up_to_the_evaluation_that_it_compares() {
-    let folder = tempfile::tempdir().expect("a folder");
+fn compare_counts_tokens_up_to_the_compared_evaluation() {
+    let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, steps, wide, budget: Option<&str>| {
         let mut settings = json!({"branches": if wide { "4" } else { "2" }});
         settings["tokens"] = budget.map_or(Value::Null, Value::from);
@@ -130,10 +121,8 @@ fn compare_counts_the_tokens_up_to_the_evaluation_that_it_compares() {
         at(&["narrow", "wide", "--at-tokens", "336"]),
         [(json!(4), json!(192.0)), (json!(4), json!(384.0))]
     );
-    let refused = report(folder.path(), &["compare", "narrow", "wide", "--at-tokens", "577"]);
-    assert_eq!(refused.status.code(), Some(2));
     assert_eq!(
-        String::from_utf8_lossy(&refused.stderr),
+        refused(folder.path(), &["compare", "narrow", "wide", "--at-tokens", "577"], 2),
         "report: --at-tokens 577: narrow generated 576 tokens up to its last evaluation\nhint: the most that all runs have is --at-tokens 576\n"
     );
     // Runs with a budget are compared at it, wherever they ended.
@@ -146,7 +135,7 @@ fn compare_counts_the_tokens_up_to_the_evaluation_that_it_compares() {
 
 #[test]
 fn figures_are_drawn_with_their_data_beside_them() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     Made::default().put(folder.path(), "one");
     let names =
         ["success.svg", "success.pdf", "agreement.pdf", "turns-plan.svg", "time.pdf", "success-cost.png"];
@@ -160,14 +149,14 @@ fn figures_are_drawn_with_their_data_beside_them() {
     }
     assert!(drawn.status.success(), "{stderr}");
     assert!(!folder.path().join("one/report.html").exists(), "only what was asked for");
-    let read = |name: &str| std::fs::read(folder.path().join(name)).expect("a file");
+    let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
     let starts = names.map(|name| read(name)[..4].to_vec());
     assert_eq!(starts.map(|start| start[1]), [b'?', b'P', b'P', b'?', b'P', b'P'], "SVG, PDF and PNG");
-    let svg = String::from_utf8(read("success.svg")).expect("a text");
+    let svg = String::from_utf8(read("success.svg")).unwrap();
     for part in [">held out<", ">in training<", ">step<", ">success<"] {
         assert!(svg.contains(part), "no {part} in {svg}");
     }
-    let table = String::from_utf8(read("success.csv")).expect("a text");
+    let table = String::from_utf8(read("success.csv")).unwrap();
     assert!(table.starts_with("series,step,value,low,high\nheld out,0,0.25,0.11"), "{table}");
     let pdf = read("success.pdf");
     assert!(String::from_utf8_lossy(&pdf).contains("/FontFile2"), "a TrueType font is in the file");
@@ -178,16 +167,16 @@ fn figures_are_drawn_with_their_data_beside_them() {
 
 #[test]
 fn figures_that_cannot_be_drawn_are_refused() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = tempfile::tempdir().unwrap();
     Made::default().put(folder.path(), "one");
     let python = folder.path().join("bin/python3");
-    std::fs::create_dir(folder.path().join("bin")).expect("a folder");
+    std::fs::create_dir(folder.path().join("bin")).unwrap();
     let script = "#!/bin/sh\necho \"ModuleNotFoundError: No module named 'matplotlib'\" >&2\nexit 1\n";
-    std::fs::write(&python, script).expect("written");
+    std::fs::write(&python, script).unwrap();
     std::fs::set_permissions(&python, std::os::unix::fs::PermissionsExt::from_mode(0o755))
         .expect("a program");
     let install = "hint: figures are drawn by matplotlib: pip install matplotlib";
-    for (figure, path, code, told) in [
+    for (figure, path, code, message) in [
         (
             "succes.pdf",
             "",
@@ -206,6 +195,6 @@ fn figures_that_cannot_be_drawn_are_refused() {
             .expect("report runs");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{stderr}");
-        assert!(stderr.starts_with("report: --figure") && stderr.contains(told), "{stderr}");
+        assert!(stderr.starts_with("report: --figure") && stderr.contains(message), "{stderr}");
     }
 }

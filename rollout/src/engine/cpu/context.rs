@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// A runner's memory.
 pub struct ForwardContext {
-    /// What the operators multiply with.
+    /// Memory of the operators' products.
     pub parameters: Arc<ModelParameters>,
     /// Keys and values.
     pub kv: KvCache,

@@ -26,7 +26,7 @@ pub struct KvLayout {
     pub kv_heads: usize,
     /// Dimensions of a head, a multiple of 16.
     pub head_size: usize,
-    /// What keys and values are rounded to when they are stored.
+    /// The type in which keys and values are stored.
     pub precision: Precision,
 }
 

@@ -63,7 +63,7 @@ pub struct Options {
     pub cache_bytes: usize,
     /// Tokens that end a completion.
     pub stop_ids: Vec<u32>,
-    /// What the operands of matrix products are rounded to.
+    /// The type to which the operands of matrix products are rounded.
     pub precision: Precision,
     /// The type of activations on devices.
     pub dtype: ComputeDtype,
@@ -107,7 +107,7 @@ impl Engine {
         Ok(Engine { model: Arc::new(Model::load(policies, options, kept)?) })
     }
 
-    /// What an engine for the next version of the policies may use.
+    /// The parts that an engine for the next version of the policies may use.
     pub fn kept(&self) -> CarriedOver {
         self.model.kept()
     }

@@ -21,7 +21,7 @@ const LOGIT_BYTES: usize = 128 << 20;
 /// Prompt tokens per run. More would not make the matrix products faster, only outgrow the processor's caches.
 const PROMPT_TOKENS: usize = 512;
 
-/// What all decoders of an engine share.
+/// The part of an engine that all its decoders share.
 pub struct Model {
     /// The model's geometry.
     pub config: Config,
@@ -29,15 +29,15 @@ pub struct Model {
     pub kernels: Kernels,
     /// How blocks of the KV cache are laid out.
     pub layout: KvLayout,
-    /// What each decoder's scheduler may do.
+    /// The limits of each decoder's scheduler.
     pub scheduler: SchedulerConfig,
-    /// What multiplies.
+    /// The matrix products.
     pub network: Arc<Network>,
     /// Its weights.
     pub parameters: Arc<ModelParameters>,
 }
 
-/// What a version leaves to the next: its session, and a base that did not change.
+/// Parts of a version for the next: its session, and a base that did not change.
 pub struct CarriedOver {
     network: Arc<Network>,
     /// `None` if the next version brings new weights, because keeping these would hold both in memory.
@@ -79,14 +79,14 @@ impl Model {
         Ok(Model { config, kernels, layout, scheduler, network, parameters })
     }
 
-    /// What the next version of it may use.
+    /// The parts that its next version may use.
     pub fn kept(&self) -> CarriedOver {
         let frozen = !self.parameters.adapters.is_empty();
         CarriedOver { network: self.network.clone(), base: frozen.then(|| self.parameters.base.clone()) }
     }
 }
 
-/// What one decoder may do: its share of the rows and of the cache.
+/// The limits of one decoder: its share of the rows and of the cache.
 fn scheduler_config(config: &Config, layout: &KvLayout, options: &Options) -> SchedulerConfig {
     let block_bytes = layout.block_words() * size_of::<f32>();
     SchedulerConfig {

@@ -33,7 +33,7 @@ pub struct Base {
     pub head_norms: Vec<Option<[Vec<f32>; 2]>>,
     /// The graph's inputs.
     pub fed: Vec<Fed>,
-    /// What `fed` points to.
+    /// The memory that `fed` points to.
     _norms: Vec<Vec<f32>>,
     weights: Arc<Weights>,
 }

@@ -133,7 +133,7 @@ impl Adapters {
                     values[first * width..][..read.len()].copy_from_slice(&read);
                     continue;
                 }
-                // The rows of this projection among those of the site.
+                // The rows of this projection among the site's rows.
                 let before = factor.site.targets().iter().take_while(|&&other| other != target);
                 let before: usize = before.map(|other| other.extent(config).1).sum();
                 let scale = description.scale();

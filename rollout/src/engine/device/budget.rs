@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_beside_the_weights_goes_to_blocks() {
+    fn memory_left_by_the_weights_goes_to_blocks() {
         let config = qwen3_8b();
         // 141 GB less 16.4 GB of weights: 147,456 bytes a token.
         let free = 141_000_000_000;

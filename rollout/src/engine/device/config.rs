@@ -1,4 +1,4 @@
-//! What a device engine computes in, and how much it holds.
+//! The types in which a device engine computes, and its capacity.
 
 use crate::engine::onnx;
 use crate::kernels;

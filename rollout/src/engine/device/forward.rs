@@ -17,11 +17,10 @@ use record::failure::Result;
 /// reads the head once.
 pub const LOGIT_BYTES: usize = 256 << 20;
 
-/// What computes, and its buffers.
+/// The sessions, the sampler and their buffers.
 pub struct Forward<T: Activation> {
     /// The decoder up to its hidden rows.
     pub sessions: Sessions,
-    /// What samples tokens.
     pub sampler: DeviceSampler,
     /// Bound to the sessions.
     pub weights: DeviceWeights<T>,
@@ -39,11 +38,10 @@ fn logit_rows(vocabulary: usize) -> usize {
 }
 
 impl<T: Activation> Forward<T> {
-    /// Buffers for up to `rows` rows of logits, and in the arena of `apart` for the weights, which are not there yet.
+    /// Buffers for up to `rows` rows of logits, and for the weights, which are not there yet.
     pub fn new<D: Device>(
         config: &Config,
         device: &mut D,
-        apart: &mut D,
         mut sessions: Sessions,
         rows: usize,
     ) -> Result<Self> {
@@ -53,7 +51,7 @@ impl<T: Activation> Forward<T> {
             decoding.input::<f32>("scratch", logits.address(), &[logits.len()])?;
         }
         Ok(Forward {
-            weights: DeviceWeights::new(config, apart, &mut sessions)?,
+            weights: DeviceWeights::new(config, device, &mut sessions)?,
             hidden: device.allocate(rows * config.hidden_size)?,
             logits,
             sampler: DeviceSampler::new(device, rows, vocabulary)?,

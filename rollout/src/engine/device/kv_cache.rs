@@ -69,7 +69,7 @@ impl KvCache {
         device.clear(self.words.all())
     }
 
-    /// Copies blocks in all layers: one launch, however many they are. They are those of one run, so what is read has
+    /// Copies blocks in all layers: one launch, however many they are. They belong to one run, so what is read has
     /// another owner who keeps it, and what is written was free.
     pub fn copy<D: Device>(&self, device: &mut D, copies: &[BlockCopy]) -> Result<()> {
         debug_assert!(independent(copies), "{copies:?}");

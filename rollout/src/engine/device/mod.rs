@@ -13,7 +13,6 @@ pub mod config;
 mod decode_attention;
 mod forward;
 mod graphs;
-mod hand_over;
 mod heads;
 mod inputs;
 mod kv_cache;

@@ -332,7 +332,7 @@ mod tests {
         }
         let row = kv_heads * width;
         let mut cache = [0, 1].map(|_| numbers::<T>(&mut draws, used as usize * size * row));
-        // What lies behind a sequence is never read.
+        // Values behind a sequence are never read.
         for (rows, length) in run.iter().zip(lengths.iter().map(|[past, new]| past + new)) {
             let end = rows.blocks[(length - 1) / size] as usize * size + (length - 1) % size + 1;
             for side in &mut cache {

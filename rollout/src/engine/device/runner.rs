@@ -6,7 +6,6 @@ use super::attention_choice::{AttentionChoice, Timed};
 use super::config::{Activation, Capacity};
 use super::forward::{Forward, LOGIT_BYTES};
 use super::graphs::{self, CudaGraphs, Step};
-use super::hand_over;
 use super::inputs::Inputs;
 use super::kv_cache::KvCache;
 use super::operators;
@@ -22,21 +21,20 @@ use crate::engine::scheduler::{Runner, SchedulerConfig};
 use crate::engine::timings::GraphCounts;
 use device::{Buffer, Device, GEMM_WORKSPACE, Memory};
 use policy::config::Config;
-use policy::directory::{Policy, Version};
+use policy::directory::Policy;
 use policy::graph::{self, Kind, Stack};
-use policy::hand_over::OfferedWeights;
 use policy::weights::Weights;
-use record::failure::{Failure, Result};
+use record::failure::Result;
 use record::stage;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A runner that waits for its next version may hold such a part of the device meanwhile, with all that others hold: ONNX
-/// Runtime's activations, graphs, and what the driver takes for a process.
-const KEPT: u64 = 20;
+/// An idle session is kept only if at most 1/20 of the GPU's memory is in use: ONNX Runtime's activations, graphs, the
+/// driver's own memory, and other processes.
+const IDLE_MEMORY_DIVISOR: u64 = 20;
 
-fn is_kept(Memory { free, total }: Memory) -> bool {
-    total - free <= total / KEPT
+fn may_stay(Memory { free, total }: Memory) -> bool {
+    total - free <= total / IDLE_MEMORY_DIVISOR
 }
 
 /// The configuration, weights and adapters of a model's policies.
@@ -63,15 +61,9 @@ pub struct DeviceRunner<D: Device, T: Activation> {
     choice: AttentionChoice,
     /// Dropped after the buffers, which are in its memory.
     device: D,
-    /// Another handle on it: its memory holds the weights, which come before the rest has room.
-    weights: D,
-    /// False while the memory of the weights is freed.
-    has_weights: bool,
-    /// The version that the weights were taken of, before [`Runner::reload`].
-    taken: Option<Version>,
 }
 
-/// Bytes of a runner's two arenas: weights, keys and values, hidden rows, logits, adapters, small inputs, sample
+/// Bytes of a runner's arena: weights, keys and values, hidden rows, logits, adapters, small inputs, sample
 /// requests, and the workspace of matrix products.
 pub fn arena_bytes<T: Activation>(config: &Config, adapters: &Adapters, capacity: &Capacity) -> u64 {
     let size = size_of::<T>() as u64;
@@ -120,14 +112,11 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
         let sessions = choice.all().into_iter().map(open).collect::<Result<_>>()?;
         let mut sessions = Sessions::new(sessions);
         let capacity = capacity(&device)?;
-        let mut apart = device.beside()?;
-        apart.reserve(DeviceWeights::<T>::bytes(&config))?;
-        let rest = arena_bytes::<T>(&config, adapters, &capacity) - DeviceWeights::<T>::bytes(&config);
-        device.reserve(rest)?;
+        device.reserve(arena_bytes::<T>(&config, adapters, &capacity))?;
         let kv = KvCache::new::<D, T>(&config, &capacity, &mut device, &mut sessions)?;
         let adapted = !adapters.stack().is_empty();
         let factors = adapters.buffers(&config, &mut device, &mut sessions)?;
-        let forward = Forward::new(&config, &mut device, &mut apart, sessions, capacity.sequences)?;
+        let forward = Forward::new(&config, &mut device, sessions, capacity.sequences)?;
         let mut runner = DeviceRunner {
             factors,
             stack: adapters.stack().clone(),
@@ -140,30 +129,15 @@ impl<D: Device + 'static, T: Activation> DeviceRunner<D, T> {
             kv,
             provider,
             device,
-            weights: apart,
-            has_weights: true,
-            taken: None,
         };
-        runner.forward.weights.load(&mut runner.weights, weights)?;
-        adapters.fill(&runner.config, &mut runner.device, &runner.factors)?;
+        runner.load(weights, adapters)?;
         Ok(runner)
     }
 
-    /// Allocates the memory of the weights, unless it is there. Returns false if it is elsewhere than before.
-    fn resume_weights(&mut self) -> Result<bool> {
-        if !self.has_weights {
-            self.has_weights = self.weights.resume()?;
-        }
-        Ok(self.has_weights)
-    }
-
-    /// Replaces the weights by offered ones.
-    fn receive(&mut self, policy: &Policy, offered: &OfferedWeights) -> Result<()> {
-        let (config, stored, _) = read(policy, std::slice::from_ref(policy))?;
-        if config != self.config || !self.resume_weights()? {
-            return Err(Failure::work("the engine must be opened anew"));
-        }
-        hand_over::take(&self.forward.weights, &mut self.weights, &stored, offered)
+    /// Loads a version's weights and adapters.
+    fn load(&mut self, weights: &Weights, adapters: &Adapters) -> Result<()> {
+        self.forward.weights.load(&mut self.device, weights)?;
+        adapters.fill(&self.config, &mut self.device, &self.factors)
     }
 
     /// The limits of its scheduler.
@@ -309,47 +283,18 @@ impl<D: Device + 'static, T: Activation> Runner for DeviceRunner<D, T> {
 
     fn release(&mut self) -> Result<bool> {
         self.device.suspend()?;
-        self.weights.suspend()?;
-        (self.has_weights, self.taken) = (false, None);
-        Ok(is_kept(self.device.memory()?))
-    }
-
-    /// Copies the weights while their publisher still holds them; it then frees its memory, and there is room for the cache.
-    fn take(&mut self, policies: &[Policy], card: &str) -> Result<bool> {
-        let [policy] = policies else { return Ok(false) };
-        let Some(delivery) = policy::hand_over::ask(policy, card) else { return Ok(false) };
-        let received = self.receive(policy, &delivery.weights);
-        delivery.finish();
-        match received {
-            Ok(()) => self.taken = Some(policy.version.clone()),
-            Err(failure) => {
-                let (version, failure) = (&policy.version, self.provider.named(failure));
-                let text = format!(
-                    "reads the weights of {version} from their file: those on the device were not taken"
-                );
-                stage::note("rollout", format!("{text}: {}", failure.message));
-            }
-        }
-        Ok(self.taken.is_some())
+        Ok(may_stay(self.device.memory()?))
     }
 
     /// Keeps the session, graphs and prepared library state; fills weights, adapters and the cache again.
     fn reload(&mut self, policies: &[Policy]) -> Result<bool> {
         let Some(first) = policies.first() else { return Ok(false) };
         let (config, weights, adapters) = read(first, policies)?;
-        let taken = self.taken.take();
-        if config != self.config
-            || *adapters.stack() != self.stack
-            || !self.resume_weights()?
-            || !self.device.resume()?
-        {
+        if config != self.config || *adapters.stack() != self.stack || !self.device.resume()? {
             return Ok(false);
         }
         self.kv.clear(&mut self.device)?;
-        if taken.as_ref() != Some(&first.version) {
-            self.forward.weights.load(&mut self.weights, &weights)?;
-        }
-        adapters.fill(&self.config, &mut self.device, &self.factors)?;
+        self.load(&weights, &adapters)?;
         Ok(true)
     }
 
@@ -365,6 +310,6 @@ mod tests {
     #[test]
     fn a_runner_is_kept_while_nearly_all_of_the_device_is_free() {
         let memory = |free| Memory { free, total: 80 << 30 };
-        assert!(is_kept(memory(77 << 30)) && !is_kept(memory(75 << 30)));
+        assert!(may_stay(memory(77 << 30)) && !may_stay(memory(75 << 30)));
     }
 }

@@ -4,7 +4,7 @@ use super::session::Session;
 use crate::engine::onnx::Element;
 use record::failure::Result;
 
-/// What attends in a run.
+/// The attention of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attention {
     /// ONNX Runtime's, for any run.

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_attention_is_told_of_lengths_is_true_of_every_batch_of_a_bucket() {
+    fn attention_lengths_hold_for_every_batch_of_a_bucket() {
         for length in [1, 2, 511, 512, 513, 1000, 1024, 1025, 2999, 3000] {
             let BatchShape { bounds: [new, most, least], width, .. } = shape(2, length, 1);
             assert!(

@@ -3,7 +3,6 @@
 //! Another version of the same architecture is written over them, and everything that was captured goes on with it.
 
 use super::config::{Activation, check_range};
-use super::hand_over::SUMS;
 use super::sessions::Sessions;
 use device::{Buffer, Device, Slice, footprint};
 use policy::config::Config;
@@ -36,12 +35,12 @@ fn all(config: &Config) -> Vec<Parameter> {
 }
 
 impl<T: Activation> DeviceWeights<T> {
-    /// Bytes of their arena, which has room for checksums too.
+    /// Bytes of the device's arena.
     pub fn bytes(config: &Config) -> u64 {
         let bytes = |parameter: &Parameter| {
             footprint((parameter.shape.iter().product::<usize>() * size_of::<T>()) as u64)
         };
-        all(config).iter().map(bytes).sum::<u64>() + footprint((SUMS * size_of::<u64>()) as u64)
+        all(config).iter().map(bytes).sum()
     }
 
     /// Memory for the weights, bound to the sessions.
@@ -70,24 +69,12 @@ impl<T: Activation> DeviceWeights<T> {
     /// # Errors
     /// A tensor that is missing or of no floating type; a device that fails.
     pub fn load<D: Device>(&self, device: &mut D, weights: &Weights) -> Result<()> {
-        self.each_part(weights, |name, tensor, to| write(device, name, tensor, to))
-    }
-
-    /// Visits every tensor of a checkpoint with its place on the device.
-    ///
-    /// # Errors
-    /// A tensor that is missing, or the first error of `visit`.
-    pub fn each_part(
-        &self,
-        weights: &Weights,
-        mut visit: impl FnMut(&str, &TensorView<'_>, Slice<'_, T>) -> Result<()>,
-    ) -> Result<()> {
         for (parameter, buffer) in &self.buffers {
             let mut first = 0;
             for part in &parameter.parts {
                 let tensor = weights.tensor(part)?;
                 let count = tensor.shape.iter().product::<usize>();
-                visit(part, &tensor, buffer.slice(first..first + count))?;
+                write(device, part, &tensor, buffer.slice(first..first + count))?;
                 first += count;
             }
         }

@@ -86,7 +86,7 @@ fn memory_is_bounded_and_a_group_that_is_too_large_still_runs() {
 }
 
 #[test]
-fn what_cannot_be_generated_is_refused_and_does_no_harm() {
+fn impossible_requests_are_refused_and_do_no_harm() {
     let made = TINY.policy();
     let engine = engine(&made.policy, None, 16);
     let mut decoder = engine.decoder();

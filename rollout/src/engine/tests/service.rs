@@ -129,7 +129,7 @@ fn a_model_that_fails_ends_all_that_wait_and_all_that_come() {
 }
 
 #[test]
-fn who_waits_for_a_thread_that_panicked_is_told_that_it_has_ended() {
+fn waiting_callers_learn_that_the_thread_panicked() {
     let (service, _) = service([7, PANICS], 5);
     let mut client = service.client(1, None, &Inbox::new());
     client.submit(request(1, 1000)).expect("a request that fits");

@@ -97,11 +97,6 @@ impl Geometry {
 
     /// The same sizes with weights from `seed`.
     pub fn seeded(&self, seed: u64) -> Made {
-        self.stored_as("float32", seed)
-    }
-
-    /// Weights of this type.
-    pub fn stored_as(&self, dtype: &str, seed: u64) -> Made {
         let folder = Folder::new();
         let class = match self.family {
             "qwen2" => "Qwen2ForCausalLM",
@@ -130,7 +125,7 @@ impl Geometry {
             "sliding_window": 50,
             "partial_rotary_factor": if self.family == "phi3" { 0.75 } else { 1.0 },
             "tie_word_embeddings": self.family != "llama",
-            "torch_dtype": dtype,
+            "torch_dtype": "float32",
             "vocab_size": VOCABULARY,
         });
         let file = folder.0.join("config.json");

@@ -195,7 +195,8 @@ impl Generator for Dice {
         let runs = request.streams.iter().map(|stream| stream.block(1)[0] % 5).max().unwrap_or(0);
         self.requests.push((request.id, request.streams, runs));
         self.prompts.get(request.messages, request.tools, || {
-            Ok(request.messages.iter().flat_map(|message| message.content.bytes()).map(u32::from).collect())
+            let bytes = request.messages.iter().flat_map(|message| message.content.bytes());
+            Ok((bytes.map(u32::from).collect(), false))
         })
     }
 

@@ -9,13 +9,13 @@ use super::{elementwise, view};
 use crate::backend::Experts;
 use gemm::{Accumulate, View};
 
-/// What a router gives.
+/// A router's result.
 struct Routing {
     /// `[rows, experts]`.
     probabilities: Vec<f32>,
     /// The rows of each expert, ascending, and their weights.
     taken: Vec<Vec<(usize, f32)>>,
-    /// What the probabilities of each row were divided by.
+    /// The divisor of each row's probabilities.
     totals: Vec<f32>,
 }
 

@@ -145,7 +145,7 @@ fn add_vector(vector: &[f32], gradients: Option<&mut Values>, range: Range<usize
     }
 }
 
-/// What a norm multiplies by.
+/// The factor of a norm.
 fn norm_weight<'a>(weight: &'a [f32], minus_one: bool, shifted: &'a mut Values) -> &'a [f32] {
     if !minus_one {
         return weight;

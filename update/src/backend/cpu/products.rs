@@ -4,7 +4,7 @@ use super::attention_scratch;
 use super::thread_pool::ThreadPool;
 use gemm::{Accumulate, Precision, View, ViewMut};
 
-/// What each thread of a pool keeps for itself.
+/// Memory of each thread of a pool.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
     pub gemm: gemm::Scratch,
@@ -50,7 +50,7 @@ impl Gemm {
         self.pool.size()
     }
 
-    /// What the calling thread packs operands in.
+    /// Memory in which the calling thread packs operands.
     pub(super) fn scratch(&mut self) -> &mut gemm::Scratch {
         &mut self.scratch[0].gemm
     }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// What helpers run: called once by each of them, with its number.
+/// The helpers' work: called once by each of them, with its number.
 type Work<'a> = &'a (dyn Fn(usize) + Sync);
 
 #[derive(Default)]

@@ -36,14 +36,6 @@ impl Half {
         }
     }
 
-    /// The bits of the nearest value.
-    pub(crate) fn rounded(self, value: f32) -> u16 {
-        match self {
-            Half::BFloat16 => bf16::from_f32(value).to_bits(),
-            Half::Float16 => f16::from_f32(value).to_bits(),
-        }
-    }
-
     /// The first of the values that this type has no number for.
     pub(crate) fn overflow(self, values: &[f32]) -> Option<f32> {
         match self {

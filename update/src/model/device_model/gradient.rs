@@ -11,10 +11,10 @@ use crate::model::memory::SQUARES;
 use crate::model::pass::{Decoder, Sink};
 use crate::model::{Layout, LoraAdapter, RowLoss, Scores};
 use crate::optimizer::shares::Shares;
-use crate::ranks::{self, Alone, DeviceSum, PartSum, Ranks};
+use crate::ranks::{self, Communicator, DeviceSum, PartSum, SingleProcess};
 use crate::tree::Tree;
 
-/// What there is of a part's gradient, with windows.
+/// The state of a part's gradient, with windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartState {
     /// Nothing, it is 0.
@@ -103,7 +103,7 @@ impl<D: Device> DeviceModel<D> {
     }
 
     /// Gathers the weights that each rank has stepped on all of them.
-    pub fn gather_weights(&mut self, ranks: &dyn Ranks) -> Result<()> {
+    pub fn gather_weights(&mut self, ranks: &dyn Communicator) -> Result<()> {
         let shares = Shares::by_layer(&self.layout, ranks.count());
         let Some(transport) = self.parts.as_mut().and_then(DeviceSum::transport) else { return Ok(()) };
         transport.gather(ranks, &mut self.worker.backend.device, &shares, &self.weights)
@@ -117,12 +117,12 @@ impl<D: Device> DeviceModel<D> {
 
     /// [`DeviceModel::norm_of_all`] of one rank.
     pub fn gradient_norm(&mut self) -> Result<f64> {
-        self.norm_of_all(&Alone)
+        self.norm_of_all(&SingleProcess)
     }
 
     /// The global L2 norm of the gradients, of which each rank has its share; not finite if one of them is not. Any number of
     /// ranks gives the same bits.
-    pub fn norm_of_all(&mut self, ranks: &dyn Ranks) -> Result<f64> {
+    pub fn norm_of_all(&mut self, ranks: &dyn Communicator) -> Result<f64> {
         let gradients = summed_gradient(&self.summed, &self.gradients)?;
         let device = &mut self.worker.backend.device;
         let (mut place, mut first) = (0, 0);

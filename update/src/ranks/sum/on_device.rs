@@ -9,7 +9,7 @@ use super::{Checksum, PartSum};
 use crate::kernels;
 use crate::model::{STAGING, elementwise};
 use crate::optimizer::shares::Shares;
-use crate::ranks::{Ranks, ThroughHost, Transport};
+use crate::ranks::{Communicator, ThroughHost, Transport};
 
 /// What a device needs to add parts.
 pub struct DeviceSum<D: Device> {
@@ -105,7 +105,7 @@ impl<D: Device> Link<D> {
     /// Exchanges pieces of the ranks' parts; returns the sum of those for this rank, `length` values.
     fn add<'a>(
         &'a mut self,
-        ranks: &dyn Ranks,
+        ranks: &dyn Communicator,
         device: &mut D,
         sent: &[Slice<'_, f32>],
         length: usize,

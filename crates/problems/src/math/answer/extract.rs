@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_stays_none() {
+    fn texts_without_an_answer_give_none() {
         for text in [
             "",
             "\\boxed{}",
@@ -257,7 +257,7 @@ mod tests {
     proptest::proptest! {
         /// Every extracted answer can be extracted again, and a text without digits never gives a number.
         #[test]
-        fn what_is_found_is_an_answer(text in "(\\\\boxed|\\{|\\}|####|answer is|Answer:|\n| |x|=|\\.|\\$|é|İ|word){0,24}") {
+        fn extracted_answers_are_extracted_again(text in "(\\\\boxed|\\{|\\}|####|answer is|Answer:|\n| |x|=|\\.|\\$|é|İ|word){0,24}") {
             if let Some(found) = answer(&text) {
                 let read = Answer::read(&found);
                 proptest::prop_assert!(read.is_some(), "{}", found);

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_a_word() {
+    fn too_long_numbers_are_words() {
         let members = |count: usize| vec!["1"; count].join(", ");
         assert!(matches!(Answer::read(&members(100)), Some(Answer::Set(items)) if items.len() == 100));
         let divisions = |count: usize| format!("2{}", "/1".repeat(count));

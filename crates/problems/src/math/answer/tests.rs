@@ -202,12 +202,12 @@ fn the_same_in_other_words() {
 
 /// An expected fraction accepts the nearest integer; an expected integer must be met exactly.
 #[test]
-fn what_is_expected_decides_what_is_near_enough() {
+fn the_expected_number_decides_the_tolerance() {
     assert!(same("3", "2.9999999") && !same("2.9999999", "3"));
 }
 
 #[test]
-fn what_differs_differs() {
+fn different_answers_are_not_equal() {
     for (left, right) in [
         // From here on, f64 cannot distinguish integers.
         ("8999999999999999 + \\cos(0)", "9000000000000000"),
@@ -317,7 +317,7 @@ fn an_equation_says_its_right_side_but_is_not_said_by_it() {
 }
 
 #[test]
-fn what_contradicts_itself_is_no_answer() {
+fn contradicting_texts_give_no_answer() {
     for text in
         ["8=9", "x = 8 = 9", "{8=9}", "(8=9, 1)", "8=9, 5", "$8 = 9$", "nan", "NaN.", "\\text{nan}", "1=2=2"]
     {

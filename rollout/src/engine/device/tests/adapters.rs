@@ -129,7 +129,7 @@ fn a_group_gives_the_same_bits_in_any_company_and_order() {
 }
 
 #[test]
-fn what_one_adapter_has_computed_is_not_taken_for_another() {
+fn prefixes_of_one_adapter_are_not_reused_for_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let policies = policies(folder.path(), &SEVERAL);
     // The prompt is longer than a block, so the second group would find the first one's blocks if

@@ -3,6 +3,5 @@
 mod adapters;
 mod float16;
 mod graphs;
-mod hand_over;
 mod sampling;
 mod simulator;

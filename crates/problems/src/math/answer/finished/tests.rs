@@ -60,7 +60,7 @@ fn a_problem_given_back_is_no_answer() {
 }
 
 #[test]
-fn what_is_worked_out_is_paid_in_its_own_form() {
+fn finished_values_are_right_in_any_form() {
     for (problem, reference, said) in [
         ("Find it.", "70", "70.0"),
         ("Find it.", "\\frac12", "\\frac{2}{4}"),
