@@ -183,7 +183,7 @@ def words(fields):
     for value in fields.values():
         if isinstance(value, list) and value and all(isinstance(part, dict) and {"role", "content"} <= set(part) for part in value):
             return [{"role": part["role"], "content": str(part["content"])} for part in value]
-    told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields.items() if value is not None}
+    told = {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for name, value in fields.items() if value is not None}
     text = next(iter(told.values())) if len(told) == 1 else "\n".join(f"{name}: {value}" for name, value in told.items())
     return text if text.strip() else "(nothing to see)"
 

@@ -51,6 +51,8 @@ def ask(sample):
     return min(float(rating[0]), 10.0) / 10 if rating else None
 
 
+for stream in (sys.stdin, sys.stdout):
+    stream.reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale
 for number, line in enumerate(sys.stdin, 1):
     try:
         sample = json.loads(line)

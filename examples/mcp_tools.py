@@ -27,13 +27,12 @@ import itertools
 import json
 import os
 import random
-import re
 import shlex
 import threading
 from pathlib import Path
 
 import adapter
-from troupe import Environment, Probe, Start, Step, digest, is_test
+from troupe import Environment, Probe, Start, Step, digest, is_test, tool_calls
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("server", help="the command of an MCP server")
@@ -44,10 +43,50 @@ parser.add_argument("--calls", type=int, default=8, help="of an episode at most"
 parser.add_argument("--read-only", action="store_true", help="no tool changes anything, so one session serves all")
 parser.add_argument("--template", action="store_true", help="the chat template writes the tools")
 parser.add_argument("--as-user", action="store_true", help="results are messages of the user")
-CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 MOST_SESSIONS = 16
 START_SECONDS = 60  # a package runner downloads the server, and a slow machine imports its modules
 LONGEST = 4000  # letters of what the agent said that are kept
+
+
+def as_json(value):
+    """JSON as a model reads it: letters of all languages as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+async def listed(session):
+    """All tools of a server, which lists them in pages."""
+    tools, cursor, known = [], None, set()
+    while cursor not in known:
+        known.add(cursor)
+        page = await session.list_tools(params=mcp.types.PaginatedRequestParams(cursor=cursor) if cursor else None)
+        tools += page.tools
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return tools
+
+
+def text_of(result):
+    """What a call returned, as text: texts, texts of resources, addresses of links, and data that no text repeats."""
+    parts = []
+    for part in result["content"]:
+        resource = part.get("resource") or {}
+        text = part.get("text", resource.get("text", part.get("uri", resource.get("uri"))))
+        parts.append(f"({part['type']})" if text is None else str(text))
+    data = result.get("structuredContent")
+    if data is not None:
+        values = [parsed(part) for part in parts]
+        repeated = [data == value or data == {"result": value} for value in [*values, *parts, values, parts]]
+        if not values or not any(repeated):
+            parts.append(as_json(data))
+    return "\n".join(parts)
+
+
+def parsed(text):
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 class Session:
@@ -65,7 +104,7 @@ class Session:
             async with mcp.stdio_client(parameters, errlog=open(os.devnull, "w")) as (read, write):
                 async with mcp.ClientSession(read, write) as session:
                     await session.initialize()
-                    self.ready.set_result([tool.model_dump(by_alias=True) for tool in (await session.list_tools()).tools])
+                    self.ready.set_result([tool.model_dump(by_alias=True) for tool in await listed(session)])
                     while (call := await self.calls.get()) is not None:
                         name, given, answer = call
                         try:
@@ -87,12 +126,11 @@ class Session:
             return json.dumps({"error": cause}), False
         if answer.exception() is not None:
             await self.close()
-            return json.dumps({"error": str(answer.exception())[: options.letters]}), False
+            return as_json({"error": str(answer.exception())[: options.letters]}), False
         result = answer.result().model_dump(by_alias=True, mode="json")
-        parts = [part.get("text") or f"({part['type']})" for part in result["content"]]
-        text = "\n".join(parts)
+        text = text_of(result)
         cut = f"{text[: options.letters]}… ({len(text)} letters)" if len(text) > options.letters else text
-        return json.dumps({"error": cut}) if result.get("isError") else cut, True
+        return as_json({"error": cut}) if result.get("isError") else cut, True
 
     async def close(self):
         await self.calls.put(None)
@@ -143,7 +181,7 @@ class Server:
     async def result(self, made, call):
         name, given = json.loads(call)
         if not any(tool["function"]["name"] == name for tool in self.tools):
-            return json.dumps({"error": f"there is no function {name[:100]}"})
+            return as_json({"error": f"there is no function {name[:100]}"})
         session = await self.at(made)
         text, goes_on = await session.call(name, given)
         if goes_on:
@@ -165,11 +203,11 @@ class Server:
 
 def called(text):
     """The call that a text makes, as canonical JSON of its name and arguments; None where it is an answer."""
-    found = CALL.search(text)
+    found = "<tool_call>" in text
     try:
-        call = json.loads(found[1] if found else text)
+        call = tool_calls(text)[0] if found else json.loads(text)
         name, given = call["name"], call.get("arguments", {})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return "" if found else None
     return json.dumps([name, given], sort_keys=True) if isinstance(name, str) and isinstance(given, dict) else ""
 
@@ -183,7 +221,7 @@ def same(said, answer):
 
 
 def written(call):
-    return f"<tool_call>{json.dumps(call)}</tool_call>"
+    return f"<tool_call>{as_json(call)}</tool_call>"
 
 
 class McpTools(Environment):
@@ -194,7 +232,7 @@ class McpTools(Environment):
         options = self.options
         mcp = adapter.package("mcp", "mcp==2.3.0")
         try:
-            lines = [json.loads(line) for line in Path(options.questions).read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = [json.loads(line) for line in Path(options.questions).read_text(encoding="utf-8").split("\n") if line.strip()]
             self.questions = {line["question"]: {"question": line["question"], "answer": str(line["answer"]), "calls": line.get("calls", [])} for line in lines}
         except (OSError, ValueError, KeyError, TypeError) as error:
             adapter.fail(f"{options.questions}: {type(error).__name__}: {error}", 'each line is {"question": TEXT, "answer": TEXT}', 2)
@@ -216,7 +254,7 @@ class McpTools(Environment):
     def see(self, state):
         system = (
             "Answer the question. You may call functions first:\n"
-            + "\n".join(json.dumps(tool["function"]) for tool in self.server.tools)
+            + "\n".join(as_json(tool["function"]) for tool in self.server.tools)
             + '\nA call is <tool_call>{"name": NAME, "arguments": {…}}</tool_call> alone. At last say the answer alone.'
         )
         if options.template:
@@ -235,9 +273,9 @@ class McpTools(Environment):
             right = same(text, state["answer"])
             return Step(dict(state, over=right), {}, float(right), components={"call": 0.0}, terminated=True, success=right)
         if call == "":
-            result, new = json.dumps({"error": "no JSON with a name and arguments"}), False
+            result, new = as_json({"error": "no JSON with a name and arguments"}), False
         elif len(state["made"]) >= options.calls:
-            result, new = json.dumps({"error": f"{options.calls} calls were made, and no more are allowed"}), False
+            result, new = as_json({"error": f"{options.calls} calls were made, and no more are allowed"}), False
         else:
             with adapter.quiet():
                 result = self.server.wait(self.server.result(tuple(state["made"]), call))

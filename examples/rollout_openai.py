@@ -32,7 +32,7 @@ def fail(code, cause, hint):  # without an `end` line the next stage refuses wha
 if len(sys.argv) != 4:
     fail(2, f"three arguments are needed, not {len(sys.argv) - 1}", "rollout_openai.py http://localhost:8000/v1 MODEL 'envs step plan-path' < TASKS")
 url, model, command = sys.argv[1:]
-environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", bufsize=1)
 headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ.get("OPENAI_API_KEY", "none")}
 
 
@@ -58,6 +58,8 @@ def generate(messages, seed):
 
 
 counts = {"tasks": 0, "episodes": 0, "solved": 0, "errors": 0, "groups_expected": 0, "groups": 0, "samples": 0}
+for stream in (sys.stdin, sys.stdout):
+    stream.reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale
 for line in map(json.loads, sys.stdin):
     if line["type"] != "task":
         continue

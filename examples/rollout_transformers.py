@@ -34,7 +34,7 @@ if os.path.exists(f"{directory}/adapter_config.json"):
     tokenizer, model = AutoTokenizer.from_pretrained(base), PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), directory).eval()
 else:
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModelForCausalLM.from_pretrained(directory).eval()
-environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+environment = subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8", bufsize=1)
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "greedy": False, "seed": 1}
 version = json.load(open(f"{directory}/version.json", encoding="utf-8"))["version"]  # update trains the weights that played
 torch.manual_seed(1), random.seed(1)
@@ -59,6 +59,8 @@ def generate(messages):
 
 
 counts = {"tasks": 0, "episodes": 0, "groups_expected": 0, "groups": 0, "samples": 0}
+for stream in (sys.stdin, sys.stdout):
+    stream.reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale
 for line in map(json.loads, sys.stdin):
     if line["type"] != "task":
         continue

@@ -12,10 +12,11 @@ so far, and a step plays them again: what is wrapped has to be deterministic onc
 
 An agent sees its observation in words, the actions that it may choose (`action_mask`), and says one of them: its number, or, with
 `--names up,down,left,right`, its name. A text that is no such action earns the least reward and changes nothing; the environment
-does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. Whose turn it is not
-has nothing to see, and skips its turn. The team's reward is
+does not see it, and where agents take turns the first legal action is played for the agent, so that the game goes on. An agent has
+nothing to see while another one moves, and skips its turn. The team's reward is
 the mean of what all agents earned by a step, or in a game of one against the other what `--team AGENT` earned; an agent's own is
-its own. Both are scaled from `--range LOW HIGH` to 0..1. An episode is a success where the team's rewards add up to at least
+its own. Both are scaled from `--range LOW HIGH` to 0..1. Where agents take turns, a move may also pay the others, for their last
+move: `rollout --sampling parallel` adds that to its sample, and in a tree of several candidates no sample gets it. An episode is a success where the team's rewards add up to at least
 `--success SUM`, by default the upper end of the range, without what actions earned that were played for an agent. `demo` prints random legal play for the warm-up of a tiny policy, or with
 `--player MODULE:FUNCTION` that of function(agent, observation, info), which returns an action.
 
@@ -106,7 +107,7 @@ def replay(state):
 
 
 def names(agent):
-    """The texts of an agent's actions, by action; none where any text is one."""
+    """The texts of an agent's actions, by action, or None if any text is one."""
     space = game().action_space(agent)
     if not hasattr(space, "n"):
         return None
@@ -134,9 +135,18 @@ def words(value):
                       for j in range(value.shape[1])] for i in range(value.shape[0])]
             return "\n".join(" ".join(row) for row in cells)
         if value.ndim == 2:
-            return "\n".join(" ".join(f"{float(cell):g}" for cell in row) for row in value)
-        return " ".join(f"{float(cell):g}" for cell in value.reshape(-1))
-    return str(value)
+            return "\n".join(" ".join(map(plain, row)) for row in value)
+        return " ".join(map(plain, value.reshape(-1)))
+    return plain(value)
+
+
+def plain(value):
+    """A value as Python prints it, with numbers of NumPy as Python's, and whole ones without a point."""
+    if isinstance(value, (tuple, list)) or getattr(value, "ndim", 0):
+        open, close = "()" if isinstance(value, tuple) else "[]"
+        return open + ", ".join(map(plain, value)) + close
+    text = str(value)
+    return text[:-2] if hasattr(value, "ndim") and text.endswith(".0") else text
 
 
 def observed(agent, views):
@@ -172,6 +182,10 @@ def advance(state, moves, valid):
     goal = options.range[1] if options.success is None else options.success
     success = over and after["earned"] >= goal
     local = {agent: clamp(rewards.get(agent, 0.0), *options.range) if valid[agent] else 0.0 for agent in valid}
+    if not is_parallel() and all(valid.values()):  # on the same scale, what the move of one pays the others
+        for agent in rewards.keys() - local.keys():
+            if rewards[agent]:
+                local[agent] = clamp(rewards[agent], *options.range) - clamp(0.0, *options.range)
     return see(after, views), clamp(team, *options.range) if all(valid.values()) else 0.0, local, over, success
 
 
@@ -221,7 +235,8 @@ class Wrapped(Environment):
         agents = list(game().possible_agents)
         views, _, _ = replay(state)
         order = "parallel" if is_parallel() and len(agents) > 1 else "sequential"
-        return Start(*see(state, views), agents, order, options.turns)
+        takes_turns = not is_parallel() and len(agents) > 1
+        return Start(*see(state, views), agents, order, options.turns, reward_range=(-1.0 if takes_turns else 0.0, 1.0))
 
     def beside(self, state, agent, text, others):
         """An agent's text with the texts of the others; for agents who have not spoken the first legal action is played."""
@@ -239,7 +254,7 @@ class Wrapped(Environment):
             raise ValueError(f"it is not {agent}'s turn")
         action, valid = read(agent, views[agent], text)
         seen, team, local, over, success = advance(state, [action], {agent: valid})
-        return Step(*seen, team, local[agent], {"format": float(valid)}, over, success)
+        return Step(*seen, team, local, {"format": float(valid)}, over, success)
 
     def joint(self, state, texts):
         """All agents at once; for those who have not spoken the first legal action is played."""

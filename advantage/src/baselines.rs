@@ -19,6 +19,10 @@ use crate::credit::EpisodeKey;
 /// By role: the baseline, and the number of episodes in it.
 type Table = BTreeMap<String, (f64, u64)>;
 
+/// Larger rewards and numbers of episodes are signs of a damaged file.
+const LARGEST: f64 = 1e30;
+const MOST: u64 = 1 << 53;
+
 /// The baselines of a step, and the rewards that update them.
 #[derive(Debug)]
 pub struct Baselines {
@@ -58,7 +62,7 @@ impl Baselines {
         }
         let Some(before) = step.checked_sub(1) else { return Ok(()) };
         let path = file(&self.folder, before);
-        let text = std::fs::read_to_string(&path).map_err(|error| {
+        let text = record::file::read(&path).map_err(|error| {
             Failure::usage(format!("--baselines: {}: {error}", path.display())).hint(format!(
                 "step {step} begins with the baselines that step {before} wrote; only step 0 begins with 0, and for a run \
                  whose first step is {step} write {{}} to that file"
@@ -68,8 +72,15 @@ impl Baselines {
             Failure::data(format!("{}: {cause}", path.display()))
                 .hint("its form is {\"ENV/AGENT\": [baseline, episodes]}")
         };
-        self.before = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        Ok(())
+        self.before = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let is_one =
+            |baseline: f64, episodes: u64| baseline.abs() <= LARGEST && (1..=MOST).contains(&episodes);
+        match self.before.iter().find(|(_, (baseline, episodes))| !is_one(*baseline, *episodes)) {
+            Some((role, (baseline, episodes))) => {
+                Err(wrong(format!("{role:?}: [{baseline:?}, {episodes}] is no baseline of so many episodes")))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The baseline of `role` (`ENV/AGENT`) at the start of the step.
@@ -114,5 +125,36 @@ impl Baselines {
         };
         let roles: serde_json::Map<String, Value> = self.earned.iter().map(of).collect();
         json!({"file": name.display().to_string(), "roles": roles})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_baselines_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = |text: &str| {
+            std::fs::write(file(folder.path(), 0), text).unwrap();
+            Baselines::new(folder.path(), 0.9).begin(1)
+        };
+        begun("{}").unwrap();
+        begun(r#"{"e/a": [-0.25, 3]}"#).unwrap();
+        for damaged in [
+            "",
+            "{",
+            "null",
+            "{} {}",
+            r#"{"e/a": [0.5]}"#,
+            r#"{"e/a": [1e300, 3]}"#,
+            r#"{"e/a": [0.5, 0]}"#,
+            r#"{"e/a": [0.5, 18446744073709551615]}"#,
+        ] {
+            assert_eq!(begun(damaged).unwrap_err().code, 65, "{damaged}");
+        }
+        std::fs::remove_file(file(folder.path(), 0)).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(file(folder.path(), 0)).status().unwrap().success());
+        assert_eq!(Baselines::new(folder.path(), 0.9).begin(1).unwrap_err().code, 2, "no file");
     }
 }

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 
 use record::failure::{Failure, Result};
+use record::line::End;
 use record::read::Line;
 use record::sample::{Field, Sample};
 use record::stage::choice;
@@ -43,6 +44,8 @@ type Turns = BTreeMap<u32, (f64, u64)>;
 pub struct Credits {
     credit: Credit,
     gamma: f64,
+    /// True if every group is there, so that an agent without a sample in a turn skipped it.
+    complete: bool,
     /// By episode, then agent.
     executed: HashMap<EpisodeKey, BTreeMap<String, Turns>>,
     /// By episode and depth: the only node, for streams with joint actions.
@@ -52,7 +55,15 @@ pub struct Credits {
 impl Credits {
     /// An empty state; `gamma` is the discount per turn.
     pub fn new(credit: Credit, gamma: f64) -> Self {
-        Credits { credit, gamma, executed: HashMap::new(), nodes: HashMap::new() }
+        Credits { credit, gamma, complete: true, executed: HashMap::new(), nodes: HashMap::new() }
+    }
+
+    /// Reads in the `end` lines whether a stage after `rollout` dropped groups. `rollout` itself drops the last groups of
+    /// an episode alone.
+    pub fn are_complete(&mut self, ends: &[&End]) {
+        let has_lost =
+            |end: &&&End| end.allowed.is_some() || end.stage != "rollout" && !end.dropped_groups().is_empty();
+        self.complete = !ends.iter().any(|end| has_lost(&end));
     }
 
     /// Adds a sample that earned `reward`. Returns its key if other rewards count, too.
@@ -113,10 +124,10 @@ impl Credits {
             .hint("--credit tree follows every joint action of rollout --expand all"))
     }
 
-    /// The credit of a sample with `reward`.
+    /// The credit of a sample with `reward`. A turn that its agent skipped adds nothing, and counts in the discount.
     ///
     /// # Errors
-    /// 65: a turn of its path or episode is missing.
+    /// 65: a turn of its path or episode is missing, and groups were dropped.
     pub fn value(&self, reward: f64, key: Option<&CreditKey>) -> Result<f64> {
         let Some(key) = key else { return Ok(reward) };
         let agents = self.executed.get(&key.episode);
@@ -126,16 +137,43 @@ impl Credits {
             };
             let later = turns.range((Bound::Excluded(key.turn), Bound::Unbounded));
             let from = u64::from(key.turn) + 1;
-            let after = add_discounted(0.0, later, from, self.gamma, self.gamma);
+            let after = self.add_discounted(0.0, later, from, self.gamma, self.gamma);
             return Ok(reward + after.map_err(|hole| missing(&key.episode, &key.agent, hole))?);
         }
         // GiGPO discounts only the comparison among equal prompts.
         let gamma = if self.credit == Credit::Gigpo { 1.0 } else { self.gamma };
         let own = |agent: &String| self.credit != Credit::EpisodeOwn || *agent == key.agent;
         agents.into_iter().flatten().filter(|(agent, _)| own(agent)).try_fold(0.0, |total, (agent, turns)| {
-            add_discounted(total, turns.iter(), 0, 1.0, gamma)
+            self.add_discounted(total, turns.iter(), 0, 1.0, gamma)
                 .map_err(|hole| missing(&key.episode, agent, hole))
         })
+    }
+
+    /// Adds discounted rewards to `total`. One at turn `from` is multiplied by `discount`.
+    ///
+    /// # Errors
+    /// The first missing turn, and the turn found in its place.
+    fn add_discounted<'a>(
+        &self,
+        mut total: f64,
+        turns: impl Iterator<Item = (&'a u32, &'a (f64, u64))>,
+        mut from: u64,
+        mut discount: f64,
+        gamma: f64,
+    ) -> std::result::Result<f64, (u64, u32)> {
+        for (&turn, &(reward, _)) in turns {
+            let skipped = u64::from(turn) - from;
+            if skipped > 0 {
+                if !self.complete {
+                    return Err((from, turn));
+                }
+                discount *= gamma.powf(skipped as f64);
+            }
+            total += discount * reward;
+            discount *= gamma;
+            from = u64::from(turn) + 1;
+        }
+        Ok(total)
     }
 }
 
@@ -145,26 +183,5 @@ fn missing((episode, branch): &EpisodeKey, agent: &str, (missing, next): (u64, u
     Failure::data(format!(
         "episode {episode}{branch}: no executed sample of {agent} at turn {missing}, but one at turn {next}"
     ))
-    .hint("a return needs the whole path: was a group dropped on the way? --credit turn needs none")
-}
-
-/// Adds discounted rewards to `total`. The first must be at turn `from` and is multiplied by `discount`.
-///
-/// # Errors
-/// The first missing turn, and the turn found in its place.
-fn add_discounted<'a>(
-    mut total: f64,
-    turns: impl Iterator<Item = (&'a u32, &'a (f64, u64))>,
-    from: u64,
-    mut discount: f64,
-    gamma: f64,
-) -> std::result::Result<f64, (u64, u32)> {
-    for (expected, (&turn, &(reward, _))) in (from..).zip(turns) {
-        if u64::from(turn) != expected {
-            return Err((expected, turn));
-        }
-        total += discount * reward;
-        discount *= gamma;
-    }
-    Ok(total)
+    .hint("a return needs the whole path, and groups were dropped on the way: --credit turn needs none")
 }

@@ -9,6 +9,7 @@ use record::read::Line;
 use record::sample::{Field, Sample};
 use record::splice;
 use record::stage::{choice, counted};
+use record::stream::with_earlier;
 use serde_json::{Value, json};
 
 use crate::anchors::AnchorReturns;
@@ -171,7 +172,8 @@ impl Decorate for Advantages {
         self.arguments.credit != Credit::Turn || self.whitening.is_some() || self.baselines.is_some()
     }
 
-    fn whole(&mut self, groups: &[&Group]) -> Result<()> {
+    fn whole(&mut self, groups: &[&Group], ends: &[End]) -> Result<()> {
+        self.credits.are_complete(&with_earlier(ends));
         if self.arguments.credit == Credit::Gigpo {
             for member in groups.iter().flat_map(|group| &group.members) {
                 if let Some(key) = &member.data.key {

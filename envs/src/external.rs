@@ -17,7 +17,8 @@ use std::time::Duration;
 use record::failure::{DATA, Failure, Result};
 use record::line::Task;
 use record::sample::{Message, Rewards};
-use record::tools;
+use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use processes::Processes;
@@ -26,7 +27,8 @@ use response::{Actors, Local, Observation, Observations, ResetResponse, StepResp
 use state_value::StateValue;
 
 use environment::workflow::Workflow;
-use environment::{Environment, Outcome, State, apply_in_order};
+use environment::{Environment, Generation, Outcome, State, apply_in_order};
+use policy::tools::{self, ToolCall};
 
 /// Turn limit if neither `--turns` nor the program gives one; the paper's T.
 const TURNS: u32 = 4;
@@ -76,8 +78,8 @@ impl External {
     /// # Errors
     /// The program does not respond: work. It refuses the task, or violates the protocol: data.
     pub fn first_state(&self, task: &Task, workflow: Option<&str>) -> Result<ExternalState> {
-        let (answer, process) = self.processes.ask(External::reset_request(task, workflow))?;
-        let response: ResetResponse = read(answer)?;
+        let (answer, process) = self.processes.ask(&External::reset_request(task, workflow))?;
+        let response: ResetResponse = read(&answer)?;
         let (least, most) = response.reward_range;
         if !(least.is_finite() && most.is_finite() && least <= most) {
             return Err(Failure::data(format!(
@@ -98,6 +100,7 @@ impl External {
             together: response.together,
             state: StateValue::new(&self.processes, process, response.state, response.handles),
             observations: response.observations,
+            generations: BTreeMap::new(),
             solved: false,
         };
         state.take_turn(response.turn)?;
@@ -155,6 +158,22 @@ impl Probing {
     }
 }
 
+/// A request with `action` or `actions`.
+#[derive(Serialize)]
+struct ActionRequest {
+    #[serde(flatten)]
+    fields: Value,
+    /// As text, in which integers of any size keep their digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Box<RawValue>>,
+}
+
+impl ActionRequest {
+    fn new(fields: Value, calls: Option<String>) -> ActionRequest {
+        ActionRequest { fields, tool_calls: calls.and_then(|calls| RawValue::from_string(calls).ok()) }
+    }
+}
+
 /// A state that the program described.
 #[derive(Clone)]
 pub struct ExternalState {
@@ -167,6 +186,8 @@ pub struct ExternalState {
     strict: bool,
     state: StateValue,
     observations: Observations,
+    /// How the next action of each agent was generated.
+    generations: BTreeMap<String, Generation>,
     solved: bool,
 }
 
@@ -225,23 +246,26 @@ impl ExternalState {
         }
     }
 
-    /// The calls in an action of an agent that may call tools.
-    fn calls(&self, agent: &str, text: &str) -> Option<Value> {
-        self.tools(agent).map(|_| tools::parse(text).iter().map(tools::ToolCall::to_json).collect())
+    /// The calls in an action of an agent that may call tools, as JSON.
+    fn calls(&self, agent: &str, text: &str) -> Option<String> {
+        let calls = tools::reading(text, Some(&*self.tools(agent)?)).calls;
+        let calls: Vec<String> = calls.iter().map(ToolCall::to_json).collect();
+        Some(format!("[{}]", calls.join(",")))
     }
 
     /// The request that applies an action.
-    fn action(&self, agent: &str, text: &str) -> Value {
-        let mut request = json!({"agent": agent, "action": text});
-        if let Some(calls) = self.calls(agent, text) {
-            request["tool_calls"] = calls;
+    fn action(&self, agent: &str, text: &str) -> ActionRequest {
+        let mut request =
+            ActionRequest::new(json!({"agent": agent, "action": text}), self.calls(agent, text));
+        if let Some(generation) = self.generations.get(agent) {
+            request.fields["generation"] = json!(generation);
         }
         request
     }
 
     /// Sends `request` about actions of `agents` in this state.
-    fn step(&mut self, request: Value, agents: &[&str]) -> Result<Outcome> {
-        let response: StepResponse = read(self.state.apply(&self.processes, request)?)?;
+    fn step(&mut self, request: &ActionRequest, agents: &[&str]) -> Result<Outcome> {
+        let response: StepResponse = read(&self.state.apply(&self.processes, request)?)?;
         let (team, (least, most)) = (response.rewards.team, self.reward_range);
         let (local, locals) = match response.rewards.local {
             Local::Of(local) => (local, BTreeMap::new()),
@@ -273,8 +297,9 @@ impl ExternalState {
                 "`success` is true and `terminated` false: a success ends the episode",
             ));
         }
-        let info = response.info.map(checked_info).transpose()?.filter(|info| !info.is_empty());
+        let info = response.info.map_or(Ok(None), |info| checked_info(&info))?;
         self.observations = response.observations;
+        self.generations.clear();
         self.solved = response.success;
         if !response.terminated {
             self.take_turn(response.turn)?;
@@ -292,7 +317,7 @@ impl ExternalState {
 
     /// The program's test actions and oracle for `agent`.
     pub fn probe(&self, agent: &str) -> Result<ProbeResponse> {
-        read(self.state.ask(&self.processes, json!({"agent": agent, "probe": true}))?)
+        read(&self.state.ask(&self.processes, &json!({"agent": agent, "probe": true}))?)
     }
 
     /// [`ExternalState::probe`] once probes are enabled; a failure is kept for [`External::probe_failure`].
@@ -331,8 +356,12 @@ impl State for ExternalState {
         self.observations.get(agent)?.as_ref()?.tools.clone()
     }
 
+    fn set_generation(&mut self, agent: &str, generation: Generation) {
+        self.generations.insert(agent.to_owned(), generation);
+    }
+
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome> {
-        self.step(self.action(agent, text), &[agent])
+        self.step(&self.action(agent, text), &[agent])
     }
 
     fn apply_together(&mut self, actions: &[(&str, &str)]) -> Result<Outcome> {
@@ -340,15 +369,16 @@ impl State for ExternalState {
             let texts: Map<String, Value> =
                 actions.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
             let agents: Vec<&str> = actions.iter().map(|(agent, _)| *agent).collect();
-            let mut request = json!({"actions": texts});
-            let calls = actions
+            let calls: Vec<String> = actions
                 .iter()
-                .filter_map(|(agent, text)| Some(((*agent).to_owned(), self.calls(agent, text)?)));
-            let calls: Map<String, Value> = calls.collect();
-            if !calls.is_empty() {
-                request["tool_calls"] = calls.into();
+                .filter_map(|(agent, text)| Some(format!("{}:{}", json!(agent), self.calls(agent, text)?)))
+                .collect();
+            let calls = (!calls.is_empty()).then(|| format!("{{{}}}", calls.join(",")));
+            let mut request = ActionRequest::new(json!({"actions": texts}), calls);
+            if !self.generations.is_empty() {
+                request.fields["generation"] = json!(self.generations);
             }
-            return self.step(request, &agents);
+            return self.step(&request, &agents);
         }
         apply_in_order(self, actions)
     }
@@ -360,8 +390,8 @@ impl State for ExternalState {
         let others: Map<String, Value> =
             others.iter().map(|(agent, text)| ((*agent).to_owned(), (*text).into())).collect();
         let mut request = self.action(agent, text);
-        request["beside"] = others.into();
-        self.step(request, &[agent]).map(Some)
+        request.fields["beside"] = others.into();
+        self.step(&request, &[agent]).map(Some)
     }
 
     fn scores_together(&self) -> bool {
@@ -375,7 +405,7 @@ impl State for ExternalState {
     /// The program's state; of a state that it keeps, what the agents see.
     fn to_json(&self) -> Value {
         match &self.state {
-            StateValue::Json(state) => state.clone(),
+            StateValue::Json(state) => serde_json::from_str(state.get()).unwrap_or_default(),
             StateValue::Handle(_) => {
                 let seen = |observation: &Option<Observation>| {
                     json!(observation.as_ref().map(|seen| &seen.messages))

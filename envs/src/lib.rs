@@ -10,8 +10,8 @@ pub mod import;
 pub mod step;
 
 pub use environment::{
-    Demonstration, Demonstrator, Environment, ExtractionCase, Outcome, Selection, Setting, Settings, Split,
-    State, Tasks, Workflow, apply_in_order,
+    Demonstration, Demonstrator, Environment, ExtractionCase, Generation, Outcome, Selection, Setting,
+    Settings, Split, State, Tasks, Workflow, apply_in_order,
 };
 pub use external::External;
 

@@ -52,6 +52,9 @@ enum Command {
 fn main() -> ExitCode {
     record::stage::run("envs", || {
         let Arguments { command, quiet } = record::stage::parse();
+        if let Command::Demo(demo) = &command {
+            demo.check()?;
+        }
         record::stage::end_if_dry_run();
         match command {
             Command::List(list) => list.run(),

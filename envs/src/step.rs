@@ -128,7 +128,7 @@ fn step(environment: &dyn Environment, state: &Value, request: &Map<String, Valu
         "observations": observations,
     });
     if let Some(info) = outcome.info {
-        answer["info"] = info.into();
+        answer["info"] = serde_json::from_str(&info).map_err(Failure::work)?;
     }
     Ok(drawn(answer, &*state, request))
 }

@@ -27,11 +27,14 @@ import itertools
 import json
 import os
 import random
-import re
 import signal
 import sys
 import traceback
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
+
+for stream in (sys.stdin, sys.stdout):
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(encoding="utf-8")  # JSON is UTF-8 in every locale
 
 __all__ = ["Environment", "Probe", "Start", "Step", "clamp", "digest", "is_test", "tool_calls"]
 
@@ -347,13 +350,15 @@ def messages(seen: Mapping[str, Sight]) -> Dict[str, Any]:
 
 def tool_calls(text: str) -> List[Dict[str, Any]]:
     """The calls in a text that was written for a demonstration, as Hermes and Qwen write them; `rollout` reads the calls of policies."""
-    found = []
-    for written in re.findall(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL):
+    found, mark = [], "<tool_call>"
+    while mark in text:
+        text = text.partition(mark)[2].lstrip()
         try:
-            call = json.loads(written)
-            found.append({"name": call["name"], "arguments": dict(call["arguments"])})
-        except (ValueError, TypeError, KeyError, RecursionError):
-            pass
+            call, end = json.JSONDecoder().raw_decode(text)
+            text = text[end:]  # a mark inside an argument is a part of it
+            found.append({"name": call["name"], "arguments": dict(call.get("arguments") or {})})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            text = text.partition("</tool_call>")[2]
     return found
 
 

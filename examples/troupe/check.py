@@ -29,9 +29,10 @@ class Failed(Exception):
     """A program that a check needs failed, and said why; its exit code is the argument."""
 
 
-def draw(program: Sequence[str], split: str, count: int, seed: int) -> List[str]:
+def draw(program: Sequence[str], split: str, count: int, seed: int, timeout: int) -> List[str]:
     """Task lines that a program prints."""
-    command = [*program, "tasks", "--split", split, "--count", str(count), "--seed", str(seed)]
+    command = ["envs", "tasks", "--quiet", "--env-command", shlex.join(program), "--split", split, "--count", str(count),
+               "--seed", str(seed), "--timeout", str(timeout)]
     printed = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8")
     if printed.returncode:
         raise Failed(printed.returncode)
@@ -43,9 +44,9 @@ def check(program: Sequence[str], tasks: int = 8, seed: int = 0, timeout: int = 
     if shutil.which("envs") is None:
         sys.stderr.write("troupe.check: there is no program `envs` in PATH\nhint: export PATH=target/release:$PATH, in a checkout\n")
         raise Failed(69)
-    train = draw(program, "train", max(tasks, DRAWN), seed)
-    again = [draw(program, "train", SOME, seed + more) for more in (0, 1, 2)]
-    lines = train + draw(program, "test", max(tasks, DRAWN), seed)
+    train = draw(program, "train", max(tasks, DRAWN), seed, timeout)
+    again = [draw(program, "train", SOME, seed + more, timeout) for more in (0, 1, 2)]
+    lines = train + draw(program, "test", max(tasks, DRAWN), seed, timeout)
     command = ["envs", "check", "--quiet", "--env-command", shlex.join(program), "--tasks", str(tasks), "--seed", str(seed),
                "--timeout", str(timeout)]
     # A call that lasts as long is shown with its stack, before it is killed.

@@ -174,7 +174,7 @@ impl Decorate for Grouping {
     }
 
     /// Adds the samples that will be written to their anchors.
-    fn whole(&mut self, groups: &[&Group]) -> Result<()> {
+    fn whole(&mut self, groups: &[&Group], _ends: &[End]) -> Result<()> {
         let written = groups.iter().filter(|group| !self.is_cut(group) && !self.is_unscored(group));
         let scored = written.flat_map(|group| &group.members).filter(|member| member.data.scored);
         let anchors: Vec<usize> = scored.filter_map(|member| member.data.anchor).collect();

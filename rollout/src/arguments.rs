@@ -120,7 +120,8 @@ pub struct Arguments {
     pub opponents: Pool,
 
     /// Play tasks in waves until N of them teach, or all are played. A task teaches if one of its groups is
-    /// not flat. All played tasks are written; advantage --drop-flat drops the flat groups.
+    /// not flat. All played tasks are written; advantage --drop-flat drops the flat groups. A step stops when it has
+    /// found enough, so its share of tasks that teach is above the true one: .818 for .80 with N = W = 8.
     #[arg(long, value_name = "N", help_heading = "Refill", value_parser = value_parser!(u64).range(1..))]
     pub fill: Option<u64>,
 

@@ -115,6 +115,7 @@ mod tests {
     fn an_agent_has_its_own_number_or_the_common_one() {
         let widths = parsed(&["checker=8", "2"]).expect("widths");
         assert_eq!((*widths.of("checker"), *widths.of("solver"), widths.most()), (8, 2, 8));
+        assert_eq!(parsed(&["checker=1", "4"]).expect("widths").most(), 4, "the common one may be the most");
         assert_eq!(parsed(&[]).expect("the default"), Widths::all(4));
         for wrong in
             [&["0"][..], &["4097"], &["x=0"], &["=3"], &["x="], &["2", "3"], &["x=2", "x=2"], &["-1"]]

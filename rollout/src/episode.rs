@@ -33,6 +33,9 @@ use group::{Candidate, Group, Member, PromptRequest, Spoken};
 use joint::{Expand, JointAction, JointConfig, Node};
 pub use stop::{EpisodeError, Stop};
 
+/// Actions of an agent whose tokens are kept: conversations that go on from an earlier one are rendered anew.
+const MOST_SPOKEN: usize = 64;
+
 /// Which candidate of a group is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Select {
@@ -125,7 +128,7 @@ pub struct Episode {
     /// Candidates of a stage of several agents, by agent, until all are there.
     waiting: Vec<Option<(PromptRequest, Vec<Candidate>)>>,
     /// The last action of each agent that may call tools.
-    spoken: Vec<Option<Arc<Spoken>>>,
+    spoken: Vec<Vec<Arc<Spoken>>>,
     reward: f64,
     returns: BTreeMap<String, f64>,
     /// The agents that have acted, by their index.
@@ -146,7 +149,8 @@ impl Episode {
     ) -> (Episode, Vec<PromptRequest>) {
         let limit = config.turns.unwrap_or_else(|| state.turn_limit()).max(1);
         let workflow = Arc::clone(state.workflow());
-        let (waiting, spoken) = (vec![None; workflow.agents().len()], vec![None; workflow.agents().len()]);
+        let (waiting, spoken) =
+            (vec![None; workflow.agents().len()], vec![Vec::new(); workflow.agents().len()]);
         let mut episode = Episode {
             config,
             id,
@@ -338,11 +342,15 @@ impl Episode {
                 actions.iter().copied().filter(|(other, _)| *other != agent).collect();
             for member in &mut group.members {
                 let mut state = self.state.clone_state();
+                state.set_generation(agent, member.candidate.generation());
                 if let Some(outcome) = state.apply_beside(agent, member.candidate.answer(), &others)? {
                     member.reward = self.reward_of(agent, &outcome)?;
                     member.outcome = outcome;
                 }
             }
+        }
+        for (agent, member) in agents.iter().zip(groups.iter().filter_map(Group::selected)) {
+            self.state.set_generation(agent, member.candidate.generation());
         }
         let joint = self.state.apply_together(&actions)?;
         let late = self.collect(&groups, &joint)?;
@@ -374,6 +382,7 @@ impl Episode {
         let mut members = Vec::with_capacity(candidates.len());
         for (branch, candidate) in request.branches.clone().zip(candidates) {
             let mut state = self.state.clone_state();
+            state.set_generation(agent, candidate.generation());
             let outcome = state.apply(agent, candidate.answer())?;
             let reward = self.reward_of(agent, &outcome)?;
             let truncated = !outcome.terminated && self.next(&*state).is_none();
@@ -386,8 +395,7 @@ impl Episode {
         let position = self.choose(agent, &members);
         members[position].selected = true;
         let PromptRequest { node, turn, agent, messages, tools, .. } = request;
-        let (parent, has_tools) = (self.parent.clone(), tools.is_some());
-        let group = Group { node, turn, agent, parent, messages, has_tools, members };
+        let group = Group { node, turn, agent, parent: self.parent.clone(), messages, tools, members };
         Ok((group, states.swap_remove(position)))
     }
 
@@ -446,17 +454,21 @@ impl Episode {
             branches.end = branches.start + width;
         }
         let tools = self.state.tools(name);
-        let after = self.spoken[agent].clone();
-        let after = after.filter(|spoken| tools.is_some() && spoken.is_continued_by(&messages));
+        let continued = |spoken: &&Arc<Spoken>| spoken.is_continued_by(&messages, tools.as_deref());
+        let after =
+            self.spoken[agent].iter().filter(continued).max_by_key(|spoken| spoken.messages.len()).cloned();
         PromptRequest { node, turn: self.turn, agent, branches, messages, tools, after }
     }
 
-    /// Keeps an executed action, from whose tokens the conversation goes on.
+    /// Keeps an executed action, from whose tokens its conversation may go on.
     fn remember(&mut self, group: &Group, member: &Member) {
-        if group.has_tools {
-            let (messages, candidate) = (group.messages.clone(), member.candidate.clone());
-            self.spoken[group.agent] = Some(Arc::new(Spoken { messages, candidate }));
+        let (messages, tools, candidate) =
+            (group.messages.clone(), group.tools.clone(), member.candidate.clone());
+        let spoken = &mut self.spoken[group.agent];
+        if spoken.len() == MOST_SPOKEN {
+            spoken.remove(0);
         }
+        spoken.push(Arc::new(Spoken { messages, tools, candidate }));
     }
 
     /// Continues after the executed actions of a stage: with the next stage, the next turn, or the end. Skips

@@ -124,3 +124,35 @@ impl Lessons {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use envs::Outcome;
+
+    /// Like candidates, joint actions fail where the turn limit ends their play, and say nothing where it goes on.
+    #[test]
+    fn a_joint_action_that_the_turn_limit_ends_has_failed() {
+        for (truncated, terminated, success, expected) in [
+            (true, false, false, (false, true)),
+            (false, true, false, (false, true)),
+            (false, true, true, (true, false)),
+            (false, false, false, (false, false)),
+        ] {
+            let outcome = Outcome { terminated, success, ..Outcome::new(0.0, 0.0, &[]) };
+            let action = JointAction {
+                path: Node::default(),
+                members: Vec::new(),
+                choices: Vec::new(),
+                reward: 0.0,
+                rewards: record::line::JointRewards { team: 0.0, local: BTreeMap::new() },
+                outcome,
+                selected: false,
+                truncated,
+            };
+            let mut lessons = Lessons::default();
+            lessons.ends_of_actions(&[action]);
+            assert_eq!((lessons.succeeded, lessons.failed), expected);
+        }
+    }
+}

@@ -6,13 +6,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use policy::tokenizer::{Conversation, Tokenizer};
 use record::failure::Result;
 use record::philox::Stream;
 use record::sample::Message;
-use record::thoughts;
+use record::{stage, thoughts};
 use serde_json::Value;
 
 use crate::engine::service::Client;
@@ -31,7 +32,7 @@ pub struct GroupRequest<'a> {
     pub messages: &'a [Message],
     /// Tools that may be called, as OpenAI's API lists them.
     pub tools: Option<&'a Value>,
-    /// The last action of the agent and the tokens of its prompt, if the conversation goes on from there.
+    /// The action that the conversation goes on from, and the tokens of its prompt.
     pub after: Option<(&'a Spoken, &'a [u32])>,
     /// A random stream per branch.
     pub streams: Vec<Stream>,
@@ -79,12 +80,21 @@ pub trait Generator {
 
 /// Tokens that the longest mark of a thought has at most, with white space after it: a token may be one byte.
 const MARK_TOKENS: usize = 40;
+/// Said once if a chat template leaves out the tools.
+const NO_TOOLS: &str = "the chat template does not print the tools that the environment offers, so the policy does not see them: \
+                        use a template that prints `tools`, or put them into the system message";
 
 /// The tokens of a prompt, and whether they end with the beginning of a thought.
 fn encoded(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<(Vec<u32>, bool)> {
     let end = tokenizer.decode(&ids[ids.len().saturating_sub(MARK_TOKENS)..])?;
     let begins_thought = thoughts::is_begun_by(&end);
     Ok((ids, begins_thought))
+}
+
+/// Returns true if a prompt has the name of one of `tools`.
+fn is_any_named(tools: &Value, prompt: &str) -> bool {
+    let name = |tool: &Value| tool.get("function").unwrap_or(tool)["name"].as_str().map(str::to_owned);
+    tools.as_array().into_iter().flatten().filter_map(name).any(|name| prompt.contains(&name))
 }
 
 /// A policy that an engine runs.
@@ -113,7 +123,7 @@ impl EngineGenerator {
         if let Some(known) = self.stops.get(texts) {
             return Ok(Some(known.clone()));
         }
-        let stop = Arc::new(StopStrings::new(texts, self.tokenizer.token_bytes()?));
+        let stop = Arc::new(StopStrings::new(texts, self.tokenizer.token_bytes(texts)?));
         self.stops.insert(texts.to_vec(), stop.clone());
         Ok(Some(stop))
     }
@@ -128,8 +138,15 @@ impl EngineGenerator {
             let more = self.tokenizer.continuation(conversation.clone(), spoken.messages.len(), last)?;
             if !more.is_empty() {
                 let ids = [prompt, &spoken.candidate.ids[..], &more[..]].concat();
-                return Prompt::new(messages, tools, encoded(&self.tokenizer, ids)?).map(Arc::new);
+                return Prompt::continuing(messages, tools, encoded(&self.tokenizer, ids)?).map(Arc::new);
             }
+        }
+        // The first conversation with tools shows if the template prints them.
+        static CHECKED: AtomicBool = AtomicBool::new(false);
+        if let Some(tools) = tools.filter(|_| !CHECKED.swap(true, Ordering::Relaxed))
+            && !is_any_named(tools, &self.tokenizer.render_conversation(conversation.clone())?)
+        {
+            stage::note("rollout", NO_TOOLS);
         }
         let tokenizer = &*self.tokenizer;
         self.prompts.get(messages, tools, || encoded(tokenizer, tokenizer.encode_conversation(conversation)?))

@@ -11,8 +11,8 @@ use record::line::{self, ErrorLine};
 use record::read::VERSION;
 use record::sample::Rewards;
 use serde::Serialize;
+use serde_json::Map;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use crate::episode::group::{Group, Member};
 use crate::episode::joint::{JointAction, Node};
@@ -106,7 +106,7 @@ struct SampleLine<'a> {
     rewards: &'a Rewards,
     reward_components: &'a BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    info: Option<&'a Map<String, Value>>,
+    info: Option<&'a RawValue>,
     terminated: bool,
     truncated: bool,
 }
@@ -145,7 +145,7 @@ struct ServedLine<'a> {
     rewards: &'a Rewards,
     reward_components: &'a BTreeMap<String, f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    info: Option<&'a Map<String, Value>>,
+    info: Option<&'a RawValue>,
     terminated: bool,
     truncated: bool,
 }
@@ -190,7 +190,7 @@ impl TaskRef<'_> {
                 reward: member.reward,
                 rewards: &member.outcome.rewards,
                 reward_components: &member.outcome.components,
-                info: member.outcome.info.as_ref(),
+                info: info_of(member)?,
                 terminated: member.outcome.terminated,
                 truncated: member.truncated,
             };
@@ -249,7 +249,7 @@ impl TaskRef<'_> {
                 reward: member.reward,
                 rewards: &member.outcome.rewards,
                 reward_components: &member.outcome.components,
-                info: member.outcome.info.as_ref(),
+                info: info_of(member)?,
                 terminated: member.outcome.terminated,
                 truncated: member.truncated,
             };
@@ -340,6 +340,11 @@ fn push(bytes: &mut Vec<u8>, line: &impl Serialize) -> Result<()> {
     serde_json::to_writer(&mut *bytes, line).map_err(Failure::work)?;
     bytes.push(b'\n');
     Ok(())
+}
+
+/// What the environment told about an action, as it wrote the numbers.
+fn info_of(member: &Member) -> Result<Option<&RawValue>> {
+    member.outcome.info.as_deref().map(serde_json::from_str).transpose().map_err(Failure::work)
 }
 
 /// Refuses NaN and infinity, which serde_json would write as `null`.

@@ -183,7 +183,7 @@ impl Policies {
     /// Checks that stop strings can be found among the tokens of every policy.
     pub fn check_stop_strings(&self) -> Result<()> {
         self.policies.iter().try_for_each(|backend| match backend {
-            PolicyBackend::Model(loaded) => loaded.tokenizer.token_bytes().map(drop),
+            PolicyBackend::Model(loaded) => loaded.tokenizer.token_bytes(&[]).map(drop),
             PolicyBackend::Server(_) | PolicyBackend::Absent(_) => Ok(()),
         })
     }

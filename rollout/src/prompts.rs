@@ -29,17 +29,20 @@ pub struct Prompt {
     pub ids_json: Box<RawValue>,
     /// True if it ends with the beginning of a thought.
     pub begins_thought: bool,
+    /// True if it goes on from tokens of an earlier action.
+    pub continues: bool,
 }
 
 impl Prompt {
-    /// A prompt whose tokens are known.
-    pub fn new(
+    /// A prompt that goes on from tokens of an earlier action.
+    pub fn continuing(
         messages: &[Message],
         tools: Option<&Value>,
         (ids, begins_thought): (Vec<u32>, bool),
     ) -> Result<Prompt> {
         let (messages_json, tools_json) = (raw_json(&messages)?, tools.map(raw_json).transpose()?);
-        Ok(Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json, begins_thought })
+        let ids_json = raw_json(&ids)?;
+        Ok(Prompt { ids_json, ids, messages_json, tools_json, begins_thought, continues: true })
     }
 }
 
@@ -69,7 +72,8 @@ impl PromptCache {
         }
         let key = key.into_owned();
         let (ids, begins_thought) = encode()?;
-        let prompt = Prompt { ids_json: raw_json(&ids)?, ids, messages_json, tools_json, begins_thought };
+        let ids_json = raw_json(&ids)?;
+        let prompt = Prompt { ids_json, ids, messages_json, tools_json, begins_thought, continues: false };
         let prompt = Arc::new(prompt);
         if self.known.len() == CAPACITY {
             self.known.clear();

@@ -17,9 +17,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use policy::tools;
 use record::failure::{Failure, Result};
 use record::philox::Draws;
-use record::tools;
 use serde_json::{Value, json};
 
 use crate::episode::group::Candidate;
@@ -136,7 +136,7 @@ impl Generator for Client {
         });
         let messages = match request.tools {
             None => json!(request.messages),
-            Some(_) => tools::structured(request.messages, true).into(),
+            Some(_) => tools::structured(request.messages, request.tools, true).into(),
         };
         self.open.insert(request.id, request.streams.iter().map(|_| None).collect());
         for (branch, stream) in request.streams.iter().enumerate() {

@@ -366,6 +366,12 @@ pub fn check_outcome(settings: &Settings, totals: &Totals) -> Result<()> {
     if totals.stats.has_unpaid && settings.metadata.step <= 1 {
         record::stage::note("rollout", UNPAID);
     }
+    if totals.stats.unread_calls > 0 {
+        let count = totals.stats.unread_calls;
+        let note =
+            format!("{count} answers looked like calls of tools in a format that is not read, or broken");
+        record::stage::note("rollout", note);
+    }
     let (errors, episodes) = (totals.stats.errors(), totals.stats.episodes());
     if errors as f64 > settings.flags.max_error_rate * episodes as f64 {
         let first = totals.stats.first_error.as_deref().unwrap_or_default();

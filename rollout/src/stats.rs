@@ -122,6 +122,12 @@ pub struct Stats {
     pub groups_expected: u64,
     /// Prompt tokens; a prompt that several branches share counts once.
     pub prompt_tokens: u64,
+    /// Prompts after the first turn with an answer in them that go on from its tokens.
+    pub continued: u64,
+    /// Prompts after the first turn with an answer in them that were rendered and tokenized anew.
+    pub rendered: u64,
+    /// Candidates that have marks of tool calls, and none could be read.
+    pub unread_calls: u64,
     /// Nodes with scored joint actions.
     pub nodes: u64,
     pub joint_actions: u64,
@@ -168,6 +174,9 @@ impl Stats {
         self.tasks += other.tasks;
         self.groups_expected += other.groups_expected;
         self.prompt_tokens += other.prompt_tokens;
+        self.continued += other.continued;
+        self.rendered += other.rendered;
+        self.unread_calls += other.unread_calls;
         self.nodes += other.nodes;
         self.joint_actions += other.joint_actions;
         self.teaching += other.teaching;
@@ -247,6 +256,17 @@ impl Stats {
         let servers = (served > 0).then(|| ("served", Map::from_iter(played(true).map(of_servers)).into()));
         let joint = [("nodes", self.nodes.into()), ("joint_actions", self.joint_actions.into())];
         let joint = joint.into_iter().filter(|_| self.nodes > 0);
-        counts.into_iter().chain(joint).chain(servers).map(|(name, value)| (name.to_owned(), value)).collect()
+        let prompts =
+            [("prompts_continued", self.continued.into()), ("prompts_rendered_anew", self.rendered.into())];
+        let prompts = prompts.into_iter().filter(|_| self.continued + self.rendered > 0);
+        let unread = (self.unread_calls > 0).then(|| ("unread_calls", self.unread_calls.into()));
+        counts
+            .into_iter()
+            .chain(joint)
+            .chain(prompts)
+            .chain(unread)
+            .chain(servers)
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 }

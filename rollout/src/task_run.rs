@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use envs::{Environment, State};
+use policy::tools::reading;
 use record::failure::{Failure, Result};
 use record::line::Task;
 
@@ -227,10 +228,18 @@ impl TaskRun {
     ) -> Result<Vec<SharedRequest>> {
         self.open_requests -= 1;
         let mut candidates = candidates;
-        candidates.iter_mut().for_each(|candidate| candidate.is_in_thought = prompt.begins_thought);
-        if request.first().tools.is_some() {
-            let ids: Arc<[u32]> = prompt.ids.as_slice().into();
-            candidates.iter_mut().for_each(|candidate| candidate.prompt_ids = ids.clone());
+        let ids: Arc<[u32]> = prompt.ids.as_slice().into();
+        for candidate in &mut candidates {
+            candidate.is_in_thought = prompt.begins_thought;
+            candidate.prompt_ids = ids.clone();
+        }
+        let PromptRequest { turn, messages, tools, .. } = request.first();
+        if let Some(tools) = tools {
+            let is_unread = |candidate: &&Candidate| reading(candidate.answer(), Some(tools)).is_unread;
+            self.stats.unread_calls += candidates.iter().filter(is_unread).count() as u64;
+        }
+        if *turn > 0 && !ids.is_empty() && messages.iter().any(|message| message.role == "assistant") {
+            *(if prompt.continues { &mut self.stats.continued } else { &mut self.stats.rendered }) += 1;
         }
         let mut candidates = candidates.into_iter();
         let mut next = Vec::new();

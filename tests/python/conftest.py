@@ -41,7 +41,7 @@ def must(command, cwd=ROOT, **variables):
 
 
 def lines(text, kind=None):
-    """The JSON lines of a text, or those of one type."""
+    """The JSON lines of a text, all or of one type."""
     found = [json.loads(line) for line in text.splitlines()]
     return [line for line in found if kind in (None, line["type"])]
 

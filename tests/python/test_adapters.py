@@ -183,6 +183,13 @@ def test_mcp_tools_answer_and_are_limited(tmp_path):
     assert [answer["rewards"]["local"] for answer in answers[1:12]] == [0.1, 0.1, 0.1, 0, 0, 0.1, 0, 0, 0, 0, 0.1]
     assert (answers[12]["terminated"], answers[12]["success"]) == (True, False)
     assert "1 calls were made" in result(plays(command("--calls 1"), call("remember", word="a"), call("remember", word="b"))[2])
+    # Tools come in pages, and results in kinds; letters of all languages stay, in every locale.
+    kinds = {"two": "a\nb", "empty": "", "resource": "a\nThe code is 7.", "link": "file:///big.csv", "data": 'a\n{"rows": [{"stadt": "Köln"}]}',
+             "repeated": "a", "nothing": '{"result": []}'}
+    answers = plays(f"LC_ALL=C PYTHONUTF8=0 {command('', f'{ROOT}/tests/python/mcp/kinds.py')}", *map(call, kinds))
+    listed = answers[0]["observations"]["agent"][0]["content"]
+    assert all(f'"name": "{name}", "description": "Köln"' in listed for name in kinds), listed
+    assert dict(zip(kinds, map(result, answers[1:]))) == kinds
     # For templates that write tools themselves.
     seen = plays(command("--template"))[0]["observations"]["agent"]
     function = seen["tools"][0]["function"]

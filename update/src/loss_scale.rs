@@ -97,6 +97,41 @@ impl RowDerivative for Scaled<'_> {
 mod tests {
     use super::*;
 
+    /// A loss of two rows with a derivative of each kind.
+    struct Two;
+
+    impl RowLoss for Two {
+        fn rows(&self, _: usize, _: &Tree, _: &[f32], derivative: &mut [f32]) {
+            derivative.copy_from_slice(&[1.0, -2.0]);
+        }
+
+        fn entropies(&self, _: usize, _: &Tree, derivative: &mut [f32]) -> bool {
+            derivative.copy_from_slice(&[3.0, 0.5]);
+            true
+        }
+
+        fn by_row(&self) -> Option<&dyn RowDerivative> {
+            Some(self)
+        }
+    }
+
+    impl RowDerivative for Two {
+        fn derivative(&self, _: usize, _: &Tree, row: usize, _: f32) -> f32 {
+            [1.0, -2.0][row]
+        }
+    }
+
+    #[test]
+    fn every_derivative_is_scaled() {
+        let (scaled, tree) = (Scaled { loss: &Two, factor: 8.0 }, Tree::default());
+        let (mut rows, mut entropies) = ([0.0; 2], [0.0; 2]);
+        scaled.rows(0, &tree, &[0.0; 2], &mut rows);
+        assert!(scaled.entropies(0, &tree, &mut entropies));
+        assert_eq!((rows, entropies), ([8.0, -16.0], [24.0, 4.0]));
+        let by_row = scaled.by_row().expect("rows one at a time");
+        assert_eq!([0, 1].map(|row| by_row.derivative(0, &tree, row, 0.0)), rows);
+    }
+
     #[test]
     fn it_doubles_after_two_thousand_good_steps_and_halves_after_a_bad_one() {
         let mut scale = LossScale::default();

@@ -23,7 +23,7 @@ pub mod workflow;
 
 pub use demonstration::Demonstration;
 pub use environment::{Demonstrator, Environment, ExtractionCase, Metadata};
-pub use outcome::Outcome;
+pub use outcome::{Generation, Outcome};
 pub use selection::{Selection, Split, Tasks};
 pub use settings::{Setting, Settings};
 pub use state::{State, apply_in_order};

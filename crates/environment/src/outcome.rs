@@ -3,7 +3,18 @@
 use std::collections::BTreeMap;
 
 use record::sample::Rewards;
-use serde_json::{Map, Value};
+use serde::Serialize;
+
+/// How an action was generated, for programs that answer for a model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Generation {
+    /// `stop`, or `length` if the action was cut at the token limit.
+    pub finish_reason: &'static str,
+    /// Tokens of the prompt, where they are known.
+    pub prompt_tokens: Option<u64>,
+    /// Tokens of the action, where they are known.
+    pub completion_tokens: Option<u64>,
+}
 
 /// The consequence of one agent's action.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +31,8 @@ pub struct Outcome {
     pub terminated: bool,
     /// The task is solved. Implies `terminated`.
     pub success: bool,
-    /// What people may read about the action; no model sees it.
-    pub info: Option<Map<String, Value>>,
+    /// What people may read about the action, a JSON object as text; no model sees it.
+    pub info: Option<String>,
 }
 
 impl Outcome {

@@ -6,7 +6,7 @@ use record::failure::{Failure, Result};
 use record::sample::Message;
 use serde_json::Value;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Generation, Outcome};
 use crate::workflow::Workflow;
 
 /// A situation in an episode. Six functions are required; the rest is for environments whose agents act together, and
@@ -30,6 +30,11 @@ pub trait State: Send {
     /// Executes the action `text` of `agent`. A malformed text is an [`Outcome`] with low rewards; an `Err` means that
     /// the environment itself failed, for example a sandbox that could not start.
     fn apply(&mut self, agent: &str, text: &str) -> Result<Outcome>;
+
+    /// Tells how the next action of `agent` was generated. No outcome of a built-in environment depends on it.
+    fn set_generation(&mut self, agent: &str, generation: Generation) {
+        let _ = (agent, generation);
+    }
 
     /// An independent copy with the same future.
     fn clone_state(&self) -> Box<dyn State>;

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 use crate::settings::suggest;
 
+/// More agents are taken for a mistake of the program that names them.
+const MOST_AGENTS: usize = 256;
+
 /// The agents that act in a turn, and their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workflow {
@@ -70,8 +73,11 @@ impl Workflow {
     /// The workflow of `agents` in the `order` of the step protocol: `"sequential"`, `"parallel"`, or stages of agents.
     ///
     /// # Errors
-    /// No such order, agents without a name or twice, or stages that hold other agents than `agents`: data.
+    /// No such order, too many agents, agents without a name or twice, or stages that hold other agents than `agents`: data.
     pub fn in_order(name: &str, order: &Value, agents: &[String]) -> Result<Arc<Workflow>> {
+        if agents.len() > MOST_AGENTS {
+            return Err(Failure::data(format!("{} agents, and at most {MOST_AGENTS} can act", agents.len())));
+        }
         let stages: Vec<Vec<String>> = match order.as_str() {
             Some("sequential") => agents.iter().map(|agent| vec![agent.clone()]).collect(),
             Some("parallel") => vec![agents.to_vec()],
@@ -208,5 +214,9 @@ mod tests {
         for order in [json!([["a"], ["b"]]), json!("random"), json!(null), json!([["a", "c"], [3]])] {
             assert!(Workflow::in_order("w", &order, &names(&["a", "c"])).is_err(), "{order}");
         }
+        let many: Vec<String> = (0..=MOST_AGENTS).map(|number| number.to_string()).collect();
+        assert!(Workflow::in_order("w", &json!("parallel"), &many[1..]).is_ok());
+        let failure = Workflow::in_order("w", &json!("parallel"), &many).unwrap_err();
+        assert_eq!(failure.message, "257 agents, and at most 256 can act");
     }
 }

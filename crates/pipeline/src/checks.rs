@@ -153,8 +153,11 @@ const PRESETS: [&str; 3] = ["tiny", "smollm2", "bench"];
 /// Returns true if `--model` is a preset, an existing file or folder, or a hub's model.
 fn check_model(settings: &Settings) -> Result<()> {
     let model = settings.text("model");
+    record::address::check("--model", model)?;
     let is_of_hub = model.starts_with("hf:");
-    if PRESETS.contains(&model) || is_of_hub || Path::new(model).exists() {
+    let is_begun =
+        !settings.text("run").is_empty() && Path::new(settings.text("run")).join("policies/done").is_file();
+    if PRESETS.contains(&model) || is_of_hub || is_begun || Path::new(model).exists() {
         return Ok(());
     }
     let (presets, others) = (

@@ -30,11 +30,13 @@ pub struct RunFiles {
 impl RunFiles {
     /// Creates or opens a run directory.
     pub fn make(path: &Path) -> Result<RunFiles> {
-        for folder in ["steps", "eval", "policies"] {
-            disk::make(&path.join(folder))?;
-        }
+        disk::make(path)?;
         let path = path.canonicalize().map_err(|error| disk::failed("read", path, &error))?;
         Ok(RunFiles { path, policies: Vec::new(), committing: Vec::new() })
+    }
+
+    pub fn make_folders(&self) -> Result<()> {
+        ["steps", "eval", "policies"].iter().try_for_each(|folder| disk::make(&self.path.join(folder)))
     }
 
     /// Sets the policies that `done` files record.
@@ -98,7 +100,8 @@ impl RunFiles {
 
     /// The steps that have a folder.
     fn steps(&self) -> Result<BTreeSet<u64>> {
-        let names = disk::names(&self.path.join("steps"))?;
+        let folder = self.path.join("steps");
+        let names = if folder.is_dir() { disk::names(&folder)? } else { Vec::new() };
         let number = |name: &String| name.parse().ok().filter(|step: &u64| format!("{step:06}") == *name);
         Ok(names.iter().filter_map(number).collect())
     }
@@ -242,8 +245,8 @@ impl RunFiles {
             disk::link(&folder, &current)?;
         }
         // `update` would resume from a later version that has a state, and delete this one (`--save-every`).
-        for later in disk::names(&policy)?.iter().filter(|name| name.starts_with("step-") && **name > folder)
-        {
+        let step = |name: &str| -> Option<u64> { name.strip_prefix("step-")?.parse().ok() };
+        for later in disk::names(&policy)?.iter().filter(|name| step(name) > number_of(version)) {
             let removed = policy.join(format!(".removed-{later}"));
             disk::remove(&removed)?;
             disk::rename(&policy.join(later), &removed)?;

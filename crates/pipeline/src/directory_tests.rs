@@ -23,6 +23,7 @@ impl SimulatedRun {
 
     fn open(&self) -> Result<(RunFiles, u64)> {
         let run = RunFiles::make(&self.folder.path().join("run"))?;
+        run.make_folders()?;
         let mut run = run.with_policies(POLICIES.map(str::to_owned).to_vec());
         let step = run.go_back()?;
         Ok((run, step))

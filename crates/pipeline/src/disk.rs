@@ -32,11 +32,21 @@ pub fn rename(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).map_err(|error| failed("write", to, &error))
 }
 
-/// Creates a symbolic link to `target`, replacing any existing one.
+/// Copies a file, whole or not at all.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    kill::check()?;
+    let new = to.with_added_extension("tmp");
+    fs::copy(from, &new).map_err(|error| failed("write", to, &error))?;
+    sync(&new)?;
+    rename(&new, to)
+}
+
+/// Creates a symbolic link to `target`, replacing an existing one or, in a copy whose links were followed, the folder.
 pub fn link(target: &str, link: &Path) -> Result<()> {
     kill::check()?;
     let new = link.with_extension("tmp");
     let made = remove_if_there(&new).and_then(|()| std::os::unix::fs::symlink(target, &new));
+    let made = if link.is_symlink() { made } else { made.and_then(|()| remove_if_there(link)) };
     made.map_err(|error| failed("write", link, &error))?;
     rename(&new, link)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use record::failure::{Failure, Result};
 use serde_json::{Value, json};
 
-use crate::disk;
+use crate::inputs;
 use crate::kind::PolicyKind;
 use crate::processes;
 use crate::programs::{Programs, cannot_start, code_of};
@@ -47,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LARGEST: u64 = 16 << 20;
 /// Token limit for environments that do not declare one, unless their demonstrations are longer.
 const SHORT: u64 = 8;
+/// More agents are refused by `rollout`, too.
+const MOST_AGENTS: usize = 256;
 /// Number of demonstrations to measure.
 const MEASURED: u64 = 64;
 
@@ -78,16 +80,16 @@ pub fn ask(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
 
 fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let (env, workflow) = (settings.text("env").to_owned(), settings.text("workflow").to_owned());
-    let file = workflow_file(settings).map(|file| match file.exists() {
-        true => workflow.clone(),
-        // A run keeps a copy.
-        false => Some(Path::new(settings.text("run")).join(KEPT_WORKFLOW))
-            .filter(|kept| kept.exists())
-            .map_or_else(|| workflow.clone(), |kept| kept.display().to_string()),
-    });
+    let run = match settings.text("run") {
+        "" => Path::new("runs").join(&env),
+        run => run.into(),
+    };
+    let file = inputs::workflow(settings, &run);
+    let given = settings.clone();
     let list = |set: &[String]| -> Result<Value> {
         let mut arguments = vec!["list", &env, "--format", "json"];
         file.iter().for_each(|file| arguments.extend(["--workflow", file]));
+        let set: Vec<String> = set.iter().map(|setting| inputs::setting(&given, &run, setting)).collect();
         set.iter().for_each(|setting| arguments.extend(["--set", setting]));
         let text = programs.printed("envs", &arguments)?; // on failure it suggests the nearest name
         serde_json::from_str(&text)
@@ -110,35 +112,6 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
     let agents = agents.iter().filter_map(|agent| Some(agent.as_str()?.to_owned())).collect();
     let max_tokens = known["max_tokens"].as_u64().unwrap_or(SHORT);
     Ok(Acting { env, workflow, agents, max_tokens })
-}
-
-/// The copy of a workflow file in a run directory.
-pub const KEPT_WORKFLOW: &str = "workflow.toml";
-
-/// The file that `--workflow` names, if it names one.
-pub fn workflow_file(settings: &Settings) -> Option<&Path> {
-    let name = settings.text("workflow");
-    (name.ends_with(".toml") && settings.text("env_command").is_empty()).then_some(Path::new(name))
-}
-
-/// Copies the workflow file into the run, so that the run goes on with it wherever it is resumed.
-///
-/// # Errors
-/// The run has another one: usage. I/O (exit 74).
-pub fn keep_workflow(settings: &Settings, run: &Path) -> Result<()> {
-    let Some(file) = workflow_file(settings) else { return Ok(()) };
-    let kept = run.join(KEPT_WORKFLOW);
-    match (std::fs::read_to_string(file), std::fs::read_to_string(&kept)) {
-        (Ok(now), Ok(before)) if now != before => Err(Failure::usage(format!(
-            "--workflow {}: {} was started with other content",
-            file.display(),
-            run.display()
-        ))
-        .hint(format!("that content is in {}; or choose another --run", kept.display()))),
-        (Ok(text), Err(_)) => disk::replace(&kept, &text),
-        (Err(error), Err(_)) => Err(disk::failed("read", file, &error)),
-        _ => Ok(()),
-    }
 }
 
 /// Reads the environment's name from its first task, and the agents from its response to that task.
@@ -172,6 +145,9 @@ fn ask_program(programs: &Programs, settings: &Settings) -> Result<Acting> {
     let agents = lines[0]["agents"].as_array().ok_or_else(|| unexpected("", "its answer has no `agents`"))?;
     let agents: Option<Vec<String>> = agents.iter().map(|agent| Some(agent.as_str()?.to_owned())).collect();
     let agents = agents.ok_or_else(|| unexpected("", "an agent is no string"))?;
+    if agents.len() > MOST_AGENTS {
+        return Err(refused(&format!("`{command}` names {} agents, more than {MOST_AGENTS}", agents.len())));
+    }
     if let Some(strange) = agents.iter().chain([&env.to_owned()]).find(|name| !is_name(name)) {
         return Err(refused(&format!("`{command}` has the name {strange:?}, and no folder can have it")));
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
+use crate::claim::is_copy_of_best;
 use crate::cut::{self, CutAnswers};
 use crate::directory::RunFiles;
 use crate::disk;
@@ -84,7 +85,11 @@ pub fn evaluate(
     let rate = rate.trim_end();
     // Cut-off answers are reported separately; if nothing is solved, they are the first thing to fix.
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
-    let advice = if is_cut && !settings.begins_untrained() { ": raise --max-tokens first" } else { "" };
+    let share = if rate.ends_with(", 100 % of answers cut") { 1.0 } else { 0.0 };
+    let advice = match is_cut && !settings.begins_untrained() {
+        true => format!(": {}", cut::remedy(share, settings)),
+        false => String::new(),
+    };
     say(&format!(
         "step {step}: success on {} test tasks {rate}{advice}{beside}",
         settings.text("eval_tasks")
@@ -130,7 +135,12 @@ pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
 
 /// Copies the policies if this is the best evaluation, and then moves the link `best` to the copy.
 fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
-    let before = fs::read_to_string(run.path().join("best/success")).ok();
+    let best = run.path().join("best");
+    if best.is_file() {
+        let target = fs::read_to_string(&best).unwrap_or_default(); // a copy that wrote links as text
+        disk::link(target.trim(), &best)?;
+    }
+    let before = fs::read_to_string(best.join("success")).ok();
     let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
     if now.success <= before {
         return Ok(());
@@ -143,9 +153,9 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
         programs.printed("policy", &["init", &to, "--from", &from, "--quiet"])?;
     }
     disk::write(&new.join("success"), &format!("{:?}\n", now.success))?;
-    disk::link(&name, &run.path().join("best"))?;
+    disk::link(&name, &best)?;
     for other in disk::names(run.path())? {
-        if other.starts_with("best-") && other != name {
+        if is_copy_of_best(&other) && other != name {
             disk::remove(&run.path().join(other))?;
         }
     }
@@ -260,13 +270,13 @@ pub fn nothing_left(step: u64, solved: f64) -> String {
 }
 
 /// All groups of several steps are flat; `answers` come from the last step.
-pub fn all_flat(step: u64, answers: CutAnswers, settings: &Settings) -> Failure {
+pub fn all_flat(step: u64, answers: &CutAnswers, settings: &Settings) -> Failure {
     let (cause, warmup) = match settings.begins_untrained() {
         true => {
             let cause = "the policies began with random weights and had no warm-up: another --run with --warmup 600; ";
             (cause.to_owned(), "")
         }
-        false => (answers.advice(settings.text("max_tokens")), ", or a --warmup"),
+        false => (answers.advice(settings), ", or a --warmup"),
     };
     let level = if settings.text("env_command").is_empty() { " (--set level=1)" } else { "" };
     Failure::work(format!(
@@ -287,7 +297,8 @@ mod tests {
         let hint = |words: &str| {
             let words: Vec<String> = words.split(' ').map(Into::into).collect();
             let settings = Settings::new(&crate::flags::parse(&words).unwrap().expect("no help")).unwrap();
-            all_flat(3, CutAnswers { samples: 8, cut: 8 }, &settings).hint.unwrap()
+            let answers = CutAnswers { agents: [("a".to_owned(), (8, 8))].into() };
+            all_flat(3, &answers, &settings).hint.unwrap()
         };
         let untrained = hint("--env-command x --max-tokens 8");
         assert!(untrained.starts_with("the policies began with random weights"), "{untrained}");

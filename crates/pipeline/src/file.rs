@@ -10,6 +10,7 @@ use record::stage;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::claim;
 use crate::flags::{self, Flag, Given, Kind};
 use crate::sweep::{self, SweepAxis};
 
@@ -81,6 +82,7 @@ fn merge_lines(given: Vec<Given>) -> Result<RunRequest> {
                 return Err(Failure::usage("--resume names the run, so --run has no effect")
                     .hint("leave one of them out"));
             }
+            claim::strange(Path::new(run))?;
             let path = format!("{run}/config.toml");
             if !Path::new(&path).exists() {
                 let known = Path::new(run).join("run.json").exists();

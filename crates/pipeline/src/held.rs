@@ -7,19 +7,21 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
-use crate::checksum::{checksum, digest};
 use crate::disk;
 use crate::environment::Acting;
 use crate::file;
 use crate::flags::{self, Flag, Given, Kind, NUMBERS};
-use crate::settings::{PolicyChoice, Settings, is_server};
+use crate::inputs;
+use crate::settings::{PolicyChoice, Settings};
 use crate::words::quoted;
 
 /// The values that may not change once policies have been trained with them.
-///
-/// # Errors
-/// A policy given by the user cannot be read (exit 74).
-pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<String, Value>> {
+pub fn values(
+    settings: &Settings,
+    acting: &Acting,
+    build: &str,
+    inputs: &[(String, String)],
+) -> Map<String, Value> {
     let mut values = Map::new();
     let mut add = |name: &str, value: &str| values.insert(name.to_owned(), value.into());
     add("env", &acting.env);
@@ -62,21 +64,15 @@ pub fn values(settings: &Settings, acting: &Acting, build: &str) -> Result<Map<S
     if !settings.text("env_command").is_empty() {
         add("env_command", settings.text("env_command"));
     }
-    match &settings.policies {
-        PolicyChoice::AdapterPerRole => drop(add("adapter", settings.text("adapter"))),
-        PolicyChoice::Named(pairs) => {
-            for (agent, what) in pairs {
-                let digest = if is_server(what) { checksum([]) } else { digest(Path::new(what))? };
-                add(&format!("input {agent}={what}"), &digest.to_string());
-            }
-        }
-        PolicyChoice::Shared | PolicyChoice::PerRole => {}
+    if settings.policies == PolicyChoice::AdapterPerRole {
+        add("adapter", settings.text("adapter"));
     }
+    inputs.iter().for_each(|(name, digest)| drop(add(name, digest)));
     if let Some(rate) = &settings.rate {
         add(DEFAULT_RATE, rate);
     }
     add("build", build);
-    Ok(values)
+    values
 }
 
 /// The default of each value that differs from its default, so that the report page can mark the difference.
@@ -182,6 +178,16 @@ const HISTORY: &str = "history";
 /// The key in `run.json` of the learning rate that the model's size suggests, whether or not the run has it.
 pub const DEFAULT_RATE: &str = "default_lr";
 
+/// The first step that was made with the present values.
+pub fn changed_before(run: &Path) -> u64 {
+    let values: Value = record::file::read(&run.join("run.json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    let last = values[HISTORY].as_array().and_then(|history| history.last()?.as_str());
+    last.and_then(|said| said.split(' ').nth(2)?.parse().ok()).unwrap_or(1) // "from step N on …"
+}
+
 /// Compares values with those recorded in `run.json`. `None` if the run has no policies yet.
 pub fn compare(run: &Path, values: &Map<String, Value>) -> Result<Option<Comparison>> {
     let path = run.join("run.json");
@@ -220,7 +226,12 @@ impl Comparison {
         let shown = quoted(&run.display().to_string());
         let bound: Vec<String> =
             self.differing.iter().filter(|name| !may_change(name)).map(|name| flag_of(name)).collect();
+        let is_file = |name: &String| name.starts_with(inputs::FILE);
         let hint = match (&bound[..], is_resumed) {
+            _ if self.differing.iter().any(is_file) => format!(
+                "the run has a copy of what it was started with, {shown}/workflow.toml or in {shown}/data: put that back, or \
+                 choose another --run"
+            ),
             ([], _) => format!(
                 "./pipeline.sh --resume {shown} goes on as it was started, and with {now} changes that from the next step on; or \
                  choose another --run"
@@ -307,6 +318,8 @@ fn flag_of(name: &str) -> String {
         "settings" => "--set".to_owned(),
         name if name.starts_with("flags of ") => "--flags".to_owned(),
         name if name.starts_with("input ") => "--policies".to_owned(),
+        "file data" => "--set".to_owned(),
+        "file workflow" => "--workflow".to_owned(),
         "build" => "the build".to_owned(),
         name => format!("--{}", name.replace('_', "-")),
     }
@@ -336,6 +349,9 @@ fn said(name: &str, value: Option<&Value>) -> String {
     }
     if let Some(input) = name.strip_prefix("input ") {
         return format!("the weights {shown} of {input}");
+    }
+    if let Some(file) = name.strip_prefix(inputs::FILE) {
+        return format!("the content {shown} of {file}");
     }
     let value = value.unwrap_or_default();
     let flag = flag_of(name);

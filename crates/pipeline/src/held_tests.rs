@@ -93,7 +93,7 @@ fn what_differs_from_a_default_is_told_with_it() {
     settings.set_text("max_tokens", "64");
     let agents = vec!["tool".to_owned()];
     let acting = Acting { env: "math".to_owned(), workflow: "check".to_owned(), agents, max_tokens: 128 };
-    let values = super::values(&settings, &acting, "a build").unwrap();
+    let values = super::values(&settings, &acting, "a build", &[]);
     let mut found: Vec<(String, String)> = defaults(&settings, &acting, &values)
         .into_iter()
         .map(|(name, default)| (name, default.as_str().unwrap().to_owned()))

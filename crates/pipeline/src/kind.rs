@@ -23,9 +23,23 @@ pub fn of(directory: &Path) -> PolicyKind {
     of_at(directory, depth)
 }
 
+/// The kind of an agent's policy in a run, or of the directory that it is to be copied from.
+pub fn of_agent(run: &str, agent: &str, directory: &Path) -> PolicyKind {
+    let own = Path::new(run).join("policies").join(agent);
+    of(if !run.is_empty() && own.is_dir() { &own } else { directory })
+}
+
 fn of_at(directory: &Path, depth: usize) -> PolicyKind {
     let current = directory.join("current");
-    let folder = if current.is_dir() { current } else { directory.to_path_buf() };
+    let versions = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let newest = || {
+        versions
+            .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("step-")))
+            .max()
+    };
+    // A copy may have the link as text.
+    let folder = Some(current).filter(|current| current.is_dir()).or_else(newest);
+    let folder = folder.unwrap_or_else(|| directory.to_path_buf());
     let read =
         |name: &str| -> Option<Value> { serde_json::from_slice(&fs::read(folder.join(name)).ok()?).ok() };
     if let Some(adapter) = read("adapter_config.json") {

@@ -2,7 +2,7 @@
 //! shell which pipe to run next, and commits a step once its pipe has succeeded.
 
 mod checks;
-mod checksum;
+mod claim;
 mod collapse;
 mod completions;
 mod cut;
@@ -14,6 +14,7 @@ mod file;
 mod flags;
 mod held;
 mod help;
+mod inputs;
 mod keep;
 mod kind;
 mod make;
@@ -120,12 +121,15 @@ fn train(prepared: &PreparedRun, named: Option<&BTreeSet<&'static str>>) -> Resu
     let plan = prepared.plan();
     let run = RunFiles::make(plan.run)?.with_policies(plan.team.policies());
     let lock = run.lock()?;
+    claim::check(run.path())?; // another run may have begun there
     disk::remove(&staying::drawn(run.path()))?; // left by a run that was killed
     run.has_at_most(plan.settings.number("steps"))?;
-    let (values, lines) = (prepared.values()?, held::lines(plan.settings));
+    let is_resumed = named.is_some_and(|named| !named.contains("policies"));
+    let (values, lines) = (prepared.values(is_resumed)?, held::lines(plan.settings));
     let change = held::hold(run.path(), &values, &lines, named)?;
+    run.make_folders()?; // after run.json, which says whose they are
     held::write_defaults(run.path(), &held::defaults(plan.settings, plan.acting, &values))?;
-    environment::keep_workflow(plan.settings, run.path())?;
+    inputs::keep(plan.settings, run.path())?;
     processes::is_resumable(run.path());
     let path = run.path().to_path_buf();
     runs::has_failed(&path, None)?;
@@ -189,7 +193,6 @@ fn evaluate_only(
     let team = Team { agents, served, ..Team::default() };
     let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
     plan.write(folder.path())?;
-    environment::keep_workflow(settings, folder.path())?;
     let place = Place { programs, run: folder.path(), stages: folder.path().to_path_buf(), lock: None };
     let step = settings.number("evaluate");
     let status = place.start(&mut place.one_pipe(PRINTED, step))?.wait();

@@ -29,10 +29,7 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
         return Err(Failure::io(format!("{} cannot be read, and there are committed steps", done.display()))
             .hint("if the file is gone, restore it: it is empty"));
     }
-    for name in disk::names(&run.path().join("policies"))? {
-        disk::remove(&run.policy(&name))?;
-    }
-    disk::remove(&run.path().join("warmup"))?;
+    remove_unfinished(run)?;
     if plan.team.source.is_empty() {
         new(plan, run, shell)?;
     } else {
@@ -47,6 +44,18 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
     disk::sync(run.path())
 }
 
+/// Removes what a killed run had made of its policies, and nothing else.
+fn remove_unfinished(run: &RunFiles) -> Result<()> {
+    let policies = run.path().join("policies");
+    let bases = disk::names(&policies)?.into_iter().filter(|name| name.starts_with("base-"));
+    let names: Vec<String> = run.policies().iter().cloned().chain(["base".to_owned()]).chain(bases).collect();
+    let made = names.iter().flat_map(|name| [policies.join(name), policies.join(format!(".{name}.new"))]);
+    let reference = run.path().join("reference");
+    let copies = names.iter().flat_map(|name| [reference.join(name), reference.join(format!(".{name}.new"))]);
+    let warmup = ["policy", ".policy.new", "metrics.jsonl"].map(|name| run.path().join("warmup").join(name));
+    made.chain(copies).chain(warmup).try_for_each(|path| disk::remove(&path))
+}
+
 /// Runs `policy init`, which prints the new policy.
 fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
     let directory = directory.display().to_string();
@@ -55,7 +64,6 @@ fn init(plan: &Plan<'_>, directory: &Path, from: &[&str]) -> Result<()> {
 
 /// Copies the user's policies and, with a KL term, keeps a second copy as their reference.
 fn copies(plan: &Plan<'_>, run: &RunFiles) -> Result<()> {
-    disk::remove(&run.path().join("reference"))?;
     for (name, source) in &plan.team.source {
         init(plan, &run.policy(name), &["--from", source])?;
     }

@@ -187,7 +187,6 @@ pub fn begin(settings: &Settings, run: &Path) -> Result<()> {
         return Ok(());
     };
     let folder = run.join(folder.trim_start_matches(RUN).trim_start_matches('/'));
-    disk::remove(&folder)?;
     disk::make(&folder)?;
     disk::replace(&folder.join("000000.json"), "{}\n")?;
     disk::sync(&folder)

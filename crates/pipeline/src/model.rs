@@ -36,24 +36,30 @@ impl Model {
     }
 }
 
-/// Fetches the model of a new run and chooses the default learning rate by its size. A run that has begun keeps that default
-/// and does not need the model again.
+/// Fetches the models of a new run and chooses the default learning rate by the first one's size. A run that has begun keeps that
+/// default and does not need the models again.
 pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Result<()> {
-    let source = match &settings.policies {
-        PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what).find(|what| !is_server(what)),
-        _ => None,
+    let is_handed_in = matches!(settings.policies, PolicyChoice::Named(_));
+    let is_own = settings.kind == PolicyKind::Tiny || settings.text("model") == "bench";
+    let mut sources: Vec<&str> = match &settings.policies {
+        PolicyChoice::Named(pairs) => pairs.iter().map(|(_, what)| what.as_str()).collect(),
+        _ if is_own => Vec::new(),
+        _ => vec![settings.text("model")],
     };
-    let is_handed_in = source.is_some();
-    let source = source.map_or_else(|| settings.text("model").to_owned(), Clone::clone);
-    if settings.kind == PolicyKind::Tiny || source == "bench" {
+    sources.retain(|what| !is_server(what));
+    let is_begun = run.join("policies/done").is_file();
+    let fetch = |source: &&str| Model::fetch(programs, source); // refuses what cannot be played
+    let models: Vec<Model> =
+        if is_begun { Vec::new() } else { sources.iter().map(fetch).collect::<Result<_>>()? };
+    if is_own {
         return Ok(());
     }
-    if run.join("policies/done").is_file() {
-        settings.rate = begun_with(run);
-    } else {
-        let model = Model::fetch(programs, &source)?;
-        settings.rate = Some(learning_rate(settings.kind, model.parameters).to_owned());
-        settings.model = Some(model).filter(|_| !is_handed_in);
+    match models.into_iter().next() {
+        Some(model) => {
+            settings.rate = Some(learning_rate(settings.kind, model.parameters).to_owned());
+            settings.model = Some(model).filter(|_| !is_handed_in);
+        }
+        None => settings.rate = begun_with(run),
     }
     if let Some(rate) = settings.rate.clone().filter(|_| !settings.is_given("lr")) {
         settings.set_text("lr", rate);

@@ -6,9 +6,11 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::checks::Launcher;
+use crate::claim;
 use crate::disk;
 use crate::environment::{self, Acting};
 use crate::held;
+use crate::inputs;
 use crate::method;
 use crate::model;
 use crate::programs::Programs;
@@ -46,6 +48,8 @@ impl PreparedRun {
                 .hint("a run is named in messages and in files of one line: choose a printable name"));
         }
         let path = absolute(Path::new(&run))?;
+        claim::check(&path)?;
+        claim::is_outside(&settings, &path)?;
         let team = Team::new(&settings, &acting)?;
         let mut prepared = PreparedRun { programs, settings, acting, team, path, launcher };
         prepared.plan().check()?;
@@ -66,13 +70,14 @@ impl PreparedRun {
         }
     }
 
-    /// The values that the run must keep.
+    /// The values that the run must keep; `is_resumed` with the policies that it has.
     ///
     /// # Errors
-    /// A policy given by the user cannot be read (exit 74); `rollout` is not this project's (exit 1).
-    pub fn values(&self) -> Result<Map<String, Value>> {
+    /// An input cannot be read (exit 74); `rollout` is not this project's (exit 1).
+    pub fn values(&self, is_resumed: bool) -> Result<Map<String, Value>> {
         let build = self.programs.build(self.settings.text("device"))?;
-        held::values(&self.settings, &self.acting, &build)
+        let inputs = inputs::digests(&self.settings, &self.path, is_resumed)?;
+        Ok(held::values(&self.settings, &self.acting, &build, &inputs))
     }
 
     pub fn path(&self) -> &Path {

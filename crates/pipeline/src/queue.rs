@@ -13,7 +13,7 @@ use crate::held;
 use crate::prepare::{PreparedRun, absolute};
 use crate::processes;
 use crate::programs::Programs;
-use crate::runs::Progress;
+use crate::runs::{self, Progress};
 use crate::settings::Settings;
 use crate::sweep;
 use crate::words::quoted;
@@ -97,6 +97,11 @@ fn folder(asked: &RunRequest) -> Result<PathBuf> {
         return Err(Failure::usage(format!("{shown} is a run, and not a folder for several"))
             .hint(format!("choose another: --run {}", quoted(&format!("{shown}-runs")))));
     }
+    let page = folder.join("report.html");
+    if page.is_symlink() || page.exists() && runs::found(&folder, 1).is_empty() {
+        return Err(Failure::usage(format!("{} is not the page of runs", page.display()))
+            .hint("it would be overwritten: choose another --run"));
+    }
     Ok(folder)
 }
 
@@ -108,7 +113,7 @@ fn is_done(prepared: &PreparedRun) -> bool {
 
 /// Checks that a finished run was made with the same values.
 fn bound(prepared: &PreparedRun) -> Result<()> {
-    let values = prepared.values()?;
+    let values = prepared.values(false)?;
     match held::compare(prepared.path(), &values)? {
         Some(found) => found.refuse(prepared.path(), &values, false),
         None => Ok(()),

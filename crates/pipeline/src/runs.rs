@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use record::failure::{Failure, Result};
 use record::stage::printable;
 
+use crate::claim;
 use crate::disk;
 use crate::evaluation::{self, Best};
 use crate::file;
@@ -66,7 +67,7 @@ fn settings(run: &Path) -> Option<Settings> {
     Settings::new(&file::of_run(run).ok()?).ok()
 }
 
-/// Disk usage of a folder in bytes; hard links count once.
+/// Disk usage of a folder in bytes. A file of several names counts once in all the runs of a list.
 fn size(folder: &Path, seen: &mut BTreeSet<(u64, u64)>) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -93,7 +94,7 @@ fn shown_size(bytes: u64) -> String {
 }
 
 /// The runs in a folder and below it, in order.
-fn found(folder: &Path, depth: usize) -> Vec<PathBuf> {
+pub fn found(folder: &Path, depth: usize) -> Vec<PathBuf> {
     if folder.join("run.json").is_file() {
         return vec![folder.to_path_buf()];
     }
@@ -111,7 +112,12 @@ fn found(folder: &Path, depth: usize) -> Vec<PathBuf> {
     folders.iter().flat_map(|folder| found(folder, depth - 1)).collect()
 }
 
-fn row(programs: &Programs, folder: &Path, run: &Path) -> [String; 5] {
+fn row(programs: &Programs, folder: &Path, run: &Path, seen: &mut BTreeSet<(u64, u64)>) -> [String; 5] {
+    let name = run.strip_prefix(folder).ok().filter(|name| *name != Path::new("")).unwrap_or(run);
+    let (name, size) = (printable(&name.display().to_string()), shown_size(size(run, seen)));
+    if claim::strange(run).is_err() {
+        return [name, "damaged".to_owned(), "-".to_owned(), "-".to_owned(), size]; // its pipes would be waited for
+    }
     let progress = Progress::of(run);
     let settings = settings(run);
     let is_done = settings.as_ref().is_some_and(|settings| {
@@ -127,14 +133,7 @@ fn row(programs: &Programs, folder: &Path, run: &Path) -> [String; 5] {
     let of = settings.map_or(String::new(), |settings| format!("/{}", settings.number("steps")));
     let best = Best::of(evaluation::evaluations(programs, &evaluation::files_before(run, u64::MAX)));
     let best = best.map_or("-".to_owned(), |best| format!("{:.3} at {}", best.success, best.step));
-    let name = run.strip_prefix(folder).ok().filter(|name| *name != Path::new("")).unwrap_or(run);
-    [
-        printable(&name.display().to_string()),
-        state.to_owned(),
-        format!("{}{of}", progress.last.unwrap_or_default()),
-        best,
-        shown_size(size(run, &mut BTreeSet::new())),
-    ]
+    [name, state.to_owned(), format!("{}{of}", progress.last.unwrap_or_default()), best, size]
 }
 
 /// Prints a row for each run.
@@ -145,7 +144,8 @@ pub fn print(programs: &Programs, folder: &Path) -> Result<()> {
             .hint("name the folder that your runs are in; ./pipeline.sh makes them in runs"));
     }
     let mut table = vec![["run", "state", "steps", "best", "size"].map(str::to_owned)];
-    table.extend(runs.iter().map(|run| row(programs, folder, run)));
+    let mut seen = BTreeSet::new();
+    table.extend(runs.iter().map(|run| row(programs, folder, run, &mut seen)));
     let width = |column: usize| table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..5).map(width).collect();
     let mut text = String::new();
@@ -187,6 +187,17 @@ mod tests {
         let unevaluated = run(&[0, 1, 2], 1);
         assert!(!Progress::of(unevaluated.path()).is_done(2, None, true));
         assert!(!Progress::of(Path::new("/nowhere")).is_done(0, None, false));
+    }
+
+    #[test]
+    fn a_file_of_two_runs_counts_once() {
+        let [first, second] = [run(&[0], 0), run(&[0], 0)];
+        let (large, link) = (first.path().join("base"), second.path().join("base"));
+        fs::write(&large, vec![1; 1 << 20]).unwrap();
+        fs::hard_link(&large, &link).unwrap();
+        let mut seen = BTreeSet::new();
+        assert!(size(first.path(), &mut seen) >= 1 << 20);
+        assert!(size(second.path(), &mut seen) < 1 << 20);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use record::address;
+pub use record::address::is_server;
 use record::failure::{Failure, Result};
 
 use crate::flags::{self, Given, Kind, is_number};
@@ -61,11 +63,6 @@ pub struct Settings {
     pub model: Option<Model>,
     /// The learning rate that follows from its size.
     pub rate: Option<String>,
-}
-
-/// Returns true if the policy is a server's URL, which is never trained.
-pub fn is_server(what: &str) -> bool {
-    what.starts_with("http://") || what.starts_with("https://")
 }
 
 const HELP: &str = "./pipeline.sh --help says what the flags take";
@@ -308,6 +305,8 @@ impl Settings {
             ("per-role", _) => PolicyChoice::PerRole,
             ("adapter-per-role", _) => PolicyChoice::AdapterPerRole,
             (pair, before) => {
+                let named = pair.split_once('=').filter(|(agent, _)| !agent.contains([':', '/', '@']));
+                address::check("--policies", named.map_or(pair, |(_, what)| what))?;
                 if pair.contains(char::is_whitespace) {
                     return Err(usage(format!("--policies {pair}: DIR cannot have blanks in its name")));
                 }
@@ -360,7 +359,8 @@ impl Settings {
                         .hint("leave one of them out"));
                 }
                 match pairs.iter().find(|(_, what)| !is_server(what)) {
-                    Some((_, directory)) => kind::of(directory.as_ref()), // the first policy decides
+                    // The first policy decides.
+                    Some((agent, directory)) => kind::of_agent(self.text("run"), agent, directory.as_ref()),
                     None if self.is_given("evaluate") => PolicyKind::Pretrained,
                     None => {
                         return Err(Failure::usage(

@@ -9,7 +9,8 @@ use record::failure::{Failure, Result};
 
 use crate::checks::{Launcher, is_installed};
 use crate::disk;
-use crate::environment::{self, Acting};
+use crate::environment::Acting;
+use crate::inputs;
 use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
 use crate::replaced;
@@ -64,7 +65,10 @@ impl Plan<'_> {
         match self.settings.text("env_command") {
             "" => {
                 let line = line.word(&self.acting.env);
-                self.settings.set.iter().fold(line, |line, setting| line.flag("--set", setting))
+                let settings = self.settings.set.iter();
+                settings.fold(line, |line, setting| {
+                    line.flag("--set", inputs::setting(self.settings, self.run, setting))
+                })
             }
             command => line.flag("--env-command", command),
         }
@@ -72,10 +76,7 @@ impl Plan<'_> {
 
     /// A name, or the run's copy of a file.
     fn workflow(&self) -> String {
-        match environment::workflow_file(self.settings) {
-            Some(_) => self.run.join(environment::KEPT_WORKFLOW).display().to_string(),
-            None => self.acting.workflow.clone(),
-        }
+        inputs::workflow(self.settings, self.run).unwrap_or_else(|| self.acting.workflow.clone())
     }
 
     /// Adds the flags common to all command lines of `rollout`.
@@ -291,8 +292,8 @@ impl Plan<'_> {
     /// Writes all command lines.
     pub fn write(&self, folder: &Path) -> Result<()> {
         disk::make(folder)?;
-        for name in disk::names(folder)? {
-            disk::remove(&folder.join(name))?; // left by an earlier command with a judge
+        for name in ["reward", "keep", "codes", "updates"] {
+            disk::remove(&folder.join(name))?; // left by an earlier command with a judge, or with --resident
         }
         let mut lines = self.training(self.learner()?, self.dealer());
         lines.extend(self.evaluation());

@@ -30,7 +30,8 @@ pub struct SweepAxis {
 pub fn seeds(text: &str) -> Result<SweepAxis> {
     let seed = |seed: &str| {
         let digits = (1..=12).contains(&seed.len()) && seed.bytes().all(|b| b.is_ascii_digit());
-        digits.then(|| vec![Given { name: "seed", value: seed.to_owned() }])
+        let number = seed.parse::<u64>().ok().filter(|_| digits)?;
+        Some(vec![Given { name: "seed", value: number.to_string() }]) // 01 is 1
     };
     let values: Option<Vec<Vec<Given>>> = text.split(',').map(|text| seed(text.trim())).collect();
     let values = values.ok_or_else(|| {
@@ -137,6 +138,13 @@ impl SweepAxis {
     }
 }
 
+/// A value, or each number of a list, in one spelling: 1e-3 is 0.001.
+fn as_number(text: &str) -> String {
+    let one =
+        |word: &str| word.parse::<f64>().map_or_else(|_| word.to_owned(), |number| format!("{number:?}"));
+    text.split(',').map(one).collect::<Vec<_>>().join(",")
+}
+
 /// The Cartesian product of all axes, each combination with its folder's name. The last axis varies fastest.
 ///
 /// # Errors
@@ -163,14 +171,15 @@ pub fn combinations(axes: &[SweepAxis]) -> Result<Vec<(String, Vec<Given>)>> {
         runs = longer;
     }
     let mut names = BTreeSet::new();
-    for (name, _) in &runs {
+    for (name, given) in &runs {
         if name.len() > LONGEST_NAME {
             return Err(Failure::usage(format!("no folder can be called {name}"))
                 .hint("a run is named by what differs: sweep over fewer flags"));
         }
-        if !names.insert(name) {
-            return Err(Failure::usage(format!("two runs of the sweep are called {name}"))
-                .hint("a value is given twice, or two differ only in characters that no folder's name has"));
+        let values: Vec<String> = given.iter().map(|given| as_number(&given.value)).collect();
+        if !names.insert(name.clone()) || !names.insert(values.join("\n")) {
+            return Err(Failure::usage(format!("two runs of the sweep are called {name}, or are the same"))
+                .hint("a value is given twice, perhaps in other words as 1e-3 and 0.001, or two differ only in characters that no folder's name has"));
         }
     }
     Ok(runs)
@@ -234,6 +243,10 @@ mod tests {
         let hint = axes("learning_rate = [1]").unwrap_err().hint;
         assert_eq!(hint.as_deref(), Some("did you mean lr?"));
         assert!(combinations(&axes("lr = [1, 1]").unwrap()).unwrap_err().message.contains("are called lr=1"));
+        for twice in ["lr = [1e-3, 0.001]", "betas = [[0.9, 0.95], [0.90, 0.95]]", "steps = [1, 1]"] {
+            assert_eq!(combinations(&axes(twice).unwrap()).unwrap_err().code, 2, "{twice}");
+        }
+        assert!(combinations(&[seeds("1,01").unwrap()]).is_err());
         let many: Vec<String> = (0..40).map(|n| n.to_string()).collect();
         let many = seeds(&many.join(",")).unwrap();
         let many = [many.clone(), SweepAxis { flag: "lr", name: "lr".to_owned(), ..many }];

@@ -7,10 +7,11 @@ use std::time::Duration;
 use record::failure::{Failure, Result};
 
 use crate::collapse::{StepHealth, Watch};
-use crate::cut::CutAnswers;
+use crate::cut::{self, CutAnswers};
 use crate::directory::{RunFiles, Versions};
 use crate::disk;
 use crate::evaluation::{self, Best, Flat, Page, say};
+use crate::held;
 use crate::processes;
 use crate::rate;
 use crate::shards;
@@ -93,7 +94,14 @@ impl<'a> Training<'a> {
             let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
             health.and_then(|health| self.watch.step(health)); // these warnings were printed before
         }
+        let since = held::changed_before(self.run.path());
+        let is_flat =
+            |step: &u64| Flat::count(&self.run.step(*step).join("metrics.jsonl")).is_ok_and(Flat::is_flat);
+        self.flat_steps = (since..=self.step).rev().take_while(is_flat).count() as u64;
         self.evaluate_if_due(self.step)?;
+        if self.flat_steps >= FLAT_STEPS {
+            return self.end_flat(self.step); // as it ended before
+        }
         for step in self.step + 1..=last {
             if self.are_tokens_used() {
                 break;
@@ -117,7 +125,7 @@ impl<'a> Training<'a> {
             return say(&evaluation::nothing_left(step, solved));
         }
         let answers = CutAnswers::count(&metrics)?;
-        Err(evaluation::all_flat(step, answers, self.plan.settings))
+        Err(evaluation::all_flat(step, &answers, self.plan.settings))
     }
 
     /// Returns true if a step ends with an evaluation. The last step does, also if the run stops because all groups are flat.
@@ -191,12 +199,14 @@ impl<'a> Training<'a> {
         let settings = self.plan.settings;
         // Random weights answer until they are cut, whatever the limit is.
         let needs_advice = rate.contains("(0/") && !settings.begins_untrained();
-        let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?
-            .said(settings.text("max_tokens"), !needs_advice);
+        let cut = CutAnswers::count(&folder.join("metrics.jsonl"))?.said(settings, !needs_advice);
         say(&format!(
             "step {step}: success in training {rate}, {} of {} groups flat{cut}",
             flat.flat, flat.groups
         ))?;
+        if step == 1 {
+            self.warn_of_roles(&folder.join("metrics.jsonl"))?;
+        }
         self.warn_of_collapse(step);
         self.compress(step)?;
         // TensorBoard events are appended, one process at a time, at every step. Otherwise the page is drawn
@@ -208,6 +218,22 @@ impl<'a> Training<'a> {
         } else {
             Ok(())
         }
+    }
+
+    /// Says which trained agents have nothing to learn from, and why.
+    fn warn_of_roles(&self, metrics: &Path) -> Result<()> {
+        let is_trained = |agent: &String| self.plan.team.trained.contains(agent);
+        for agent in cut::without_choice(metrics)?.into_iter().filter(is_trained) {
+            record::stage::note(
+                "pipeline.sh",
+                format!(
+                    "{agent} has nothing to learn from: all of its groups are flat, since what it says earns nothing at that \
+                     turn; compare what follows: --flags advantage='--credit return', or whole episodes with --flags \
+                     rollout='--sampling parallel'"
+                ),
+            );
+        }
+        Ok(())
     }
 
     /// Prints a warning with the signs of a collapse and a remedy.

@@ -87,8 +87,11 @@ impl Adapter {
             let target = name.as_str().and_then(Target::named).ok_or_else(|| {
                 let known = Target::ALL.map(Target::name).join(", ");
                 let fused = Target::FUSED.map(Target::name).join(", ");
-                Failure::data(format!("target_modules has {name}, which is not implemented"))
-                    .hint(format!("modules: {known}; of Phi3: {fused}"))
+                let failure = Failure::data(format!("target_modules has {name}, which is not implemented"));
+                match name.as_str().is_some_and(|name| name.contains('.')) {
+                    true => failure.hint(PLAIN),
+                    false => failure.hint(format!("modules: {known}; of Phi3: {fused}")),
+                }
             })?;
             targets.push(target);
         }

@@ -65,7 +65,7 @@ pub(crate) fn text(
     }
     let run = run_of(policy, run)?;
     let example = match &run {
-        Some(run) => example(policy, &run.join("eval"), version.step)?,
+        Some(run) => example(policy, &run.join("eval"), step_of(policy)?)?,
         None => None,
     };
     usage(&mut card, name, policy, is_adapter, example.as_ref())?;
@@ -183,12 +183,17 @@ fn run_of(policy: &Policy, named: Option<&Path>) -> Result<Option<PathBuf>> {
     Ok(run.map(Path::to_owned))
 }
 
-/// After which update of the run the policy's weights are: its version says so, and the folder of a copy of the best, `best-NNNNNN`.
+/// After which update of the run the policy's weights are: its version says so, and the folder of a copy of the best,
+/// `best-NNNNNN`. A copy of the run may have made the link `best` to it a folder.
 fn step_of(policy: &Policy) -> Result<u64> {
     let root = policy.root.canonicalize().map_err(|error| io_failure(&policy.root, &error))?;
-    let folder =
-        root.parent().and_then(Path::file_name).and_then(|name| name.to_str()?.strip_prefix("best-"));
-    Ok(folder.and_then(|step| step.parse().ok()).unwrap_or(policy.version.step))
+    let step =
+        |folder: &Path| -> Option<u64> { folder.file_name()?.to_str()?.strip_prefix("best-")?.parse().ok() };
+    let of_best = root.parent().and_then(|folder| match folder.ends_with("best") {
+        true => fs::read_dir(folder.parent()?).ok()?.flatten().find_map(|entry| step(&entry.path())),
+        false => step(folder),
+    });
+    Ok(of_best.unwrap_or(policy.version.step))
 }
 
 /// A table of settings or metrics, without empty values.

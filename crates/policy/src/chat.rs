@@ -11,19 +11,23 @@ use minijinja::value::{Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
 use record::failure::{Failure, Result};
 use record::sample::Message;
-use record::tools;
 use serde_json::{Map, Value};
 
 use crate::clock;
 use crate::files::{read_text, show};
 use crate::jinja;
 use crate::json::{LARGEST_JSON, read_json_if_present};
+use crate::tools;
 
 /// Instructions that one rendering may take: far above any real template, and the end of an endless loop.
 const FUEL: u64 = 10_000_000;
 /// File of the template; otherwise it is a key of the tokenizer's configuration.
 pub(crate) const FILE: &str = "chat_template.jinja";
 pub(crate) const NAME: &str = "chat_template";
+/// The template of conversations with tools, for models that have one of its own.
+const TOOL_USE: &str = "tool_use";
+/// Its file.
+pub(crate) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const HINT: &str =
     "templates are Jinja as transformers renders it; put a custom template into chat_template.jinja";
 /// Further template variables, a JSON object such as `{"enable_thinking": false}` for Qwen3. Stored with the policy, so that
@@ -42,7 +46,7 @@ pub(crate) struct ChatTemplate {
 impl ChatTemplate {
     /// Finds and compiles the template of a Hugging Face directory: `chat_template.jinja`, else the key of
     /// `tokenizer_config.json`, else `chat_template.json`; `None` without any of them. It may print the
-    /// special tokens.
+    /// special tokens. A template named `tool_use` beside it is for conversations with tools.
     pub(crate) fn load(
         directory: &Path,
         tokenizer_config: &Value,
@@ -50,7 +54,9 @@ impl ChatTemplate {
     ) -> Result<Option<ChatTemplate>> {
         let own_file = directory.join(FILE);
         let (source, place) = if own_file.exists() {
-            (read_text(&own_file, LARGEST_JSON)?, own_file)
+            let tool_use = directory.join(TOOL_USE_FILE);
+            let tool_use = tool_use.exists().then(|| read_text(&tool_use, LARGEST_JSON)).transpose()?;
+            ((read_text(&own_file, LARGEST_JSON)?, tool_use), own_file)
         } else if let Some(template) = tokenizer_config.get(NAME).filter(|value| !value.is_null()) {
             let place = directory.join("tokenizer_config.json");
             (pick(template, &place)?, place)
@@ -68,7 +74,7 @@ impl ChatTemplate {
     }
 
     fn compile(
-        source: &str,
+        (default, tool_use): &(String, Option<String>),
         special_tokens: &Map<String, Value>,
         arguments: &Value,
         place: String,
@@ -83,10 +89,15 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: String| clock::format(clock::now(), &format));
-        let compiled = jinja::source(source).and_then(|source| environment.add_template_owned(NAME, source));
-        compiled.map_err(|error| {
-            Failure::data(format!("{place}: chat template: {}", describe(&error))).hint(HINT)
-        })?;
+        for (name, source) in
+            [(NAME, default)].into_iter().chain(tool_use.as_ref().map(|source| (TOOL_USE, source)))
+        {
+            let compiled =
+                jinja::source(source).and_then(|source| environment.add_template_owned(name, source));
+            compiled.map_err(|error| {
+                Failure::data(format!("{place}: chat template: {}", describe(&error))).hint(HINT)
+            })?;
+        }
         Ok(ChatTemplate { environment, special_tokens, arguments, place })
     }
 
@@ -97,21 +108,24 @@ impl ChatTemplate {
         };
         let message =
             |m: &Message| Jinja::from_pairs([("role", m.role.as_str()), ("content", m.content.as_str())]);
-        let own = match tools {
-            None => {
-                let messages: Vec<Jinja> = messages.iter().map(message).collect();
-                context! { messages => messages, add_generation_prompt => true }
-            }
-            Some(offered) => {
-                let messages = tools::structured(messages, false);
-                let (messages, offered) = (Jinja::from(Serde(&messages)), Jinja::from(Serde(offered)));
-                context! { messages => messages, tools => offered, add_generation_prompt => true }
-            }
-        };
-        let template = self.environment.get_template(NAME).map_err(failure)?;
         let none = context! { tools => (), documents => () };
         let given = context! { ..self.arguments.clone(), ..self.special_tokens.clone() };
-        template.render(context! { ..own, ..context! { ..given, ..none } }).map_err(failure)
+        let given = context! { ..context! { add_generation_prompt => true }, ..context! { ..given, ..none } };
+        let template = |name| self.environment.get_template(name);
+        let Some(offered) = tools else {
+            let messages: Vec<Jinja> = messages.iter().map(message).collect();
+            let own = context! { ..context! { messages => messages }, ..given };
+            return template(NAME).and_then(|template| template.render(own)).map_err(failure);
+        };
+        let with_tools = template(TOOL_USE).or_else(|_| template(NAME)).map_err(failure)?;
+        let render = |as_text| {
+            let messages = tools::structured(messages, Some(offered), as_text);
+            let (messages, offered) = (Jinja::from(Serde(&messages)), Jinja::from(Serde(offered)));
+            with_tools
+                .render(context! { ..context! { messages => messages, tools => offered }, ..given.clone() })
+        };
+        // Some templates join arguments to a text, such as DeepSeek's, and fail on an object.
+        render(false).or_else(|error| render(true).map_err(|_| error)).map_err(failure)
     }
 }
 
@@ -126,19 +140,16 @@ pub(crate) fn check_arguments(arguments: &Value) -> std::result::Result<(), Stri
     }
 }
 
-/// The template's source: the value itself, or the entry named `default` of a list.
-fn pick(template: &Value, place: &Path) -> Result<String> {
-    let text = match template {
-        Value::String(text) => Some(text.as_str()),
-        Value::Array(list) => list
-            .iter()
-            .find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))
-            .or_else(|| list.first().filter(|_| list.len() == 1))
-            .and_then(|entry| entry.get("template"))
-            .and_then(Value::as_str),
-        _ => None,
+/// The sources of the template and of the one for tools: the value itself, or the entries of a list.
+fn pick(template: &Value, place: &Path) -> Result<(String, Option<String>)> {
+    let list = template.as_array().map_or(&[][..], Vec::as_slice);
+    let text = |entry: &Value| entry.get("template").and_then(Value::as_str).map(str::to_owned);
+    let named = |name: &str| list.iter().find(|entry| entry["name"] == name);
+    let default = match template {
+        Value::String(text) => Some(text.clone()),
+        _ => named("default").or_else(|| list.first().filter(|_| list.len() == 1)).and_then(text),
     };
-    text.map(str::to_owned).ok_or_else(|| {
+    default.map(|default| (default, named(TOOL_USE).and_then(text))).ok_or_else(|| {
         Failure::data(format!("{}: chat_template holds no template", show(place)))
             .hint("it must be a string, or a list of named templates of which one is called default")
     })
@@ -159,7 +170,8 @@ mod tests {
 
     fn compile(source: &str) -> Result<ChatTemplate> {
         let special = Map::from_iter([("bos_token".to_owned(), json!("<s>"))]);
-        ChatTemplate::compile(source, &special, &json!({"enable_thinking": false}), "here".to_owned())
+        let source = (source.to_owned(), None);
+        ChatTemplate::compile(&source, &special, &json!({"enable_thinking": false}), "here".to_owned())
     }
 
     fn render(source: &str, messages: &[(&str, &str)]) -> Result<String> {
@@ -201,6 +213,21 @@ mod tests {
     }
 
     #[test]
+    fn arguments_are_an_object_or_a_text_as_a_template_wants_them() {
+        let message =
+            |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned() };
+        let call = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>";
+        let messages = [message("assistant", call), message("tool", "2")];
+        for (source, expected) in [
+            ("{{ messages[0].tool_calls[0].function.arguments | tojson }}", r#"{"a": 1}"#),
+            ("{{ 'x' + messages[0].tool_calls[0].function.arguments }}", r#"x{"a":1}"#),
+        ] {
+            let text = compile(source).unwrap().render(&messages, Some(&json!([])));
+            assert_eq!(text.as_deref(), Ok(expected), "{source}");
+        }
+    }
+
+    #[test]
     fn faults_are_sentences() {
         let raised = render("{{ raise_exception('roles must alternate') }}", &[]).unwrap_err();
         assert_eq!(raised.message, "here: chat template: line 1: roles must alternate");
@@ -216,7 +243,12 @@ mod tests {
     fn several_templates_and_none() {
         let place = Path::new("tokenizer_config.json");
         let list = json!([{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]);
-        assert_eq!(pick(&list, place).as_deref(), Ok("d"));
+        let picked = pick(&list, place).unwrap();
+        assert_eq!(picked, ("d".to_owned(), Some("t".to_owned())));
+        let special = Map::new();
+        let template = ChatTemplate::compile(&picked, &special, &json!({}), "here".to_owned()).unwrap();
+        assert_eq!(template.render(&[], None).as_deref(), Ok("d"));
+        assert_eq!(template.render(&[], Some(&json!([]))).as_deref(), Ok("t"));
         assert_eq!(pick(&json!([]), place).unwrap_err().code, 65);
         assert_eq!(pick(&json!(7), place).unwrap_err().code, 65);
     }

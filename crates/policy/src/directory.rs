@@ -15,10 +15,12 @@ use record::failure::{Failure, Result};
 use crate::adapter::{self, Adapter};
 use crate::config::Config;
 use crate::digest;
-use crate::files::{io_failure, show};
+use crate::files::{io_failure, read_text, show};
 use crate::hub;
 pub use crate::layout::Version;
-use crate::layout::{BASE, CURRENT, Contents, DirectoryKind, current, step_name, step_of, steps};
+use crate::layout::{
+    BASE, CURRENT, Contents, DirectoryKind, LONGEST_TARGET, current, step_name, step_of, steps,
+};
 use crate::weights::Weights;
 
 /// The frozen base of an adapter.
@@ -313,7 +315,10 @@ pub(crate) fn digest_of_new(files: &Path, base: Option<&FrozenBase>) -> Result<S
 
 /// The base that a policy directory links to.
 fn linked_base(root: &Path) -> Result<PathBuf> {
-    let link = root.join(BASE);
+    let mut link = root.join(BASE);
+    if link.is_file() {
+        link = root.join(read_text(&link, LONGEST_TARGET)?.trim()); // a copy that wrote links as text
+    }
     link.canonicalize().map_err(|error| {
         io_failure(&link, &error).hint("this policy is an adapter, and the link names its frozen base")
     })

@@ -146,6 +146,9 @@ pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
 pub(crate) fn relink(link: &Path, target: &str, temporary: &Path) -> Result<()> {
     symlink(target, temporary).map_err(|error| failure(temporary, &error))?;
     trace("link", temporary, Path::new(target));
+    if fs::symlink_metadata(link).is_ok_and(|there| there.is_dir()) {
+        remove(link)?; // in a copy whose links were followed
+    }
     move_within(temporary, link)
 }
 

@@ -9,6 +9,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use record::address;
 use record::failure::{Failure, Result};
 use record::stage;
 use serde_json::{Value, json};
@@ -26,17 +27,30 @@ const SOURCE: &str = "source.json";
 const SCRIPT: &str = r#"
 import json, os, sys
 try:
+    import huggingface_hub
     from huggingface_hub import snapshot_download
 except ImportError:
     print(json.dumps({"kinds": ["ImportError"]}))
     sys.exit()
+token = getattr(huggingface_hub, "get_token", lambda: None)
 try:
     name, revision, file = sys.argv[1], sys.argv[2] or None, sys.argv[3]
     parts = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"]
-    path = snapshot_download(
-        name, revision=revision, ignore_patterns=[] if file else ["*/*", "consolidated*"],
-        allow_patterns=[file] if file else parts,
-    )
+    def get(parts, **more):
+        return snapshot_download(
+            name, revision=revision, ignore_patterns=[] if file else ["*/*", "consolidated*"],
+            allow_patterns=[file] if file else parts, **more,
+        )
+    try:
+        path = get(parts)
+    except Exception as error:
+        # Without a network: a cache that other programs filled may lack the last two.
+        if "LocalEntryNotFoundError" not in (kind.__name__ for kind in type(error).__mro__):
+            raise
+        try:
+            path = get(parts[:-2], local_files_only=True)
+        except Exception:
+            raise error
     path = os.path.join(path, file) if file else path
     if os.path.exists(path):
         print(json.dumps({"path": path}))
@@ -46,7 +60,7 @@ except KeyboardInterrupt:
     sys.exit(130)
 except Exception as error:
     kinds = [kind.__name__ for kind in type(error).__mro__]
-    print(json.dumps({"kinds": kinds, "text": " ".join(str(error).split())}))
+    print(json.dumps({"kinds": kinds, "text": " ".join(str(error).split()), "token": token()}))
 "#;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +137,9 @@ impl HubModel {
             told["kinds"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let is = |kind: &str| kinds.contains(&kind);
         let name = &self.name;
-        let text: String = told["text"].as_str().unwrap_or("python3 failed").chars().take(300).collect();
+        let tokens: Vec<&str> = told["token"].as_str().into_iter().collect();
+        let text = address::hide(told["text"].as_str().unwrap_or("python3 failed"), &tokens);
+        let text: String = text.chars().take(300).collect();
         let failed = |cause: &str| format!("{PREFIX}{name}: {cause}");
         if is("ImportError") {
             let cause = failed("python3 has no package huggingface_hub");

@@ -10,7 +10,7 @@ use record::failure::{Failure, Result};
 use serde_json::Value;
 
 use crate::adapter;
-use crate::files::{exists, io_failure, show};
+use crate::files::{exists, io_failure, read_text, show};
 use crate::json::read_json_if_present;
 
 /// The link to the newest version.
@@ -19,6 +19,8 @@ pub(crate) const CURRENT: &str = "current";
 pub(crate) const BASE: &str = "base";
 /// A published version's account of itself.
 pub(crate) const VERSION_FILE: &str = "version.json";
+/// The longest target of a link, in bytes.
+pub(crate) const LONGEST_TARGET: u64 = 4096;
 /// Hexadecimal digits of the digest in a version's name.
 const SHOWN: usize = 8;
 
@@ -110,11 +112,31 @@ pub(crate) fn current(directory: &Path) -> Result<Option<PathBuf>> {
     let link = directory.join(CURRENT);
     match fs::read_link(&link) {
         Ok(target) => Ok(Some(target)),
-        // Not a link, or not there.
-        Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(None),
+        Err(error) if error.kind() == ErrorKind::InvalidInput => copied(directory, &link),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(io_failure(&link, &error)),
     }
+}
+
+/// The version that a copy of the link names: a folder, if links were followed, or a file with the link's target.
+fn copied(directory: &Path, link: &Path) -> Result<Option<PathBuf>> {
+    let step = match link.is_dir() {
+        true => read_json_if_present(&link.join(VERSION_FILE))?.and_then(|version| version["step"].as_u64()),
+        false => read_text(link, LONGEST_TARGET).ok().and_then(|target| step_of(target.trim())),
+    };
+    Ok(step.map(|step| PathBuf::from(step_name(step))).filter(|name| directory.join(name).is_dir()))
+}
+
+/// The run that a policy directory lies in: `RUN` of `RUN/policies/NAME` and of `RUN/best-000040/NAME`.
+pub(crate) fn run_of(root: &Path) -> Option<PathBuf> {
+    let run = parent_of(root)?.parent()?.to_owned();
+    run.join("run.json").is_file().then_some(run)
+}
+
+/// The canonical folder in which a directory lies that need not be there yet.
+pub(crate) fn parent_of(root: &Path) -> Option<PathBuf> {
+    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    parent.canonicalize().ok()
 }
 
 /// `step-000012`.

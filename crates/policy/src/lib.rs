@@ -40,6 +40,7 @@ pub mod side_files;
 mod special_tokens;
 pub mod token_bytes;
 pub mod tokenizer;
+pub mod tools;
 pub mod training_state;
 mod vocabulary;
 pub mod weights;

@@ -40,10 +40,12 @@ impl VariedAdapter {
             return Ok(None);
         }
         let settings = read_json(&path)?;
+        let is_path = |entry: &Value| entry.as_str().is_some_and(|entry| entry.contains('.'));
         let is_varied = |key: &&str| match present(&settings, key) {
             None | Some(Value::Bool(false)) => false,
             Some(Value::Number(number)) => number.as_f64() != Some(0.0),
-            Some(Value::Array(_)) if *key == "target_modules" => false,
+            // PEFT matches an entry by the end of a module's path.
+            Some(Value::Array(list)) if *key == "target_modules" => list.iter().any(is_path),
             Some(Value::Array(list)) => !list.is_empty(),
             Some(Value::Object(map)) => !map.is_empty(),
             Some(_) => true,
@@ -53,14 +55,19 @@ impl VariedAdapter {
         Ok((!varied.is_empty()).then_some(VariedAdapter { directory, settings, varied }))
     }
 
+    /// The directory of its base.
+    pub fn base(&self) -> Result<PathBuf> {
+        let name = present(&self.settings, "base_model_name_or_path").and_then(Value::as_str);
+        named_base(&self.directory, name.unwrap_or_default())
+    }
+
     /// A policy directory whose version 0 is this adapter as a plain one.
     ///
     /// # Errors
     /// A kind of adapter that is not implemented, tensors that do not fit the base, `root` is there already; the disk's.
     pub fn policy(&self, root: &Path) -> Result<Policy> {
         let place = self.directory.join(adapter::CONFIG);
-        let name = present(&self.settings, "base_model_name_or_path").and_then(Value::as_str);
-        let base = named_base(&self.directory, name.unwrap_or_default())?;
+        let base = self.base()?;
         let config = Config::load(&base)?;
         Weights::of_model(&base, &config)?;
         let weights = Weights::open_file(&self.directory.join(adapter::WEIGHTS))?;

@@ -39,7 +39,7 @@ impl Owner {
 }
 
 fn is_url(text: &Path) -> bool {
-    ["http://", "https://"].iter().any(|scheme| text.to_string_lossy().starts_with(scheme))
+    record::address::is_server(&text.to_string_lossy())
 }
 
 impl Ownership {

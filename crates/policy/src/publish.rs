@@ -11,7 +11,6 @@
 //! ([`crate::training_state`]), and removing old versions ([`crate::retention`]).
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,9 +23,10 @@ use crate::decoder::Tensor;
 use crate::digest;
 use crate::directory::{FrozenBase, Policy, digest_of_new};
 use crate::durable;
-use crate::files::show;
+use crate::files::{exists, io_failure, show};
+use crate::initial;
 use crate::json::read_json;
-use crate::layout::{BASE, CURRENT, VERSION_FILE, Version, step_name, step_of};
+use crate::layout::{BASE, CURRENT, VERSION_FILE, Version, current, run_of, step_name, step_of};
 use crate::lock::{BUILDING, LINKING, lock};
 use crate::retention::{Retention, adapters_rest_on, discard, link_to, rest_on, retire_locked};
 use crate::side_files;
@@ -141,9 +141,21 @@ pub(crate) fn create(
     fill: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Policy> {
     let building = durable::place_of_new(root)?;
-    let _lock = base.map(|base| rest_on(&base.files, root)).transpose()?;
-    durable::build(&building, root, |building| first_version(root, building, base, fill))?;
+    let base = base.map(|base| near_base(root, base)).transpose()?;
+    let _lock = base.as_ref().map(|base| rest_on(&base.files, root)).transpose()?;
+    durable::build(&building, root, |building| first_version(root, building, base.as_ref(), fill))?;
     Policy::open(root)
+}
+
+/// The base for an adapter at `root`: in a run a copy among the run's policies, so that the run needs no other folder.
+fn near_base(root: &Path, base: &FrozenBase) -> Result<FrozenBase> {
+    let Some(run) = run_of(root).filter(|run| !base.files.starts_with(run)) else { return Ok(base.clone()) };
+    let copy = run.join("policies").join(format!("base-{}", Version::new(0, &base.digest).digest));
+    if !exists(&copy)? {
+        initial::from_directory(&copy, &base.files, None)?;
+    }
+    let files = copy.join(step_name(0));
+    FrozenBase::open(files.canonicalize().map_err(|error| io_failure(&files, &error))?)
 }
 
 /// Version 0 in the directory `building`, which will be `root`, and the links to it and to the base.
@@ -277,8 +289,8 @@ fn existing(from: &Policy, input: &str, retention: &Retention) -> Result<Option<
         return Ok(None);
     }
     // A later version, which descends from this one, stays current.
-    let current = fs::read_link(root.join(CURRENT)).ok();
-    let newest = current.as_deref().and_then(Path::to_str).and_then(step_of);
+    let newest = current(root).ok().flatten();
+    let newest = newest.as_deref().and_then(Path::to_str).and_then(step_of);
     if newest.is_none_or(|newest| newest < step) {
         durable::relink(&root.join(CURRENT), &step_name(step), &root.join(LINKING))?;
     }

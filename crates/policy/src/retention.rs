@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 
 use crate::durable;
 use crate::files::io_failure;
-use crate::layout::{BASE, Version, current, step_name, steps};
+use crate::layout::{BASE, Version, current, parent_of, run_of, step_name, steps};
 use crate::lock::{REMOVING, lock_root};
 use crate::training_state::{OPTIMIZER, TRAINER_STATE};
 
@@ -32,13 +32,20 @@ pub fn retire(root: &Path, input: u64, newest: &Version, retention: &Retention) 
     retire_locked(root, input, newest, retention)
 }
 
-/// The target of the link to the base: relative if both lie in one folder, so that the folder can be moved.
+/// The target of the link to the base: relative if both lie in one folder or one run, so that it can be moved.
 pub(crate) fn link_to(base: &Path, root: &Path) -> PathBuf {
-    let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match parent.canonicalize().ok().and_then(|parent| base.strip_prefix(parent).ok().map(Path::to_owned)) {
-        Some(within) => Path::new("..").join(within),
-        None => base.to_owned(),
-    }
+    way(root, base).unwrap_or_else(|| base.to_owned())
+}
+
+/// The relative path from one directory to another of the same folder or run; they need not be there yet.
+fn way(from: &Path, to: &Path) -> Option<PathBuf> {
+    let place = |path: &Path| Some(parent_of(path)?.join(path.file_name()?));
+    let (from_place, to_place) = (place(from)?, place(to)?);
+    let shared = [parent_of(from), parent_of(to), run_of(from), run_of(to)].into_iter().flatten();
+    let shared =
+        shared.into_iter().find(|shared| from_place.starts_with(shared) && to_place.starts_with(shared))?;
+    let up = from_place.strip_prefix(&shared).ok()?.components().map(|_| "..");
+    Some(up.collect::<PathBuf>().join(to_place.strip_prefix(&shared).ok()?))
 }
 
 /// [`retire`] by whoever holds the lock.
@@ -94,11 +101,9 @@ pub(crate) fn rest_on(base: &Path, root: &Path) -> Result<Option<File>> {
     };
     let lock = lock_root(policy)?;
     // Relative if the link to the base is relative, so that both can move together.
-    let link = link_to(base, root);
-    let adapter = match link.is_relative() {
-        true => PathBuf::from_iter(link.components().skip(1).map(|_| ".."))
-            .join(root.file_name().unwrap_or_default()),
-        false => std::path::absolute(root).map_err(failure)?,
+    let adapter = match way(base, root) {
+        Some(way) => way,
+        None => std::path::absolute(root).map_err(failure)?,
     };
     writeln!(record, "{}", adapter.display()).and_then(|()| record.sync_all()).map_err(failure)?;
     if path.exists() { Ok(Some(lock)) } else { Err(io_failure(base, &ErrorKind::NotFound.into())) }

@@ -71,8 +71,10 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 
 /// Copies what a tokenizer and its chat template need.
 pub(crate) fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
-    let needed =
-        |name: &str| OF_A_CHECKPOINT.split_whitespace().any(|known| known == name) || name == chat::ARGUMENTS;
+    let needed = |name: &str| {
+        OF_A_CHECKPOINT.split_whitespace().any(|known| known == name)
+            || [chat::ARGUMENTS, chat::TOOL_USE_FILE].contains(&name)
+    };
     let of_model = ["config.json", "generation_config.json", INDEX];
     let mut names =
         survey(from)?.files.into_iter().filter(|name| needed(name) && !of_model.contains(&name.as_str()));

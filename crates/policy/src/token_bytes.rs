@@ -1,10 +1,20 @@
 //! The bytes of each token: a text is the bytes of its tokens, one after another.
 //!
 //! Tokens of byte-level vocabularies are bytes in an alphabet of visible characters (GPT-2's); SentencePiece spells a
-//! space as `▁` and a single byte as `<0x0A>`. The decoder in `tokenizer.json` says which. Special tokens have no bytes.
+//! space as `▁` and a single byte as `<0x0A>`. The decoder in `tokenizer.json` says which. Special tokens have no bytes,
+//! except for marks of thoughts and tool calls and for tokens that a stop string names.
 //! Left out: what a decoder does to a text as a whole, such as removing its first space.
 
+use record::thoughts;
 use serde_json::Value;
+
+use crate::tools;
+
+/// Returns true for a token that a text keeps, although it may be a special one: without it thoughts and calls of tools
+/// cannot be found.
+pub(crate) fn is_mark(token: &str) -> bool {
+    tools::is_mark(token) || thoughts::is_mark(token)
+}
 
 /// The bytes of each token of a vocabulary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +37,7 @@ impl TokenBytes {
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// The bytes of a token. Special tokens and ids outside the vocabulary have no bytes.
+    /// The bytes of a token; none for an id outside the vocabulary.
     pub fn of(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };
@@ -35,11 +45,14 @@ impl TokenBytes {
         &self.bytes[begin as usize..end as usize]
     }
 
-    /// Spells the tokens of a tokenizer.
+    /// Spells the tokens of a tokenizer, special ones only if they are marks or are in one of `stops`.
     ///
     /// # Errors
     /// The kind of a decoder that is not known here.
-    pub(crate) fn of_tokenizer(tokenizer: &tokenizers::Tokenizer) -> Result<TokenBytes, String> {
+    pub(crate) fn of_tokenizer(
+        tokenizer: &tokenizers::Tokenizer,
+        stops: &[String],
+    ) -> Result<TokenBytes, String> {
         let decoder = tokenizer.get_decoder().and_then(|decoder| serde_json::to_value(decoder).ok());
         let mut steps = Vec::new();
         add_steps(&decoder.unwrap_or(Value::Null), &mut steps)?;
@@ -47,7 +60,11 @@ impl TokenBytes {
         let largest = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         let mut all = TokenBytes::default();
         for id in 0..=largest {
-            let token = tokenizer.id_to_token(id).filter(|_| !added.get(&id).is_some_and(|one| one.special));
+            let is_special = added.get(&id).is_some_and(|one| one.special);
+            let is_spelled = |token: &String| {
+                !is_special || is_mark(token) || stops.iter().any(|stop| stop.contains(token))
+            };
+            let token = tokenizer.id_to_token(id).filter(is_spelled);
             all.push(&token.map(|token| bytes(token, &steps)).unwrap_or_default());
         }
         Ok(all)

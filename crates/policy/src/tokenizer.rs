@@ -4,11 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
-use record::thoughts;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,7 +16,7 @@ use crate::confined::{Confined, Death};
 use crate::files::{read_text, show};
 use crate::json::{LARGEST_JSON, read_json_if_present};
 use crate::special_tokens::special_tokens;
-use crate::token_bytes::TokenBytes;
+use crate::token_bytes::{self, TokenBytes};
 use crate::vocabulary;
 
 const FILE: &str = "tokenizer.json";
@@ -54,7 +53,8 @@ pub struct Tokenizer {
     directory: PathBuf,
     stop_ids: Vec<u32>,
     vocabulary_size: usize,
-    token_bytes: OnceLock<Arc<TokenBytes>>,
+    /// By the stop strings.
+    token_bytes: Mutex<HashMap<Vec<String>, Arc<TokenBytes>>>,
 }
 
 #[derive(Debug)]
@@ -67,7 +67,8 @@ enum Host {
 #[derive(Debug, Serialize, Deserialize)]
 enum Request<'a> {
     Load,
-    Bytes,
+    /// Asks for the bytes of all tokens, special ones only if a text has them.
+    Bytes(Cow<'a, [String]>),
     Encode(Cow<'a, str>),
     Decode(Cow<'a, [u32]>),
     Render(Conversation<'a>),
@@ -122,7 +123,7 @@ impl Tokenizer {
             directory: directory.to_owned(),
             stop_ids: Vec::new(),
             vocabulary_size: 0,
-            token_bytes: OnceLock::new(),
+            token_bytes: Mutex::default(),
         };
         let Reply { ids, vocabulary_size, .. } = tokenizer.ask(Request::Load)?;
         (tokenizer.stop_ids, tokenizer.vocabulary_size) = (ids, vocabulary_size);
@@ -136,7 +137,7 @@ impl Tokenizer {
         };
         let (what, seconds) = match request {
             Request::Load => ("reading the tokenizer and the chat template", LOADING),
-            Request::Bytes => ("spelling all tokens", LOADING),
+            Request::Bytes(_) => ("spelling all tokens", LOADING),
             Request::Encode(_) => ("encoding a text", ANSWERING),
             Request::Decode(_) => ("decoding a text", ANSWERING),
             Request::Render(_) | Request::Chat(_) | Request::Continue(..) => {
@@ -167,8 +168,8 @@ impl Tokenizer {
         self.ask(Request::Encode(text.into())).map(|reply| reply.ids)
     }
 
-    /// The text of token ids, without special tokens that are no marks of thoughts. Bytes that are not UTF-8 become U+FFFD, so sampled text
-    /// need not encode back to its ids: ids, not text, go to the loss.
+    /// The text of token ids, without special tokens that mark neither thoughts nor calls of tools. Bytes that are not
+    /// UTF-8 become U+FFFD, so sampled text need not encode back to its ids: ids, not text, go to the loss.
     ///
     /// # Errors
     /// The tokenizer cannot decode the ids.
@@ -176,19 +177,21 @@ impl Tokenizer {
         self.ask(Request::Decode(ids.into())).map(|reply| reply.text)
     }
 
-    /// The bytes of each token, which make up the text of [`Tokenizer::decode`]; computed once.
+    /// The bytes of each token, which make up the text of [`Tokenizer::decode`], and of the special tokens that one of
+    /// `stops` has; computed once.
     ///
     /// # Errors
     /// A decoder of a kind whose tokens are not bytes.
-    pub fn token_bytes(&self) -> Result<Arc<TokenBytes>> {
-        if let Some(known) = self.token_bytes.get() {
+    pub fn token_bytes(&self, stops: &[String]) -> Result<Arc<TokenBytes>> {
+        let mut known = self.token_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = known.get(stops) {
             return Ok(known.clone());
         }
-        let Reply { ids, text, .. } = self.ask(Request::Bytes)?;
+        let Reply { ids, text, .. } = self.ask(Request::Bytes(stops.into()))?;
         let bytes = TokenBytes::from_parts(ids, &text).map(Arc::new);
         let bytes =
             bytes.ok_or_else(|| Failure::work(format!("{}: broken tokens", show(&self.directory))))?;
-        Ok(self.token_bytes.get_or_init(|| bytes).clone())
+        Ok(known.entry(stops.to_vec()).or_insert(bytes).clone())
     }
 
     /// Token ids of a conversation, up to the opening of the assistant's next message.
@@ -263,7 +266,7 @@ struct Text {
     inner: tokenizers::Tokenizer,
     template: Option<ChatTemplate>,
     stop_ids: Vec<u32>,
-    /// Special tokens that are marks of thoughts.
+    /// Special tokens that mark thoughts and calls of tools, without which a text cannot be read.
     marks: HashMap<u32, String>,
     directory: PathBuf,
 }
@@ -289,7 +292,7 @@ impl Text {
         let template = ChatTemplate::load(directory, &side, &special)?;
         let stop_ids = stop_ids(directory, special.get("eos_token"), &inner)?;
         let added = inner.get_added_tokens_decoder().into_iter();
-        let marks = added.filter(|(_, token)| token.special && thoughts::is_mark(&token.content));
+        let marks = added.filter(|(_, token)| token.special && token_bytes::is_mark(&token.content));
         let marks = marks.map(|(id, token)| (id, token.content)).collect();
         Ok(Text { inner, template, stop_ids, marks, directory: directory.to_owned() })
     }
@@ -301,8 +304,8 @@ impl Text {
                 let vocabulary_size = largest.map_or(0, |largest| largest as usize + 1);
                 Reply { ids: self.stop_ids.clone(), vocabulary_size, ..Reply::default() }
             }
-            Request::Bytes => {
-                let bytes = TokenBytes::of_tokenizer(&self.inner).map_err(|cause| {
+            Request::Bytes(stops) => {
+                let bytes = TokenBytes::of_tokenizer(&self.inner, &stops).map_err(|cause| {
                     Failure::data(format!("{}: {cause}", show(&self.directory.join(FILE))))
                         .hint("stop strings need tokens that are bytes: leave out --stop for this policy")
                 })?;
@@ -341,17 +344,18 @@ impl Text {
         let mut messages = messages.into_owned();
         let Some(message) = messages.get_mut(spoken) else { return Ok(Vec::new()) };
         message.content = SPOKEN.to_owned();
-        let text = self.render(&messages, tools.as_deref())?;
+        // Some templates refuse a tool's result after a message without calls.
+        let Ok(text) = self.render(&messages, tools.as_deref()) else { return Ok(Vec::new()) };
         let parts: Vec<&str> = text.split(SPOKEN).collect();
         let [_, mut rest] = parts[..] else { return Ok(Vec::new()) };
-        // The stop token may be there already. Another one keeps the rest from being the beginning of a text, which
-        // some tokenizers treat in a special way.
+        // The stop token may be there already, also where the template would end the message with another one. An anchor
+        // keeps the rest from being the beginning of a text, which some tokenizers treat in a special way.
         let anchor = if self.stop_ids.contains(&last) { last } else { self.stop_ids[0] };
         let anchor_text = self.inner.id_to_token(anchor).unwrap_or_default();
-        if anchor == last
-            && let Some(after) = rest.trim_start().strip_prefix(&anchor_text)
-        {
-            rest = after;
+        if anchor == last {
+            let ends = self.stop_ids.iter().filter_map(|id| self.inner.id_to_token(*id));
+            let after = ends.filter_map(|end| rest.trim_start().strip_prefix(&*end).map(str::len)).min();
+            rest = &rest[rest.len() - after.unwrap_or(rest.len())..];
         }
         let ids = self.encode(&format!("{anchor_text}{rest}"))?;
         match ids.split_first() {

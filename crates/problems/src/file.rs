@@ -122,11 +122,21 @@ fn read<P: Problem>(name: &str, file: &str, rules: &P::Rules) -> Result<Vec<Task
 
 fn tasks_of<P: Problem>(name: &str, file: &str, lines: impl Read, rules: &P::Rules) -> Result<Vec<Task>> {
     const HINT: &str = "`envs import` writes this layout from public data sets";
-    let place = |failure: Failure| failure.at(format!("--set data={file}"));
+    let place = |failure: Failure| match failure.message.contains("no `type`") {
+        true => Failure::data(format!("--set data={file}: these are no tasks")).hint(format!(
+            "records of a data set: envs import {file} > tasks.jsonl, then --set data=tasks.jsonl"
+        )),
+        false => failure.at(format!("--set data={file}")),
+    };
     let mut reader = Reader::new(file, lines);
     let mut tasks = Vec::new();
     let mut known: HashMap<u64, Split> = HashMap::new();
-    while let Some(line) = reader.next().map_err(place)? {
+    let raw =
+        || format!("if that is a data set: envs import {file} > tasks.jsonl, then --set data=tasks.jsonl");
+    while let Some(line) = reader.next().map_err(|failure| match tasks.is_empty() {
+        true => place(failure).hint(raw()),
+        false => place(failure),
+    })? {
         if line.kind != Kind::Task {
             continue;
         }

@@ -23,6 +23,6 @@ pub mod run;
 pub mod workflow_file;
 pub mod writing;
 
-pub use answers::{outcome, shorten, spell};
+pub use answers::{outcome, shorten, show, spell};
 pub use problem::{Episode, Playable, Problem};
 pub use reasoning::Reasoning;

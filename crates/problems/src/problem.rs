@@ -115,9 +115,9 @@ pub trait Playable: Problem {
 /// Token limit of a completion: `compact`, or `prose` with room for an explained answer, as untrained chat models give.
 pub fn max_tokens(settings: &Settings, compact: u32, prose: u32) -> u32 {
     match settings.text("data") {
-        Some(_) => MAX_TOKENS_OF_FILES,
-        None if settings.is_prose() => prose,
-        None => compact,
+        Some(_) if settings.text("reasoning") != Some("brief") => MAX_TOKENS_OF_FILES,
+        None if !settings.is_prose() => compact,
+        _ => prose,
     }
 }
 
@@ -207,7 +207,12 @@ impl<P: Playable> Environment for ProblemEnvironment<P> {
     fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
         let (name, rules) = (self.name, P::rules(&demonstration.tasks.settings)?);
         if demonstration.tasks.settings.text("data").is_some() {
-            return Err(Failure::usage("only generated tasks are demonstrated").hint("leave out data"));
+            return Err(Failure::usage(
+                "only generated tasks are demonstrated, and a file of problems has no demonstrations",
+            )
+            .hint(
+                "a pretrained policy needs none: ./pipeline.sh --model NAME, or --warmup 0; or leave out data",
+            ));
         }
         if is_file(&demonstration.workflow) {
             return Err(Failure::usage("a workflow of a file is not demonstrated").hint(

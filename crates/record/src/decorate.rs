@@ -75,7 +75,7 @@ pub trait Decorate {
 
     /// Sees all groups of a whole stream before the first of them is decorated; only of a stage that
     /// [needs it](Decorate::needs_whole_stream).
-    fn whole(&mut self, _groups: &[&Group<Self::Data>]) -> Result<()> {
+    fn whole(&mut self, _groups: &[&Group<Self::Data>], _ends: &[End]) -> Result<()> {
         Ok(())
     }
 
@@ -255,7 +255,7 @@ impl<S: Decorate> Chassis<'_, S> {
         let rest: Vec<Gathered<Group<S::Data>>> = std::mem::take(&mut self.gather).rest().collect();
         if self.stage.needs_whole_stream() {
             let groups: Vec<&Group<S::Data>> = rest.iter().filter_map(Gathered::group).collect();
-            self.stage.whole(&groups)?;
+            self.stage.whole(&groups, self.stream.ends())?;
         }
         for entry in rest {
             self.write(entry, writer)?;

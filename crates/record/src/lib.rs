@@ -3,6 +3,7 @@
 //! [`decorate`] is the chassis of a stage that adds keys to samples; `examples/judge.rs` is the shortest stage on it.
 //! Left out: machine learning and policies.
 
+pub mod address;
 mod check;
 mod command_line;
 pub mod compressed;
@@ -27,6 +28,5 @@ pub mod stream;
 pub mod tag;
 pub mod text;
 pub mod thoughts;
-pub mod tools;
 mod usage;
 pub mod write;

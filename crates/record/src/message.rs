@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use crate::address::hide;
 use crate::failure::Failure;
 use crate::installation::pipeline;
 
@@ -23,10 +24,10 @@ pub fn report(name: &str, failure: &Failure) {
     if failure.is_closed() {
         return;
     }
-    let mut text = format!("{name}: {}\n", printable(&failure.message));
+    let mut text = format!("{name}: {}\n", printable(&hide(&failure.message, &[])));
     if let Some(hint) = &failure.hint {
         let hint = hint.replace("./pipeline.sh", pipeline());
-        text.push_str(&format!("hint: {}\n", printable(&hint)));
+        text.push_str(&format!("hint: {}\n", printable(&hide(&hint, &[]))));
     }
     // A closed stderr leaves nobody to tell.
     let _ = io::stderr().lock().write_all(text.as_bytes());

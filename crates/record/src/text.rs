@@ -9,6 +9,18 @@ use std::ops::Deref;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// Valid JSON without the blanks between its tokens. Text keeps the digits of integers over 64 bits, which a
+/// [`serde_json::Value`] rounds.
+pub fn compact_json(json: &str) -> String {
+    let (mut inside, mut escaped) = (false, false);
+    let mut keep = |c: char| {
+        let keeps = inside || !c.is_ascii_whitespace();
+        (inside, escaped) = (inside != (c == '"' && !escaped), c == '\\' && !escaped);
+        keeps
+    };
+    json.chars().filter(|c| keep(*c)).collect()
+}
+
 /// A slice of a line, or an owned text.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]

@@ -21,6 +21,7 @@ mod outputs;
 mod page;
 mod roles;
 mod run_directory;
+mod run_files;
 mod run_summary;
 mod stats;
 mod stream_summary;

@@ -3,7 +3,6 @@
 //! Only committed steps are read (`steps/NNNNNN/done`), so a run in progress or a killed one gives the
 //! metrics of its finished part. Nothing is locked; only `report.cache/` is written.
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -11,16 +10,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use record::failure::{Failure, Result};
+use record::file;
 use record::line::{self, End, Metrics};
 use record::read::{Kind, Line, Reader};
 use record::sample::Sample;
-use record::{compressed, file};
 use serde_json::{Map, Value};
 
 use crate::boards::Boards;
 use crate::episode_index::Indexer;
 use crate::episodes::{EpisodeContext, EpisodeSampler, EpisodeSet, spread};
 use crate::metrics;
+use crate::run_files::{committed_steps, current_path, numbered_files, stream_path};
 use crate::stats::{Environments, GroupStats, StreamStats};
 use crate::stream_summary::{Cache, StreamSummary};
 use crate::vocabulary::Vocabularies;
@@ -259,46 +259,6 @@ fn settings(directory: &Path) -> Result<Map<String, Value>> {
         Failure::data(format!("{}: {error}", path.display()))
             .hint("pipeline.sh wrote this file as a JSON object")
     })
-}
-
-/// The numbers among the names in a folder, without `prefix` and `suffix`; empty if there is no folder.
-fn numbered_files(folder: &Path, prefix: &str, suffix: &str) -> Result<BTreeMap<u64, PathBuf>> {
-    let entries = match std::fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(BTreeMap::new()),
-        Err(error) => return Err(Failure::io(format!("{}: {error}", folder.display()))),
-    };
-    let mut found = BTreeMap::new();
-    for entry in entries {
-        let path = entry.map_err(|error| Failure::io(format!("{}: {error}", folder.display())))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let number = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(suffix));
-        if let Some(number) = number.and_then(|number| number.parse().ok()) {
-            found.insert(number, path);
-        }
-    }
-    Ok(found)
-}
-
-/// The committed steps from 1 (step 0 is the starting point and has no samples), and one that was begun after
-/// them.
-fn committed_steps(directory: &Path) -> Result<(Vec<u64>, Option<u64>)> {
-    let found = numbered_files(&directory.join("steps"), "", "")?;
-    let (committed, begun): (Vec<_>, Vec<_>) =
-        found.into_iter().partition(|(_, path)| path.join("done").exists());
-    let committed = committed.into_iter().map(|(number, _)| number).filter(|&number| number > 0);
-    Ok((committed.collect(), begun.first().map(|(number, _)| *number)))
-}
-
-/// A stream of a step, compressed or not.
-fn stream_path(folder: &Path, name: &str) -> PathBuf {
-    current_path(&folder.join(name)).into_owned()
-}
-
-/// A stream by its path, compressed if it was since it was found.
-pub fn current_path(path: &Path) -> Cow<'_, Path> {
-    let compressed = compressed::path(path);
-    if !path.exists() && compressed.exists() { compressed.into() } else { path.into() }
 }
 
 /// The streams of committed steps that `report compress` would compress.

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use crate::episode_index::EpisodeIndex;
 use crate::episodes::EpisodeSet;
 use crate::metrics::Metric;
-use crate::run_directory::current_path;
+use crate::run_files::current_path;
 
 /// Changes whenever a summary of an earlier build would not do.
 const FORMAT: u32 = 7;

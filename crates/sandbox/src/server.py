@@ -124,6 +124,20 @@ def interpreter(request, source):
     return module.__dict__
 
 
+def plain(value):
+    """A value that JSON lacks: a set in order, anything else that has members as a list, exact numbers."""
+    if isinstance(value, (set, frozenset)):
+        try:
+            return sorted(value)
+        except TypeError:
+            return list(value)
+    if type(value).__module__ in ("fractions", "decimal"):
+        return int(value) if value == int(value) else float(value)
+    if hasattr(value, "__iter__") and not isinstance(value, (bytes, bytearray)):
+        return list(value)
+    raise TypeError(f"the function returned {type(value).__name__}, which is no value of JSON")
+
+
 def answer(names, request, arguments, file):
     """Calls the function that the request names and writes its return value, as JSON, to the result file."""
     name, arguments = request["function"], json.loads(arguments)
@@ -135,7 +149,7 @@ def answer(names, request, arguments, file):
         raise NameError(f"the program has no function {name!r}")
     result = function(*arguments)
     with open(file, "w", encoding="utf-8") as stream:
-        json.dump(result, stream)
+        json.dump(result, stream, default=plain)
 
 
 def run(request, source, result):

@@ -215,7 +215,7 @@ fn stage(
             let earns_less = ours.local <= theirs.local + ROUNDING;
             let holds = ours.team <= theirs.team + ROUNDING && (by_agent || earns_less);
             ledger.rule("no action scores above the oracle's", holds, case);
-            // Where each agent has its own pay, the oracle may be the team's, and an agent's interest another.
+            // With pay by agent the oracle may be the one of the team, and the interest of an agent another.
             if by_agent {
                 ledger.advice("no action pays its agent more than the oracle's", earns_less, case);
             }

@@ -3,6 +3,7 @@
 use environment::workflow;
 use envs::{Demonstration, Environment, Split};
 use record::failure::{Failure, Result};
+use record::sample::Sample;
 use record::stage;
 use record::write::Writer;
 
@@ -49,6 +50,31 @@ impl Demo {
             let (count, seed) = (self.count, self.choice.seed);
             return self.program.print(&format!("{command} demo{workflow} --count {count} --seed {seed}"));
         }
+        let mut batches = self.demonstrations()?;
+        let mut writer = Writer::stdout();
+        let mut samples = 0;
+        for _ in 0..self.count {
+            let Some(batch) = batches.next() else { break };
+            for sample in batch? {
+                writer.object(&sample)?;
+                samples += 1;
+            }
+            if stage::interrupted() {
+                return Err(Failure::interrupted());
+            }
+        }
+        super::tasks::end(&mut writer, &[("tasks", self.count), ("samples", samples)])
+    }
+
+    /// Refuses what cannot be demonstrated.
+    pub fn check(&self) -> Result<()> {
+        if self.program.env_command.is_none() {
+            drop(self.demonstrations()?);
+        }
+        Ok(())
+    }
+
+    fn demonstrations(&self) -> Result<impl Iterator<Item = Result<Vec<Sample<'static>>>>> {
         let environment = self.choice.environment()?;
         if !(0.0..=1.0).contains(&self.follow) {
             return Err(Failure::usage(format!("--follow {}: not from 0 to 1", self.follow)));
@@ -68,20 +94,7 @@ impl Demo {
             states: self.states,
             follow: self.follow,
         };
-        let mut batches = environment.demonstrations(&demonstration)?;
-        let mut writer = Writer::stdout();
-        let mut samples = 0;
-        for _ in 0..self.count {
-            let Some(batch) = batches.next() else { break };
-            for sample in batch? {
-                writer.object(&sample)?;
-                samples += 1;
-            }
-            if stage::interrupted() {
-                return Err(Failure::interrupted());
-            }
-        }
-        super::tasks::end(&mut writer, &[("tasks", self.count), ("samples", samples)])
+        environment.demonstrations(&demonstration)
     }
 }
 

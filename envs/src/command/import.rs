@@ -106,6 +106,8 @@ impl Import {
         for (reason, count) in &reasons {
             stage::note("envs", format!("{} left out: {reason}", stage::counted(*count, "record")));
         }
+        let counts = ["train", "test"].map(|split| format!("{} {split}", splits[split]));
+        stage::note("envs", format!("{}: {}", stage::counted(written, "problem"), counts.join(", ")));
         if self.split.is_none()
             && let Some((split, _)) = splits.iter().find(|(_, count)| written > 0 && **count == 0)
         {
@@ -132,17 +134,33 @@ fn place(file: &Path, number: usize) -> String {
 
 /// The records of a file: the elements of its one array, or one value after another.
 fn records(file: &Path) -> Result<Vec<Value>> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     match file.as_os_str() == "-" {
         true => std::io::stdin()
-            .read_to_string(&mut text)
+            .read_to_end(&mut bytes)
             .map_err(|error| Failure::io(format!("reading stdin: {error}")))?,
         false => record::file::open(file)
-            .and_then(|mut file| file.read_to_string(&mut text))
+            .and_then(|mut file| file.read_to_end(&mut bytes))
             .map_err(|error| Failure::named_file(file, &error))?,
     };
+    let is_named = |end: &str| file.extension().is_some_and(|extension| extension == end);
+    let format = match () {
+        () if bytes.starts_with(b"PAR1") => Some(("Parquet", "parquet")),
+        () if is_named("csv") || is_named("tsv") => Some(("CSV", "csv")),
+        () => None,
+    };
+    if let Some((name, reader)) = format {
+        let file = file.display();
+        return Err(Failure::data(format!("{file}: this is {name}, and JSON Lines are read")).hint(format!(
+            "python3 -c \"import pandas; pandas.read_{reader}('{file}').to_json('{file}.jsonl', orient='records', \
+             lines=True)\" writes {file}.jsonl"
+        )));
+    }
+    let text =
+        String::from_utf8(bytes).map_err(|_| Failure::data(format!("{}: no UTF-8", file.display())))?;
+    let text = text.trim_start_matches('\u{feff}');
     let mut records = Vec::new();
-    for value in serde_json::Deserializer::from_str(&text).into_iter::<Value>() {
+    for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
         let unreadable = |error| Failure::data(error).at(place(file, records.len()));
         match value.map_err(|error| unreadable(error).hint("JSON Lines, or one JSON array"))? {
             Value::Array(values) if records.is_empty() => records = values,

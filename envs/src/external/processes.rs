@@ -5,12 +5,12 @@
 //! requests, one for each concurrent request.
 //!
 //! Descendants of a process end with it ([`descendants`]), and its stderr is passed on ([`errors`]). Left out: a sandbox. The
-//! program is the user's own, run as `sh -c` would run it.
+//! program belongs to the user, and runs as `sh -c` would run it.
 
 mod descendants;
 mod errors;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -23,7 +23,8 @@ use std::time::{Duration, Instant};
 use record::failure::{Failure, Result};
 use record::read::MAX_LINE;
 use record::stage::{interrupted, note};
-use serde_json::{Map, Value};
+use serde::Serialize;
+use serde_json::value::RawValue;
 
 use errors::{Errors, Told};
 
@@ -56,7 +57,7 @@ struct Pool {
     busy: Vec<u64>,
     started: u64,
     /// Handles of states that no request will name again, by process.
-    dropped: HashMap<u64, Vec<Value>>,
+    dropped: HashMap<u64, Vec<Box<RawValue>>>,
 }
 
 impl Processes {
@@ -77,43 +78,50 @@ impl Processes {
     ///
     /// # Errors
     /// Two processes in a row gave no answer: work. The answer says `error`: data.
-    pub fn ask(&self, mut request: Value) -> Result<(Map<String, Value>, u64)> {
-        let number = self.number(&mut request);
-        let (answer, process, _) = self.exchange_by(&request.to_string(), number)?;
+    pub fn ask(&self, request: &impl Serialize) -> Result<(String, u64)> {
+        let (line, number) = self.line(request, None)?;
+        let (answer, process) = self.exchange_by(&line, number)?;
         Ok((accepted(answer)?, process))
     }
 
     /// The answer of one process to `request`, with the handles that were dropped since it was last asked.
-    pub fn ask_process(&self, process: u64, mut request: Value) -> Result<Map<String, Value>> {
-        let number = self.number(&mut request);
+    pub fn ask_process(&self, process: u64, request: &impl Serialize) -> Result<String> {
         let child = self.take(process)?;
-        if let Some(dropped) = self.lock().dropped.remove(&process) {
-            request["drop"] = dropped.into();
-        }
-        let answer = self.put(child, &format!("{request}\n"), number).map_err(|cause| self.failure(cause))?;
+        let dropped = self.lock().dropped.remove(&process);
+        let (line, number) = self.line(request, dropped)?;
+        let answer = self.put(child, &format!("{line}\n"), number).map_err(|cause| self.failure(cause))?;
         accepted(answer.0)
     }
 
     /// Remembers a handle of a process that nobody will name again.
-    pub fn drop_handle(&self, process: u64, handle: Value) {
+    pub fn drop_handle(&self, process: u64, handle: Box<RawValue>) {
         self.lock().dropped.entry(process).or_default().push(handle);
     }
 
-    fn number(&self, request: &mut Value) -> u64 {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        request["request"] = number.into();
-        number
+    /// A request as a line, and its number.
+    fn line(&self, body: &impl Serialize, drop: Option<Vec<Box<RawValue>>>) -> Result<(String, u64)> {
+        #[derive(Serialize)]
+        struct Numbered<'a, B> {
+            #[serde(flatten)]
+            body: &'a B,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            drop: Option<Vec<Box<RawValue>>>,
+            request: u64,
+        }
+        let request = self.requests.fetch_add(1, Ordering::Relaxed);
+        let line = serde_json::to_string(&Numbered { body, drop, request }).map_err(Failure::work)?;
+        Ok((line, request))
     }
 
-    /// The answer to `line`, a request that carries `number`, read and as it came.
+    /// The answer to `line`, a request that carries `number`.
     ///
     /// # Errors
     /// Two processes in a row gave no answer: work.
-    pub fn exchange(&self, line: &str, number: u64) -> Result<(Map<String, Value>, String)> {
-        self.exchange_by(line, number).map(|(answer, _, text)| (answer, text))
+    pub fn exchange(&self, line: &str, number: u64) -> Result<String> {
+        self.exchange_by(line, number).map(|(answer, _)| answer)
     }
 
-    fn exchange_by(&self, line: &str, number: u64) -> Result<(Map<String, Value>, u64, String)> {
+    fn exchange_by(&self, line: &str, number: u64) -> Result<(String, u64)> {
         let line = format!("{line}\n");
         let idle = self.take_idle();
         let first = idle.map_or_else(|| self.start(), Ok).and_then(|child| self.put(child, &line, number));
@@ -191,18 +199,12 @@ impl Processes {
         self.returned.notify_all();
     }
 
-    fn put(
-        &self,
-        mut child: Running,
-        line: &str,
-        number: u64,
-    ) -> std::result::Result<(Map<String, Value>, u64, String), String> {
+    fn put(&self, mut child: Running, line: &str, number: u64) -> std::result::Result<(String, u64), String> {
         let process = child.number;
         let answered = child.ask(line, self.timeout).and_then(|text| {
-            let answer: Map<String, Value> =
-                serde_json::from_str(&text).map_err(|error| not_json(&text, child.lines, &error))?;
-            match answer.get("request").and_then(Value::as_u64) == Some(number) {
-                true => Ok((answer, process, text)),
+            let answer = fields(&text).map_err(|error| not_json(&text, child.lines, &error))?;
+            match answer.get("request").is_some_and(|echo| echo.get().parse() == Ok(number)) {
+                true => Ok((text, process)),
                 false => Err(format!("its answer does not echo \"request\": {number}")),
             }
         });
@@ -211,12 +213,18 @@ impl Processes {
     }
 }
 
+/// The fields of an answer, as text: numbers of any size keep their digits.
+fn fields(answer: &str) -> serde_json::Result<BTreeMap<String, &RawValue>> {
+    serde_json::from_str(answer)
+}
+
 /// An answer without an `error`.
-fn accepted(answer: Map<String, Value>) -> Result<Map<String, Value>> {
-    match answer.get("error") {
+fn accepted(answer: String) -> Result<String> {
+    match fields(&answer).map_err(Failure::work)?.get("error") {
         None => Ok(answer),
-        Some(Value::String(message)) => Err(Failure::data(message)),
-        Some(other) => Err(Failure::data(other)),
+        Some(error) => {
+            Err(Failure::data(serde_json::from_str(error.get()).unwrap_or_else(|_| error.get().to_owned())))
+        }
     }
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use record::failure::{Failure, Result};
 use record::sample::Message;
-use record::tools;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use serde_json::{Map, Value};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Each agent's observation; `None` for one that skips its turn.
 pub(super) type Observations = BTreeMap<String, Option<Observation>>;
@@ -34,16 +34,31 @@ impl<'de> Deserialize<'de> for Observation {
         }
         let WithTools { messages, tools } = serde_json::from_value(value).map_err(D::Error::custom)?;
         if let Some(tools) = &tools {
-            tools::check(tools).map_err(D::Error::custom)?;
+            check_tools(tools).map_err(D::Error::custom)?;
         }
         Ok(Observation { messages, tools: tools.map(Arc::new) })
+    }
+}
+
+/// Checks tools as OpenAI's API and transformers list them.
+fn check_tools(tools: &Value) -> std::result::Result<(), String> {
+    let all = tools.as_array().filter(|all| !all.is_empty()).ok_or("`tools` is not a list of tools")?;
+    let named = |tool: &&Value| {
+        let function = tool.get("function").unwrap_or(tool);
+        function.get("name").and_then(Value::as_str).is_some_and(|name| !name.is_empty())
+    };
+    match all.iter().find(|tool| !named(tool)) {
+        Some(tool) => Err(format!(
+            "`tools` has {tool}, which is no {{\"type\": \"function\", \"function\": {{\"name\": …, \"parameters\": …}}}}"
+        )),
+        None => Ok(()),
     }
 }
 
 /// The response to a request with `task`.
 #[derive(Deserialize)]
 pub(super) struct ResetResponse {
-    pub(super) state: Value,
+    pub(super) state: Box<RawValue>,
     pub(super) observations: Observations,
     pub(super) agents: Vec<String>,
     pub(super) order: Value,
@@ -97,7 +112,7 @@ pub(super) struct StepResponse {
     #[serde(default)]
     pub(super) observations: Observations,
     pub(super) turn: Option<Actors>,
-    pub(super) info: Option<Value>,
+    pub(super) info: Option<Box<RawValue>>,
 }
 
 /// The longest `info`, in bytes of JSON: it is in every line of the record.
@@ -115,11 +130,12 @@ pub struct ProbeResponse {
     pub solved: bool,
 }
 
-/// An `info` that the record can keep.
-pub(super) fn checked_info(info: Value) -> Result<Map<String, Value>> {
-    let bytes = info.to_string().len();
-    match info {
-        Value::Object(info) if bytes <= INFO_BYTES => Ok(info),
+/// An `info` that the record can keep; `None` if it is empty.
+pub(super) fn checked_info(info: &RawValue) -> Result<Option<String>> {
+    let text = record::text::compact_json(info.get());
+    let bytes = text.len();
+    match serde_json::from_str(&text).map_err(Failure::data)? {
+        Value::Object(info) if bytes <= INFO_BYTES => Ok((!info.is_empty()).then_some(text)),
         Value::Object(_) => {
             Err(Failure::data(format!("`info` has {bytes} bytes as JSON, and at most {INFO_BYTES} are kept"))
                 .hint("it is in every line of the record: shorten it, or write the rest into another file"))
@@ -129,7 +145,29 @@ pub(super) fn checked_info(info: Value) -> Result<Map<String, Value>> {
     }
 }
 
-pub(super) fn read<T: for<'a> Deserialize<'a>>(response: Map<String, Value>) -> Result<T> {
-    serde_json::from_value(Value::Object(response))
+pub(super) fn read<T: for<'a> Deserialize<'a>>(response: &str) -> Result<T> {
+    serde_json::from_str(response)
         .map_err(|error| Failure::data(format!("a response of the environment's program: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_tools;
+    use serde_json::json;
+
+    #[test]
+    fn tools_have_names() {
+        let tool = json!({"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}});
+        assert_eq!(check_tools(&json!([tool])), Ok(()));
+        assert_eq!(check_tools(&json!([{"name": "add"}])), Ok(()));
+        for wrong in [
+            json!([]),
+            json!({}),
+            json!([{"type": "function"}]),
+            json!([{"function": {"name": ""}}]),
+            json!(["add"]),
+        ] {
+            assert!(check_tools(&wrong).is_err(), "{wrong}");
+        }
+    }
 }

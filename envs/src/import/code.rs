@@ -34,7 +34,7 @@ const SOLUTIONS: usize = 8;
 /// Most wrong programs to try, and to keep.
 const WRONG: (usize, usize) = (12, 4);
 /// Rules for trying solutions.
-const RULES: Rules = Rules {
+pub(super) const RULES: Rules = Rules {
     encoding: Encoding::Full,
     reasoning: Reasoning::Steps,
     turns: 4,
@@ -122,69 +122,6 @@ pub static LIVE_CODE_BENCH: Layout = Layout {
     },
 };
 
-/// MBPP: a text, a solution, and asserts that call its function.
-pub static MBPP: Layout = Layout {
-    name: "mbpp",
-    environment: NAME,
-    summary: "MBPP: text or prompt, code, test_list (asserts), challenge_test_list, test_setup_code",
-    recognizes: |record| record.contains_key("test_list") && record.contains_key("code"),
-    convert: |record| {
-        let lists = ["test_list", "challenge_test_list"]
-            .map(|name| record.get(name).map(strings).unwrap_or_default());
-        let asserts = lists.concat();
-        let (function, tests) = asserted(&asserts)?;
-        let mut fields = record.clone();
-        let statement = text(record, &["text", "prompt"]).ok_or("no problem")?;
-        // The text does not name the function, so the first assert is added, as in MBPP's own prompt.
-        let shown =
-            format!("{statement}\n\nThe function is called {function}. For example: {}", asserts[0].trim());
-        fields.insert("statement".to_owned(), shown.into());
-        let setup = text(record, &["test_setup_code"]).unwrap_or_default();
-        let solution =
-            format!("{setup}\n{}", text(record, &["code"]).unwrap_or_default()).trim().to_owned() + "\n";
-        solved(draft(&fields, "statement", Some(function), tests, 1)?, &[solution.replace("\r\n", "\n")], &[])
-    },
-};
-
-/// The function that asserts call, with arguments and values as JSON: `assert f(1, [2]) == (3,
-/// 4)`. Skips other asserts.
-fn asserted(asserts: &[String]) -> Result<(String, Vec<Test>), Refusal> {
-    const READ: &str = "import ast, json, sys\n\
-        def plain(value):\n    \
-            if isinstance(value, (list, tuple)): return [plain(item) for item in value]\n    \
-            if isinstance(value, dict): return {key: plain(item) for key, item in value.items() if isinstance(key, str) or bad()}\n    \
-            return value if value is None or isinstance(value, (bool, int, float, str)) else bad()\n\
-        def bad(): raise ValueError\n\
-        for text in json.load(sys.stdin):\n    \
-            try:\n        \
-                test = ast.parse(text.strip()).body[0].test\n        \
-                call, (value,), (kind,) = test.left, test.comparators, test.ops\n        \
-                if not isinstance(kind, ast.Eq) or call.keywords: continue\n        \
-                arguments = [plain(ast.literal_eval(argument)) for argument in call.args]\n        \
-                print(json.dumps([call.func.id, arguments, plain(ast.literal_eval(value))], allow_nan=False))\n    \
-            except Exception: pass\n";
-    let limits = Limits {
-        cpu_seconds: 10.0,
-        wall_seconds: 60.0,
-        memory_bytes: 512 << 20,
-        output_bytes: 16 << 20,
-        scratch_bytes: 1 << 20,
-    };
-    let texts = Value::from(asserts.to_vec()).to_string();
-    let execution = Sandbox::shared()?.run(&Program { limits, ..Program::python(READ, &texts) })?;
-    let mut function = None;
-    let mut tests = Vec::new();
-    for line in execution.stdout.lines() {
-        let Ok((name, input, output)) = serde_json::from_str::<(String, Value, Value)>(line) else {
-            continue;
-        };
-        if *function.get_or_insert_with(|| name.clone()) == name {
-            tests.push(Test { input: input.to_string(), output: output.to_string() });
-        }
-    }
-    Ok((function.ok_or("no tests")?, tests))
-}
-
 /// The layout of the shipped problems: the fields of a `spec` except the rules.
 pub static PROBLEM: Layout = Layout {
     name: "problem",
@@ -200,7 +137,7 @@ pub static PROBLEM: Layout = Layout {
 };
 
 /// A problem without a solution: its examples, then the shortest other tests, each once.
-fn draft(
+pub(super) fn draft(
     record: &Fields,
     statement: &str,
     function: Option<String>,
@@ -240,7 +177,11 @@ fn draft(
 }
 
 /// `problem` with the first of `solutions` that passes, and the `wrong` programs that a single test detects.
-fn solved(mut problem: CodeProblem, solutions: &[String], wrong: &[String]) -> Result<Problem, Refusal> {
+pub(super) fn solved(
+    mut problem: CodeProblem,
+    solutions: &[String],
+    wrong: &[String],
+) -> Result<Problem, Refusal> {
     if solutions.is_empty() {
         return Err("no solution in Python".into());
     }
@@ -306,7 +247,7 @@ fn unpickled(text: &str) -> Result<Value, Refusal> {
     tests.ok_or_else(|| "private tests that cannot be unpacked".into())
 }
 
-fn strings(values: &Value) -> Vec<String> {
+pub(super) fn strings(values: &Value) -> Vec<String> {
     values.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
@@ -333,7 +274,11 @@ fn held(output: &Value) -> Option<&Value> {
 fn test(input: &Value, output: &Value, kind: Kind) -> Option<Test> {
     if kind != Kind::Printed {
         let value = held(output).filter(|_| kind == Kind::Held).unwrap_or(output);
-        return input.is_array().then(|| Test { input: input.to_string(), output: value.to_string() });
+        return input.is_array().then(|| Test {
+            input: input.to_string(),
+            output: value.to_string(),
+            ..Test::default()
+        });
     }
     let line = |value: &Value| match value {
         Value::String(text) => Some(text.clone()),
@@ -348,14 +293,14 @@ fn test(input: &Value, output: &Value, kind: Kind) -> Option<Test> {
         }
         _ => None,
     };
-    Some(Test { input: lines(input)?, output: lines(output)? })
+    Some(Test { input: lines(input)?, output: lines(output)?, ..Test::default() })
 }
 
 /// A test of LiveCodeBench: strings, or one argument per line.
 fn lines_of_arguments(case: &Value, function: bool) -> Option<Test> {
     let (input, output) = (case["input"].as_str()?, case["output"].as_str()?);
     if !function {
-        return Some(Test { input: input.to_owned(), output: output.to_owned() });
+        return Some(Test { input: input.to_owned(), output: output.to_owned(), ..Test::default() });
     }
     // Integers of any length are kept as written.
     let value = |text: &str| match serde_json::from_str::<Value>(text) {
@@ -364,7 +309,7 @@ fn lines_of_arguments(case: &Value, function: bool) -> Option<Test> {
     };
     let arguments: Option<Vec<String>> =
         input.lines().filter(|line| !line.trim().is_empty()).map(value).collect();
-    Some(Test { input: format!("[{}]", arguments?.join(",")), output: value(output)? })
+    Some(Test { input: format!("[{}]", arguments?.join(",")), output: value(output)?, ..Test::default() })
 }
 
 /// The Python 3 programs in a field of CodeContests: `language` 3, or bare strings.

@@ -29,29 +29,42 @@ pub static GSM8K: Layout = Layout {
 pub static OLYMPIADBENCH: Layout = Layout {
     name: "olympiadbench",
     environment: NAME,
-    summary: "OlympiadBench: question, final_answer (a list)",
+    summary: "OlympiadBench: question, final_answer (a list), perhaps context and unit",
     recognizes: |record| text(record, &["question"]).is_some() && record.contains_key("final_answer"),
     convert: |record| {
         if text(record, &["error"]).is_some() {
             return Err("an answer with a tolerance of its own".into());
         }
         let answer = record.get("final_answer").and_then(reference).ok_or("no answer")?;
-        problem(record, &["question"], &answer)
+        let parts = [text(record, &["context"]), text(record, &["question"])];
+        let mut question = parts.into_iter().flatten().map(str::trim).collect::<Vec<_>>().join("\n\n");
+        if let Some(unit) = text(record, &["unit"]) {
+            question.push_str(&format!("\n\nThe unit of the answer is {}.", unit.trim()));
+        }
+        let mut fields = record.clone();
+        fields.insert("question".to_owned(), question.into());
+        problem(&fields, &["question"], &answer)
     },
 };
 
-/// The layout of verl, as of DAPO-Math: a chat, and the reference under `reward_model`.
+/// The layout of verl, as of DAPO-Math: a chat or its text, and the reference under `reward_model`.
 pub static VERL: Layout = Layout {
     name: "verl",
     environment: NAME,
-    summary: "DAPO-Math and others prepared for verl: prompt (a chat), reward_model.ground_truth",
+    summary: "DAPO-Math and others prepared for verl: prompt (a chat or text), reward_model.ground_truth",
     recognizes: |record| {
-        record.get("prompt").is_some_and(Value::is_array) && record.contains_key("reward_model")
+        record.get("prompt").is_some_and(|prompt| prompt.is_array() || prompt.is_string())
+            && record.contains_key("reward_model")
     },
     convert: |record| {
-        let messages = record.get("prompt").and_then(Value::as_array).ok_or("no problem")?;
-        let question = messages.iter().rfind(|message| message["role"] == "user").ok_or("no problem")?;
-        let question = Fields::from_iter([("problem".to_owned(), question["content"].clone())]);
+        let question = match record.get("prompt") {
+            Some(Value::Array(messages)) => {
+                messages.iter().rfind(|message| message["role"] == "user").map(|message| &message["content"])
+            }
+            text => text,
+        };
+        let question = question.ok_or("no problem")?.clone();
+        let question = Fields::from_iter([("problem".to_owned(), question)]);
         let answer = record.get("reward_model").and_then(|model| reference(&model["ground_truth"]));
         problem(&question, &["problem"], &answer.ok_or("no answer")?)
     },
@@ -207,6 +220,12 @@ mod tests {
                 "34",
             ),
             (
+                json!({"prompt": "Q?", "solution": "6", "source_prompt": [{"role": "user", "content": "Solve it. Q?"}],
+                       "reward_model": {"ground_truth": "34"}}),
+                "verl",
+                "34",
+            ),
+            (
                 json!({"prompt": [{"role": "user", "content": "Q?"}], "reward_model": {"ground_truth": 34}}),
                 "verl",
                 "34",
@@ -247,6 +266,14 @@ mod tests {
                 "{record}"
             );
         }
+    }
+
+    #[test]
+    fn a_question_has_its_context_and_its_unit() {
+        let record =
+            json!({"question": "How fast?", "final_answer": ["5"], "context": "It falls.", "unit": "m/s"});
+        let task = Importer::default().task(&record).unwrap().unwrap();
+        assert_eq!(task.spec["problem"], "It falls.\n\nHow fast?\n\nThe unit of the answer is m/s.");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! A layout is an entry of [`LAYOUTS`]: how its records are recognized and converted. A problem's name and
 //! split depend only on a hash of its text, so they are the same wherever it comes from.
 //!
-//! Left out: downloading, and formats other than JSON and JSON Lines. (Parquet readers are larger than all
-//! dependencies of this crate together.) `python3 -c "import pandas;
-//! pandas.read_parquet('FILE').to_json('FILE.jsonl', orient='records', lines=True)"` converts Parquet.
+//! Left out: downloading, and formats other than JSON and JSON Lines. (Parquet readers are larger than all dependencies
+//! of this crate together.) A file of another format is refused with the command that converts it.
 
+pub mod asserts;
 pub mod code;
 pub mod collaboration;
 pub mod math;
@@ -75,7 +75,8 @@ pub static LAYOUTS: &[&Layout] = &[
     &code::APPS,
     &code::CODE_CONTESTS,
     &code::LIVE_CODE_BENCH,
-    &code::MBPP,
+    &asserts::MBPP,
+    &asserts::HUMAN_EVAL,
     &collaboration::HUMAN_EVAL,
     &collaboration::TLDR,
     &collaboration::ARXIV,

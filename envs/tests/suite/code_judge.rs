@@ -58,7 +58,7 @@ fn start(spec: &Value, workflow: &str) -> Box<dyn State> {
 }
 
 fn test(input: &str, output: &str) -> Test {
-    Test { input: input.to_owned(), output: output.to_owned() }
+    Test { input: input.to_owned(), output: output.to_owned(), ..Test::default() }
 }
 
 #[test]

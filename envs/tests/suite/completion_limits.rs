@@ -17,6 +17,7 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
         ("math", &["encoding=full"], 128),
         ("math", &["encoding=full", "reasoning=steps"], 512),
         ("math", &["level=2", "data=problems.jsonl"], 512),
+        ("math", &["encoding=full", "data=problems.jsonl", "reasoning=brief"], 128),
         ("code", &[], 24),
         ("code", &["encoding=full"], 128),
         ("code", &["level=1", "encoding=full"], 128),

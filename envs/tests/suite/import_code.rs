@@ -73,7 +73,15 @@ fn asserts_of_mbpp_are_tests_of_its_function() {
     assert_eq!((problem.style, problem.function.as_deref()), (Style::Function, Some("similar")));
     let tests: Vec<(&str, &str)> =
         problem.tests.iter().map(|test| (test.input.as_str(), test.output.as_str())).collect();
-    assert_eq!(tests, [("[[3,4,5],[5,4,10]]", "[4,5]"), ("[[1],[2]]", "[]"), ("[[1,2,3],[2,3]]", "[2,3]")]);
+    assert_eq!(
+        tests,
+        [
+            ("[[3,4,5],[5,4,10]]", "[4,5]"),
+            ("[[1],[2]]", "[]"),
+            ("[[1,2],[1]]", "[1]"),
+            ("[[1,2,3],[2,3]]", "[2,3]")
+        ]
+    );
     assert!(
         problem.statement.contains("called similar. For example: assert similar((3, 4, 5)"),
         "{}",
@@ -82,6 +90,53 @@ fn asserts_of_mbpp_are_tests_of_its_function() {
     let unread =
         json!({"text": "T", "code": "def f(x): return x", "test_list": ["assert f(1) < 2", "nonsense("]});
     assert_eq!(import(&unread).unwrap_err(), "no tests");
+}
+
+#[test]
+fn asserts_on_sets_and_near_values_are_tests() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = |code: &str, tests: Value| json!({"text": "T", "code": code, "test_list": tests});
+    let both = json!(["assert set(f(3)) == set([1, 2, 0])", "assert sorted(f(2)) == [0, 1]"]);
+    let problem = import(&record("def f(n):\n    return list(range(n))[::-1]", both)).unwrap();
+    for (program, right) in [
+        ("def f(n):\n    return range(n)", true),
+        ("def f(n):\n    return {k for k in range(n)}", true),
+        ("def f(n):\n    return (k for k in range(n))", true),
+        ("def f(n):\n    return list(range(n)) + [0]", false),
+        ("def f(n):\n    return [1] * n", false),
+    ] {
+        assert_eq!(golden(&problem, program).unwrap().all(), right, "{program}");
+    }
+    let near = json!(["assert math.isclose(f(2), 0.67, rel_tol=0.01)", "assert abs(f(4) - 1.33) < 0.01"]);
+    let problem = import(&record("def f(n):\n    return n / 3", near)).unwrap();
+    let exact = "from fractions import Fraction\ndef f(n):\n    return Fraction(n, 3)";
+    assert!(golden(&problem, exact).unwrap().all());
+    assert!(!golden(&problem, "def f(n):\n    return n * 0.335").unwrap().all(), "near the assert alone");
+    let wrong = json!(["assert math.isclose(f(2), 0.7, rel_tol=0.01)"]);
+    assert!(import(&record("def f(n):\n    return n / 3", wrong)).is_err());
+}
+
+#[test]
+fn human_eval_is_for_one_coder_too() {
+    if support::sandbox().is_none() {
+        return;
+    }
+    let record = json!({
+        "task_id": "HumanEval/0", "prompt": "def add(a, b):\n    \"\"\"The sum.\"\"\"\n", "entry_point": "add",
+        "canonical_solution": "    return a + b\n",
+        "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1, 2) == 3, \"sum\"\n    assert candidate(\n        -1, 1) == 0\n    assert True\n",
+    });
+    let mut importer =
+        Importer { layout: Some(envs::import::find("human-eval-code").unwrap()), ..Importer::default() };
+    let task = importer.task(&record).unwrap().unwrap();
+    assert_eq!((&*task.env, task.spec["function"].as_str()), ("code", Some("add")));
+    assert_eq!(
+        task.spec["tests"],
+        json!([{"input": "[1,2]", "output": "3"}, {"input": "[-1,1]", "output": "0"}])
+    );
+    assert_eq!(Importer::default().task(&record).unwrap().unwrap().env, "coop-code");
 }
 
 #[test]

@@ -47,10 +47,10 @@ fn tasks_of_a_seed_are_those_of_every_version() {
         ("code", &[], "8901527766b7 e551ceb73d3b"),
         ("code", &["least=1", "most=4", "tests=3"], "2c2dc1ca162f 4ad562567b29"),
         ("code", &["encoding=full"], "68b8bc0e9e62 2bd11e370442"),
-        ("code", &["encoding=full", "level=2", "examples=3"], "f51c45cb60ff 410a42acb554"),
+        ("code", &["encoding=full", "level=2", "examples=3"], "8758d2e4c203 0fe541eefaac"),
         ("code", &["encoding=full", "tests=3", "examples=3"], "9b1de95cb135 81082d782038"),
-        ("code", &["encoding=full", "level=2", "tests=3", "examples=3"], "6631a9b0e9a7 e4a61bbaf261"),
-        ("code", &["encoding=full", "level=3"], "4696940b6c7f 53938b3eca9d"),
+        ("code", &["encoding=full", "level=2", "tests=3", "examples=3"], "88f0428f7eb5 470e1c6487ea"),
+        ("code", &["encoding=full", "level=3"], "72f61109deb8 f3fc9b62f67d"),
     ];
     pinned(cases, |environment, settings| {
         let specs = |split| {

@@ -178,7 +178,7 @@ fn points_of_a_summary_take_a_source() {
     }
 }
 
-/// The best sentence, and what is missing where a gate fails.
+/// The best sentence, and the missing part where a gate fails.
 #[test]
 fn write_is_tldr_in_small() {
     let spec = json!({"post": ["c3", "f1", "a0", "j9", "b2", "e5"], "success": 0.9});

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use envs::Outcome;
+use envs::{Generation, Outcome};
 use record::sample::Message;
 use record::thoughts;
 use serde_json::Value;
@@ -25,26 +25,29 @@ pub struct PromptRequest {
     pub messages: Vec<Message>,
     /// Tools that the agent may call.
     pub tools: Option<Arc<Value>>,
-    /// The agent's last action, if it had tools and this conversation goes on from it.
+    /// The action of the agent that this conversation goes on from.
     pub after: Option<Arc<Spoken>>,
 }
 
-/// An action of an agent that may call tools: the conversation that it continued, and the candidate that was executed.
+/// An action: the conversation that it continued, the tools that it had, and the candidate that was executed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spoken {
     /// The conversation.
     pub messages: Vec<Message>,
+    pub tools: Option<Arc<Value>>,
     pub candidate: Candidate,
 }
 
 impl Spoken {
-    /// Returns true if `messages` are this conversation, the assistant's message with this text, and more.
-    pub fn is_continued_by(&self, messages: &[Message]) -> bool {
+    /// Returns true if `messages` are this conversation, the assistant's message with this text, and more, and the tools
+    /// are the same: a template lists them at the beginning.
+    pub fn is_continued_by(&self, messages: &[Message], tools: Option<&Value>) -> bool {
         let count = self.messages.len();
         let said = messages.get(count).filter(|message| message.role == "assistant");
         messages.len() > count + 1
             && messages[..count] == self.messages
             && said.is_some_and(|message| message.content.trim() == self.candidate.answer().trim())
+            && self.tools.as_deref() == tools
     }
 }
 
@@ -63,7 +66,7 @@ pub struct Candidate {
     pub stopped: bool,
     /// A server's count, because its tokens are not known here.
     pub usage: ServerTokens,
-    /// The tokens that it continues, if the conversation may go on from it.
+    /// The tokens that it continues.
     pub prompt_ids: Arc<[u32]>,
 }
 
@@ -71,6 +74,16 @@ impl Candidate {
     /// The text that the environment gets: without thoughts.
     pub fn answer(&self) -> &str {
         thoughts::answer(&self.text, self.is_in_thought)
+    }
+
+    /// How it was generated, for the environment.
+    pub fn generation(&self) -> Generation {
+        let known = |ids: &[u32]| (!ids.is_empty()).then_some(ids.len() as u64);
+        Generation {
+            finish_reason: if self.stopped { "stop" } else { "length" },
+            prompt_tokens: self.usage.prompt.or_else(|| known(&self.prompt_ids)),
+            completion_tokens: self.usage.completion.or_else(|| known(&self.ids)),
+        }
     }
 }
 
@@ -113,8 +126,8 @@ pub struct Group {
     pub parent: Option<Arc<str>>,
     /// The prompt that all members continue.
     pub messages: Vec<Message>,
-    /// True if the agent may call tools.
-    pub has_tools: bool,
+    /// Tools that the agent might call.
+    pub tools: Option<Arc<Value>>,
     /// The candidates.
     pub members: Vec<Member>,
 }

@@ -61,7 +61,7 @@ pub struct JointAction {
     /// True if the turn limit ended the episode after it.
     pub truncated: bool,
     /// Each agent's candidate, as an index into its group.
-    choices: Vec<usize>,
+    pub(crate) choices: Vec<usize>,
 }
 
 /// All joint actions of agents with `counts` candidates, as candidate indices.
@@ -153,6 +153,9 @@ impl Episode {
             let texts = texts.map(|(&choice, (_, candidates))| candidates[choice].answer());
             let actions: Vec<(&str, &str)> = agents.iter().copied().zip(texts).collect();
             let mut state = self.state.clone_state();
+            for ((agent, &choice), (_, candidates)) in agents.iter().zip(&choices).zip(complete) {
+                state.set_generation(agent, candidates[choice].generation());
+            }
             let outcome = match actions[..] {
                 [(agent, text)] if self.workflow.stage(self.stage).len() == 1 => state.apply(agent, text)?,
                 _ => state.apply_together(&actions)?,
@@ -255,7 +258,7 @@ impl Episode {
             agent: request.agent,
             parent: self.parent.clone(),
             messages: request.messages,
-            has_tools: request.tools.is_some(),
+            tools: request.tools,
             members: candidates.into_iter().enumerate().map(member).collect(),
         }
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use record::tools::ToolCall;
 use serde_json::Value;
 use ureq::http::StatusCode;
 
@@ -74,15 +73,18 @@ pub(super) fn candidate(reply: &Value) -> Result<Candidate, Fault> {
     })
 }
 
-/// A text with the calls of tools that came apart from it, as Hermes writes them: an environment reads them there.
+/// A text with the calls of tools that came apart from it, as Hermes writes them: an environment reads them there. Arguments
+/// that are no JSON object, such as cut ones, stay as they came, so that no call can be read.
 fn with_calls(mut text: String, calls: &Value) -> String {
-    for call in calls.as_array().into_iter().flatten() {
-        let function = &call["function"];
-        let arguments = function["arguments"].as_str().and_then(|text| serde_json::from_str(text).ok());
-        let Some(name) = function["name"].as_str() else { continue };
-        let call = ToolCall { name: name.to_owned(), arguments: arguments.unwrap_or_default() };
+    for function in calls.as_array().into_iter().flatten().map(|call| &call["function"]) {
+        let arguments = match &function["arguments"] {
+            Value::String(text) if !text.trim().is_empty() => text.clone(),
+            Value::Null | Value::String(_) => "{}".to_owned(),
+            other => other.to_string(),
+        };
+        let call = format!("{{\"name\":{},\"arguments\":{arguments}}}", function["name"]);
         text.push_str(if text.is_empty() { "" } else { "\n" });
-        text.push_str(&call.text());
+        text.push_str(&format!("<tool_call>\n{call}\n</tool_call>"));
     }
     text
 }
@@ -119,11 +121,23 @@ mod tests {
         assert_eq!(said(json!({"content": "a"}), json!("length")), text("a", false));
         assert_eq!(said(json!({"content": null}), json!(null)), text("", true));
         assert_eq!(said(json!({}), json!("tool_calls")), text("", true));
-        let call =
-            json!({"id": "1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}});
-        let called = said(json!({"content": null, "tool_calls": [call]}), json!("tool_calls"));
-        let written = "<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1}}\n</tool_call>";
-        assert_eq!(called, text(written, true));
+        for (arguments, read) in [
+            (json!("{\"a\": 1}"), Some("{\"a\":1}")),
+            (json!({"a": 1}), Some("{\"a\":1}")),
+            (json!(""), Some("{}")),
+            (json!(null), Some("{}")),
+            (json!("{\"a\": \"cut o"), None),
+            (json!("{\"a\": 1}{\"a\": 2}"), None),
+            (json!("[1]"), None),
+            (json!("7"), None),
+        ] {
+            let call = json!({"type": "function", "function": {"name": "add", "arguments": arguments}});
+            let called = said(json!({"content": "I add.", "tool_calls": [call]}), json!("tool_calls"));
+            let reading = policy::tools::reading(&called.expect("a candidate").0, None);
+            let found: Vec<&str> = reading.calls.iter().map(|call| &*call.arguments).collect();
+            assert_eq!(found, Vec::from_iter(read), "{arguments}");
+            assert_eq!(reading.is_unread, read.is_none(), "{arguments}");
+        }
         let parts = json!([{"type": "thinking", "thinking": []}, {"type": "text", "text": "a"}, {"type": "text", "text": " b"}]);
         assert_eq!(said(json!({"content": parts}), json!("stop")), text("a b", true));
         let image = said(json!({"content": [{"type": "image_url"}]}), json!("stop"));

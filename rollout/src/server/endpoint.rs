@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use record::address;
 use record::failure::{Failure, Result};
 use record::stage;
 use serde_json::Value;
@@ -24,8 +25,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How many models of the server a hint lists.
 const NAMED: usize = 10;
-/// Shorter keys are words that models may use, such as `none`, and are not redacted.
-const SHORTEST_KEY: usize = 8;
 
 /// Address and settings of a server.
 #[derive(Debug)]
@@ -61,6 +60,7 @@ impl Endpoint {
 
     /// The same without asking anybody: its model may be unknown.
     pub fn parse(text: &str, retry_policy: RetryPolicy) -> Result<Endpoint> {
+        address::check("--policy", text)?;
         let (url, settings) = text.split_once('?').unwrap_or((text, ""));
         check(url)?;
         let url = url.trim_end_matches('/');
@@ -315,15 +315,7 @@ impl Endpoint {
 
     /// The server's text with the key removed, which it may quote.
     fn without_key(&self, text: &str) -> String {
-        match self.key.as_deref().filter(|key| key.len() >= SHORTEST_KEY) {
-            // JSON may escape its characters.
-            Some(key) => {
-                let escaped = Value::from(key).to_string();
-                let escaped = escaped.trim_matches('"');
-                text.replace(key, "***").replace(escaped, "***").replace(&key.replace('/', "\\/"), "***")
-            }
-            None => text.to_owned(),
-        }
+        address::hide(text, &self.key.as_deref().into_iter().collect::<Vec<_>>())
     }
 
     fn strip_key(&self, value: &mut Value) {
@@ -338,15 +330,11 @@ impl Endpoint {
 
 /// Refuses a URL that is invalid or contains a key.
 fn check(url: &str) -> Result<()> {
-    if url.contains('@') {
-        return Err(Failure::usage("--policy: a URL with a name or a key in it, which the record would hold")
-            .hint("put the key into OPENAI_API_KEY, or name another variable: 'http://HOST:PORT/v1?api_key_var=NAME'"));
-    }
     let refuse = |cause: &str| {
         Err(Failure::usage(format!("--policy {url}: {cause}")).hint("servers are http://HOST:PORT/v1"))
     };
-    if url.contains(|c: char| !c.is_ascii_graphic() || c == '#') {
-        return refuse("a URL holds no blanks, no # and no letters beyond ASCII");
+    if url.contains(|c: char| !c.is_ascii_graphic()) {
+        return refuse("a URL holds no blanks and no letters beyond ASCII");
     }
     let parsed = url.parse::<Uri>().ok().and_then(|uri| uri.authority().cloned());
     let Some(authority) = parsed.filter(|authority| !authority.host().is_empty()) else {
@@ -357,7 +345,7 @@ fn check(url: &str) -> Result<()> {
     if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
         return refuse("the port is not a number from 1 to 65535");
     }
-    if url.starts_with("https:") && !cfg!(feature = "https") {
+    if url.to_ascii_lowercase().starts_with("https:") && !cfg!(feature = "https") {
         return Err(Failure::usage(format!("--policy {url}: this rollout was built without https"))
             .hint("build it with its default features: cargo build --release --workspace --bins"));
     }

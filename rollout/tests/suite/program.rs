@@ -328,7 +328,7 @@ fn a_stop_string_ends_a_completion_at_the_token_that_completes_it() {
     let folder = policies();
     let tokenizer =
         Policy::open(&folder.path().join("tool")).and_then(|policy| Tokenizer::load(policy.model()));
-    let tokens = tokenizer.and_then(|tokenizer| tokenizer.token_bytes()).expect("a tokenizer");
+    let tokens = tokenizer.and_then(|tokenizer| tokenizer.token_bytes(&[])).expect("a tokenizer");
     let bytes = |ids: &[u32]| -> Vec<u8> { ids.iter().flat_map(|&id| tokens.of(id).to_vec()).collect() };
     let ids = |sample: &Value| -> Vec<u32> {
         serde_json::from_value(sample["completion_ids"].clone()).expect("ids")

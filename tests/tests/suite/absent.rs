@@ -1,4 +1,4 @@
-//! The same tasks with and without an agent's words: how often it helps and how often it hurts.
+//! Tasks played with and without an agent's words: how often it helps and how often it hurts.
 
 use serde_json::{Value, json};
 use troupe_tests::program::lines;

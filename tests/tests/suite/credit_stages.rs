@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use troupe_tests::{must, run};
 
-use crate::credit::{check, group, nothing, played, refused, sample, tree, write};
+use crate::credit::{check, group, nothing, played, refused, sample, through, tree, write};
 
 /// Below which two numbers of six digits are one.
 const CLOSE: f64 = 2e-6;
@@ -90,6 +90,15 @@ fn rae_credits_an_agent_with_its_own_episode() {
     let counts = check(&lines, &pipe, &expected);
     assert_eq!(counts["baselines"]["roles"]["toy/solver"]["episodes"], 4);
     assert_eq!(counts["baselines"]["roles"]["toy/solver"]["mean"], 0.4375);
+    // Of whole episodes each role has a baseline, also in one group of both.
+    let pipe = format!(
+        "group -q --by episode | advantage -q --estimator rae --credit episode --baselines {}",
+        folder.path().join("whole").display()
+    );
+    let (_, counts) = through(&lines, &pipe);
+    let episodes =
+        ["toy/solver", "toy/checker"].map(|role| counts["baselines"]["roles"][role]["episodes"].clone());
+    assert_eq!(episodes, [json!(4), json!(4)]);
 }
 
 #[test]
@@ -192,6 +201,99 @@ fn samples_that_a_rule_cannot_score_are_refused() {
     }
     // All equal is nothing to divide by, and no error.
     check(&group(&[1.0; 3], &nothing), "group -q | advantage -q --estimator raw --whiten tokens", &[0.0; 3]);
+}
+
+/// Each row is a rule of one expression, with a record that shows it.
+#[test]
+fn rules_of_one_expression() {
+    let scored = |rewards: &[f64], success: &[f64]| {
+        group(
+            rewards,
+            &|branch| json!({"sampling_mode": "parallel", "reward_components": {"success": success[branch], "cost": rewards[branch]}}),
+        )
+    };
+    // The component counts, not whether the leaf's play was a success: the first checkers agree in it.
+    let mut leaves = tree(&[&[0.0, 1.0], &[0.5, 1.0]]);
+    let ends = leaves.iter_mut().filter(|line| line["type"] == "joint" && line["terminated"] == true);
+    ends.zip([0, 0, 0, 1])
+        .for_each(|(line, success)| line["reward_components"] = json!({"success": success}));
+    let dr_grpo = "advantage -q --estimator dr-grpo";
+    let gdpo = "group -q | advantage -q --estimator gdpo --components";
+    for (name, lines, pipe, expected) in [
+        (
+            "a component of a joint action gates its tree",
+            leaves,
+            format!("group -q | {dr_grpo} --credit tree --gate success"),
+            vec![-0.125, 0.125, 0.0, 0.0, -0.25, 0.25],
+        ),
+        (
+            "gigpo's anchors do not teach a gated group",
+            scored(&[1.0, 0.0], &[0.0, 0.0]),
+            format!("group -q --by agent --anchor prompt | {dr_grpo} --credit gigpo --gate success"),
+            vec![0.0, 0.0],
+        ),
+        (
+            "a negative weight punishes",
+            scored(&[1.0, 0.0], &[0.0, 0.0]),
+            format!("{gdpo} cost=-0.5"),
+            vec![-0.353553, 0.353553],
+        ),
+        (
+            "gdpo's components are flat below a bound",
+            scored(&[0.5, 0.55], &[0.0, 0.0]),
+            format!("{gdpo} cost --flat-below 0.1"),
+            vec![0.0, 0.0],
+        ),
+        (
+            "variances over tokens have a floor",
+            scored(&[1e-4, -1e-4], &[0.0, 0.0]),
+            "group -q | advantage -q --estimator raw --whiten tokens".to_owned(),
+            vec![0.577350, -0.577350],
+        ),
+    ] {
+        println!("{name}");
+        check(&lines, &pipe, &expected);
+    }
+}
+
+/// A turn that an agent skips adds nothing, and counts in the discount.
+#[test]
+fn agents_may_skip_turns() {
+    // b acts in turn 1 alone; a acts in turns 0 and 3.
+    let lines: Vec<Value> = [("a", 0, 1.0), ("b", 1, 2.0), ("a", 3, 4.0)]
+        .iter()
+        .flat_map(|&(agent, turn, reward)| {
+            [1.0, 0.0].map(|factor| {
+                let branch = usize::from(factor == 0.0);
+                let more = json!({"turn": turn, "sampling_mode": "parallel", "reward": factor * reward});
+                sample(&format!("{agent}{turn}{branch}"), agent, branch, 2, &more)
+            })
+        })
+        .collect();
+    let signed =
+        |values: [f64; 3]| values.iter().flat_map(|value| [value / 2.0, -value / 2.0]).collect::<Vec<f64>>();
+    for (group, credit, expected) in [
+        ("--by agent", "episode --gamma 0.5", signed([2.5, 2.5, 2.5])),
+        ("--by agent", "episode-own --gamma 0.5", signed([1.5, 1.0, 1.5])),
+        ("", "return --gamma 0.5", signed([1.5, 2.0, 4.0])),
+        ("--by agent", "episode", signed([7.0, 7.0, 7.0])),
+    ] {
+        let pipe = format!("group -q {group} | advantage -q --estimator dr-grpo --credit {credit}");
+        check(&lines, &pipe, &expected);
+    }
+}
+
+/// Agents with one prompt have an anchor each.
+#[test]
+fn agents_do_not_share_an_anchor() {
+    let of =
+        |agent: &str| group(&[1.0, 0.0], &|branch| json!({"agent": agent, "id": format!("{agent}{branch}")}));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = write(folder.path(), &[of("a"), of("b")].concat());
+    let found = must(&format!(
+        "group -q --anchor prompt < {path} | jq -c 'select(.type==\"sample\") | [.anchor, .anchor_size]'"
+    ));
+    assert_eq!(found, "[\"a0\",2]\n[\"a0\",2]\n[\"b0\",2]\n[\"b0\",2]\n");
 }
 
 /// A sample that is left out is no member of its anchor, and parts of a stream do not mix.

@@ -256,6 +256,8 @@ fn a_full_disk_is_74_whatever_writes_the_stream() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let step = folder.path().join("run/steps/000001");
+        let begun = pipeline(&folder.path().join("run"), &[&SMALL[..], &["--steps", "0"]].concat()).output();
+        assert!(begun.expect("pipeline.sh runs").status.success());
         fs::create_dir_all(&step).expect("a folder");
         symlink("/dev/full", step.join(file)).expect("a link");
         let output = pipeline(&folder.path().join("run"), &[&SMALL[..], more].concat()).output();

@@ -118,6 +118,37 @@ fn the_documented_environment_keeps_the_contract() {
     assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
+/// `--timeout` ends every question, and nothing that the environment started is left.
+#[test]
+fn a_check_ends_whatever_the_environment_does() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path().display();
+    let program = "import os, sys, time\nfrom troupe import Environment, Start, Step\nclass E(Environment):\n    name = 'e'\n    \
+                   def setup(self):\n        SETUP\n    \
+                   def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield (str(seed + (split == 'test')),) * 2\n    \
+                   def reset(self, spec):\n        return Start(spec, {'p': 'x'}, ['p'], turns=1)\n    \
+                   def step(self, state, agent, text):\n        STEP\n        return Step(state, {}, terminated=True)\nE().main()\n";
+    let (hangs, forks) = ("time.sleep(1e6)", "os.fork() or (os.setsid(), time.sleep(1e6))");
+    let endless = "while True: [os.write(f, b'z' * 65536) for f in range(3, 9) if os.path.exists(f'/proc/self/fd/{f}') and \
+                   os.readlink(f'/proc/self/fd/{f}').startswith('pipe') and __import__('fcntl').fcntl(f, 3) & 3]";
+    for (name, setup, step, code, told) in [
+        ("hangs", "pass", hangs, 1, "no line within 1 s"),
+        ("closes", "pass", "os.closerange(0, 64); time.sleep(1e6)", 1, "no line within 1 s"),
+        ("endless", "pass", endless, 1, "a line is longer than 16 MiB"),
+        ("setup", hangs, "pass", 1, "no line within 1 s"),
+        ("forks", "pass", forks, 0, "ok"),
+        ("forks-and-hangs", &format!("{forks}; {hangs}"), "pass", 1, "no line within 1 s"),
+    ] {
+        let file = folder.path().join(format!("{name}.py"));
+        std::fs::write(&file, program.replace("SETUP", setup).replace("STEP", step)).expect("written");
+        let check = format!("timeout -k 1 60 python3 {at}/{name}.py check --tasks 1 --timeout 1");
+        let (found, out, said) = run(&format!("PYTHONPATH={} {check}", root().join("examples").display()));
+        assert!(found == code && format!("{out}{said}").contains(told), "{name}: {found} {out} {said}");
+        let (_, left, _) = run(&format!("pgrep -f '^python3 {at}/{name}.py'"));
+        assert_eq!(left, "", "{name}");
+    }
+}
+
 /// Pay by agent: a name that is no agent's is refused, and pay that no sample gets is told once.
 #[test]
 fn pay_by_agent_is_checked() {
@@ -275,44 +306,4 @@ fn the_token_limit_has_room_for_the_demonstrations() {
     let values = std::fs::read_to_string(run.join("run.json")).expect("run.json");
     let values: Value = serde_json::from_str(&values).expect("JSON");
     assert_eq!(values["max_tokens"], "10", "nine characters and the stop token");
-}
-
-/// Tools reach the template; the tokens of a prompt are the last prompt's, the completion's, and the rest.
-#[test]
-fn conversations_with_tools_grow_by_tokens() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (program, dir) =
-        (root().join("examples/tool_loop.py").display().to_string(), folder.path().display());
-    must(&format!("policy init {dir}/p --preset tiny --seed 1"));
-    let template = "{% if tools %}<|system|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}\
-                    {% for m in messages %}<|user|>{{ m.role }} {{ m.content }}<|end|>{% endfor %}<|assistant|>";
-    std::fs::write(folder.path().join("p/current/chat_template.jinja"), template).expect("a template");
-    for flags in ["", "--joint aligned --expand all", "--sampling parallel"] {
-        must(&format!(
-            "cd {dir}; python3 {program} tasks --count 2 | \
-             rollout --env-command 'python3 {program}' --policy p --branches 2 --turns 3 --max-tokens 6 {flags} --quiet | \
-             group --quiet | advantage --quiet > samples.jsonl"
-        ));
-        let text = std::fs::read_to_string(folder.path().join("samples.jsonl")).expect("samples");
-        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
-        let samples: Vec<Value> = lines.filter(|line| line["type"] == "sample").collect();
-        let ids = |sample: &Value, key: &str| -> Vec<u64> {
-            sample[key].as_array().expect("tokens").iter().filter_map(Value::as_u64).collect()
-        };
-        let (mut later, mut roles) = (0, Vec::new());
-        for sample in &samples {
-            assert_eq!(sample["tools"][0]["function"]["name"], "add", "{flags}");
-            let Some(before) = samples.iter().find(|before| before["id"] == sample["parent"]) else {
-                continue;
-            };
-            let known = [ids(before, "prompt_ids"), ids(before, "completion_ids")].concat();
-            assert!(ids(sample, "prompt_ids").starts_with(&known), "{flags}: {}", sample["id"]);
-            later += 1;
-            roles =
-                sample["prompt"].as_array().expect("messages").iter().map(|m| m["role"].clone()).collect();
-        }
-        assert!(later >= 4, "{flags}: {later}");
-        assert_eq!(&roles[..4], ["system", "user", "assistant", "tool"], "{flags}");
-    }
-    must(&format!("update --policy {dir}/p --quiet < {dir}/samples.jsonl > {dir}/metrics.jsonl"));
 }

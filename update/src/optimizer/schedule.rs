@@ -53,5 +53,7 @@ mod tests {
         assert!((Schedule::Cosine.factor(9, 0, 50, 100) - 0.55).abs() < 1e-12);
         let last = Schedule::Cosine.factor(9, 0, 99, 100);
         assert!(last > 0.1 && last < 0.101, "{last}");
+        let both = Schedule::Cosine.factor(1, 4, 50, 100);
+        assert!((both - 0.5 * 0.55).abs() < 1e-12, "warm-up and cosine multiply: {both}");
     }
 }

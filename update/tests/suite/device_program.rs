@@ -74,8 +74,9 @@ fn the_program_trains_on_the_simulated_device() {
     let run = |place: &Place, device: &str| {
         let root = place.policy("p", name);
         let before = weights(&root);
-        let arguments =
-            format!("--policy p --lr 1e-3 --minibatches 2 --epochs 2 --kl 0.1 --reference p {device}");
+        let arguments = format!(
+            "--policy p --lr 1e-3 --minibatches 2 --epochs 2 --kl 0.1 --reference p --entropy 0.05 {device}"
+        );
         let metrics = place.update(&arguments, &stream(name, &version(&root))).ok().metrics();
         // The published version can be trained again from the state in its folder.
         let again = place.update(&format!("--policy p --lr 1e-3 {device}"), &stream(name, &version(&root)));

@@ -467,6 +467,27 @@ fn agents_of_a_shared_policy_are_measured_apart() {
     let dot = |one: &[f64], other: &[f64]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f64>();
     let cosine = dot(&first, &second) / (dot(&first, &first) * dot(&second, &second)).sqrt();
     assert!(near(&metrics["grad_cosine"], &json!(cosine)), "{cosine}: {metrics}");
+    // The tokens of a flat group count in the share of clipped ones, although they teach nothing.
+    let clipped = |first: f64| {
+        let (place, _, input) = one();
+        let input = edited(&input, |index, sample| {
+            sample["agent"] = json!("a");
+            sample["step"] = json!(10);
+            let factor = if index < 3 { first } else { 1.0 };
+            sample["advantage"] = json!(sample["advantage"].as_f64().unwrap() * factor);
+            let sign = if sample["advantage"].as_f64().unwrap() > 0.0 { -1.0 } else { 1.0 };
+            let logprobs = sample["completion_logprobs"].as_array_mut().unwrap();
+            logprobs.iter_mut().for_each(|value| *value = json!((value.as_f64().unwrap() + sign).min(0.0)));
+        });
+        let metrics =
+            place.update("--policy p --optimizer sgd --lr 0.1 --max-logprob-gap 0", &input).ok().metrics();
+        assert_eq!(
+            metrics["by_agent"]["a"]["clip_ratio"], metrics["clip_ratio"],
+            "one agent is all: {metrics}"
+        );
+        metrics["clip_ratio"].as_f64().unwrap()
+    };
+    assert!(clipped(0.0) > 0.0 && clipped(0.0) < clipped(1.0));
     let (unmeasured, metrics) = trained(1.0, 1.0, 3);
     assert!(metrics.get("by_agent").is_none() && metrics.get("grad_cosine").is_none(), "{metrics}");
     assert_eq!(unmeasured, both);

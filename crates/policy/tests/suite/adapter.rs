@@ -70,6 +70,65 @@ fn a_new_adapter_changes_nothing_and_the_seed_decides_every_byte() {
     fs::create_dir(directory.path()).unwrap();
 }
 
+/// An adapter of another run brings its base along, once for all of them, and a copy of the run needs nothing else.
+#[test]
+fn a_run_holds_the_bases_of_its_adapters() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir_all(at("first/policies")).unwrap();
+    let (base, adapter) = pair(&at("first/policies"));
+    for folder in ["run/policies", "run/reference", "run/best-000004"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    fs::write(at("run/run.json"), "{}").unwrap();
+    let names = ["policies/tool", "policies/planner", "reference/tool"].map(|name| at("run").join(name));
+    for root in &names {
+        let copy = initial::from_directory(root, &adapter.root, None).unwrap();
+        assert_eq!(copy.version, adapter.version);
+    }
+    let best = at("run/best-000004/tool");
+    initial::from_directory(&best, &names[0], None).unwrap();
+    let own = format!("base-{}", base.version.digest);
+    let link = |root: &Path| fs::read_link(root.join("base")).unwrap();
+    assert_eq!(link(&names[0]), Path::new("..").join(&own).join("step-000000"));
+    assert_eq!(link(&best), Path::new("../../policies").join(&own).join("step-000000"));
+    assert_eq!(fs::read_dir(at("run/policies")).unwrap().count(), 3, "one base for all");
+    fs::rename(at("run"), at("moved")).unwrap();
+    fs::remove_dir_all(at("first")).unwrap();
+    for root in names.iter().chain([&best]) {
+        used(&at("moved").join(root.strip_prefix(at("run")).unwrap())).unwrap();
+    }
+}
+
+/// `cp -rL` and object stores make folders of links, other tools text.
+#[test]
+fn a_copy_without_links_is_the_same_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let (_, adapter) = pair(directory.path());
+    for link in ["tool/current", "tool/base", "base/current"].map(|name| directory.path().join(name)) {
+        let target = fs::read_link(&link).unwrap();
+        fs::remove_file(&link).unwrap();
+        fs::write(&link, format!("{}\n", target.display())).unwrap();
+    }
+    used(&adapter.root).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let linked = directory.path().join("linked");
+    fs::create_dir(&linked).unwrap();
+    let (_, again) = pair(&linked);
+    let mut copied = std::process::Command::new("cp");
+    assert!(copied.arg("-rL").args([&linked, copy.path()]).status().unwrap().success());
+    let root = copy.path().join("linked/tool");
+    assert!(!root.join("current").is_symlink() && !root.join("base").is_symlink());
+    used(&root).unwrap();
+    let policy = Policy::open(&root).unwrap();
+    assert_eq!((policy.version.clone(), policy.root.clone()), (again.version, root.clone()));
+    // Its next version is published as ever.
+    let next = NewVersion { input: "1", tensors: &[], optimizer: &[], trainer_state: Some(&Map::new()) };
+    publish::publish_same(&policy, &next, &Retention { keep: 2, pinned: &[] }).unwrap();
+    assert_eq!(fs::read_link(root.join("current")).unwrap(), Path::new("step-000001"));
+    used(&root).unwrap();
+}
+
 #[test]
 fn versions_are_published_and_pruned_beside_a_base_that_stays() {
     let directory = tempfile::tempdir().unwrap();

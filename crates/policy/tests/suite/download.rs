@@ -30,13 +30,16 @@ def get(path):
     except urllib.error.HTTPError as error:
         kinds = {"GatedRepo": GatedRepoError, "RevisionNotFound": RevisionNotFoundError}
         raise kinds.get(error.headers["X-Error-Code"], RepositoryNotFoundError)(str(error))
-def snapshot_download(repo_id, *, revision, allow_patterns, ignore_patterns):
+def snapshot_download(repo_id, *, revision, allow_patterns, ignore_patterns, local_files_only=False):
     folder = os.path.join(os.environ["HF_HOME"], "hub", "models--" + repo_id.replace("/", "--"), "snapshots")
     try:
         info = json.loads(get(f"/api/models/{repo_id}/revision/{revision or 'main'}"))
     except OSError as error:
         if os.path.isdir(folder):
-            return os.path.join(folder, os.listdir(folder)[0])
+            found = os.path.join(folder, os.listdir(folder)[0])
+            # It knows the model's files, and refuses a snapshot without one that is asked for.
+            if "README.md" not in allow_patterns or os.path.exists(os.path.join(found, "README.md")):
+                return found
         raise LocalEntryNotFoundError("cannot find it\n\nlocally: " + str(error))
     folder = os.path.join(folder, info["sha"])
     os.makedirs(folder, exist_ok=True)

@@ -87,6 +87,14 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     assert!(!card.contains("what the base was") && !card.contains("other"), "{card}");
     must(here, &["check", "out/mine"]);
 
+    // A copy of the best begins at version 0 and is of the step in its folder's name, also where links were followed.
+    for folder in ["best-000001", "best"] {
+        must(here, &["init", &format!("run/{folder}/team"), "--from", "run/policies/team"]);
+        must(here, &["export", &format!("run/{folder}/team"), &format!("out/{folder}")]);
+        let card = fs::read_to_string(here.join(format!("out/{folder}/README.md"))).unwrap();
+        assert!(card.contains("after 1 updates") && card.contains("````text\nd1\n````"), "{card}");
+    }
+
     let again = policy(here, &["export", "run/policies/team", "out/mine"]);
     assert_eq!(
         (again.status.code(), told(&again).as_str()),
@@ -144,6 +152,18 @@ fn an_adapter_whose_modules_differ_becomes_a_plain_one_that_merges_alike() {
              target_modules\n"
         )
     );
+    // Paths of modules, as PEFT saves them for "all-linear", say the same as an expression.
+    let paths = [
+        "layers.0.self_attn.q_proj",
+        "0.self_attn.v_proj",
+        "self_attn.o_proj",
+        "mlp.up_proj",
+        "mlp.down_proj",
+    ];
+    write(&|config| config["target_modules"] = json!(paths));
+    must(here, &["init", "by-path", "--from", "found", "--quiet"]);
+    let weights = |name: &str| fs::read(here.join(name).join("current/adapter_model.safetensors")).unwrap();
+    assert_eq!(weights("by-path"), weights("p"));
     let checked = must(here, &["check", "p"]);
     assert!(checked.contains("rank 4, alpha 6, q_proj+v_proj+o_proj+up_proj+down_proj"), "{checked}");
     must(here, &["export", "p", "merged", "--merge"]);

@@ -188,7 +188,7 @@ fn earlier_turns_keep_their_tokens_and_results_follow() {
             assert!(!more.is_empty(), "{template}");
             let tokens = [&prompt[..], &said[..], &more[..]].concat();
             // As if the template had written the text, to the last character.
-            let text = tokenizer.token_bytes().unwrap();
+            let text = tokenizer.token_bytes(&[]).unwrap();
             let spelled: Vec<u8> = tokens.iter().flat_map(|&id| text.of(id).to_vec()).collect();
             let spelled = String::from_utf8(spelled).unwrap();
             assert!(spelled.contains(call) && spelled.contains('2'), "{spelled}");
@@ -210,4 +210,52 @@ fn turns_that_a_template_rewrites_are_rendered_anew() {
         ["user", "assistant", "tool"].map(|role| Message { role: role.to_owned(), content: "x".to_owned() });
     let conversation = Conversation::new(&messages, None);
     assert_eq!(tokenizer.continuation(conversation, 1, tokenizer.stop_ids()[0]), Ok(Vec::new()));
+}
+
+/// Special tokens have no text, but those that mark calls of tools and those that a stop string names.
+#[test]
+fn special_tokens_that_mark_calls_keep_their_text() {
+    let directory = directory("digits-three");
+    let path = directory.path().join("tokenizer.json");
+    let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let id = Tokenizer::load(directory.path()).unwrap().vocabulary_size() as u32 + 500;
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    let mut token = added[0].clone();
+    (token["id"], token["content"], token["special"]) = (json!(id), json!("[TOOL_CALLS]"), json!(true));
+    added.push(token);
+    fs::write(&path, json.to_string()).unwrap();
+    let tokenizer = Tokenizer::load(directory.path()).unwrap();
+    let ids = tokenizer.encode("1[TOOL_CALLS]2<|end|><|user|>").unwrap();
+    let mark = ids[1];
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "1[TOOL_CALLS]2");
+    let spelled = |stops: &[&str]| {
+        let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+        let tokens = tokenizer.token_bytes(&stops).unwrap();
+        String::from_utf8(ids.iter().flat_map(|id| tokens.of(*id).to_vec()).collect()).unwrap()
+    };
+    assert_eq!((spelled(&[]).as_str(), mark > 0), ("1[TOOL_CALLS]2", true));
+    assert_eq!(spelled(&["2<|end|>"]), "1[TOOL_CALLS]2<|end|>");
+    assert_eq!(spelled(&["end"]), "1[TOOL_CALLS]2", "a part of a name is another text");
+}
+
+/// A model may end its message with another stop token than the template writes there: one of them is enough.
+#[test]
+fn a_message_ends_once() {
+    let directory = directory("digits-three");
+    let template = "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}<|user|>";
+    fs::write(directory.path().join("chat_template.jinja"), template).unwrap();
+    let [end, user] = ["<|end|>", "<|user|>"]
+        .map(|text| Tokenizer::load(directory.path()).unwrap().encode(text).unwrap()[0]);
+    fs::write(
+        directory.path().join("generation_config.json"),
+        json!({"eos_token_id": [end, user]}).to_string(),
+    )
+    .unwrap();
+    let tokenizer = Tokenizer::load(directory.path()).unwrap();
+    let messages =
+        ["user", "assistant", "user"].map(|role| Message { role: role.to_owned(), content: "1".to_owned() });
+    for last in [end, user] {
+        let more = tokenizer.continuation(Conversation::new(&messages, None), 1, last).unwrap();
+        assert_eq!(more, tokenizer.encode("1<|end|><|user|>").unwrap(), "{last}");
+    }
 }

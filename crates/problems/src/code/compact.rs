@@ -41,7 +41,11 @@ pub fn program(text: &str) -> Option<String> {
 pub fn test_case(text: &str) -> Option<Test> {
     let (input, output) = text.split_once(':')?;
     let number = |text: &str| text.split_whitespace().collect::<String>().parse::<i32>().ok();
-    Some(Test { input: format!("[{}]", number(input)?), output: number(output)?.to_string() })
+    Some(Test {
+        input: format!("[{}]", number(input)?),
+        output: number(output)?.to_string(),
+        ..Test::default()
+    })
 }
 
 /// An answer of `agent` that stands for a program or a case.

@@ -6,7 +6,7 @@
 //! 2510.11062, appendix A.1). An integer written with a point (`2.0`) is the result of a float computation:
 //! it must be met within 1e-9, or one part in 1e9, but never more than 1e-6.
 //!
-//! Left out: problems with several right answers, which need a special checker.
+//! Left out: problems with several right answers, which need a special checker, but for lists in any order.
 
 use std::collections::BTreeMap;
 
@@ -45,6 +45,17 @@ fn same_word(expected: &str, got: &str) -> bool {
 fn same_value(expected: &str, got: &str) -> bool {
     // The comparison needs numbers as written.
     is_json(expected) && is_json(got) && same_json(expected.trim(), got.trim())
+}
+
+/// Returns true if the lists `expected` and `got`, both JSON, have the same members in any order.
+pub fn same_members(expected: &str, got: &str) -> bool {
+    let list = |text: &str| serde_json::from_str::<Vec<Box<RawValue>>>(text).ok();
+    let (Some(expected), Some(mut got)) = (list(expected), list(got)) else { return false };
+    let mut take = |wanted: &RawValue| {
+        let at = got.iter().position(|one| same_value(wanted.get(), one.get()));
+        at.map(|at| got.swap_remove(at)).is_some()
+    };
+    expected.iter().all(|wanted| take(wanted)) && got.is_empty()
 }
 
 /// Returns true if `text` is a JSON value of bounded depth, with integers of any length.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn test(input: &str, output: &str) -> Test {
-        Test { input: input.to_owned(), output: output.to_owned() }
+        Test { input: input.to_owned(), output: output.to_owned(), ..Test::default() }
     }
 
     /// One problem for programs that read, one for functions.

@@ -7,6 +7,8 @@
 //! The split depends on a task's function: its answers on fixed inputs are hashed, and one task in 16 (one in
 //! 8 on lists) is for testing. So two descriptions of the same function are in the same split.
 
+use std::collections::HashMap;
+
 use record::failure::Result;
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
@@ -26,6 +28,8 @@ const TEST_SHARE: u64 = 16;
 const TEST_SHARE_OF_LISTS: u64 = 8;
 /// Draws after which the settings are assumed to allow no task.
 const ATTEMPTS: u32 = 20_000;
+/// Lists drawn for each test at most.
+const LISTS: usize = 8;
 /// Most wrong programs of a task.
 const WRONG: usize = 4;
 /// Greatest absolute value of an answer to a tiny policy's task.
@@ -118,7 +122,21 @@ fn large(settings: &TaskSettings, steps: usize, draws: &mut Draws) -> Option<Dra
     if behavior.iter().all(|answer| *answer == behavior[0]) {
         return None;
     }
-    let lists: Vec<Vec<i64>> = (0..settings.tests).map(|_| draw_list(draws)).collect();
+    // An output that many tests share would pay a program that prints it.
+    let most = settings.tests.div_ceil(4);
+    let mut outputs: HashMap<String, usize> = HashMap::new();
+    let mut lists: Vec<Vec<i64>> = Vec::new();
+    for _ in 0..LISTS * settings.tests {
+        let list = draw_list(draws);
+        let count = outputs.entry(pipeline.answer(&list).to_string()).or_default();
+        if lists.len() < settings.tests && *count < most {
+            *count += 1;
+            lists.push(list);
+        }
+    }
+    if lists.len() < settings.tests {
+        return None;
+    }
     let form = match style {
         Style::Stdin => {
             "\nInput: the first line holds the number of numbers, the second line the numbers. Output: the result; a list \
@@ -180,9 +198,15 @@ impl<A, W> Draft<A, W> {
             match self.style {
                 Style::Stdin => {
                     let count = input.as_array().map_or(0, Vec::len);
-                    Test { input: format!("{count}\n{}", printed(&input)), output: printed(&output) }
+                    Test {
+                        input: format!("{count}\n{}", printed(&input)),
+                        output: printed(&output),
+                        ..Test::default()
+                    }
                 }
-                Style::Function => Test { input: json!([input]).to_string(), output: output.to_string() },
+                Style::Function => {
+                    Test { input: json!([input]).to_string(), output: output.to_string(), ..Test::default() }
+                }
             }
         };
         let tests: Vec<Test> = inputs.iter().map(test).collect();

@@ -6,7 +6,7 @@ use record::failure::Result;
 use sandbox::{Entry, Execution, Program, Status};
 use serde::{Deserialize, Serialize};
 
-use super::compare::same;
+use super::compare::{same, same_members};
 use super::expression;
 use super::spec::{Encoding, Instance, Style, Test};
 use crate::run;
@@ -116,14 +116,17 @@ fn read(execution: &Execution, entry: Entry<'_>) -> Run {
     Run { output: None, fault, late: matches!(execution.status, Status::CpuTime | Status::WallTime) }
 }
 
-/// Returns true if `run` gave the output `expected`.
-pub fn gives(instance: &Instance, run: &Run, expected: &str) -> bool {
-    run.output.as_ref().is_some_and(|got| same(instance.problem.style, expected, got))
+/// Returns true if `run` gave the output of `test`.
+pub fn gives(instance: &Instance, run: &Run, test: &Test) -> bool {
+    run.output.as_ref().is_some_and(|got| match test.any_order {
+        true => same_members(&test.output, got),
+        false => same(instance.problem.style, &test.output, got),
+    })
 }
 
 /// Returns true if `source` passes `test`.
 pub fn passes(instance: &Instance, source: &str, test: &Test) -> Result<bool> {
-    Ok(gives(instance, &run(instance, source, &test.input)?, &test.output))
+    Ok(gives(instance, &run(instance, source, &test.input)?, test))
 }
 
 /// Runs `source` on the golden tests.
@@ -132,7 +135,7 @@ pub fn golden(instance: &Instance, source: &str) -> Result<TestResults> {
     let (mut passed, mut late) = (0, 0);
     for test in tests {
         let run = run(instance, source, &test.input)?;
-        passed += usize::from(gives(instance, &run, &test.output));
+        passed += usize::from(gives(instance, &run, test));
         late += usize::from(run.late);
         if late == MAX_TIMEOUTS {
             break;

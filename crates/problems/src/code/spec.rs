@@ -72,12 +72,15 @@ impl Style {
 }
 
 /// A test: an input and the expected output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Test {
     /// Text, or for functions a JSON array of arguments.
     pub input: String,
     /// Text, or for functions a JSON value.
     pub output: String,
+    /// True if the value is a list whose order does not matter.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub any_order: bool,
 }
 
 /// A problem, as a line of a data file and as a part of `spec`.

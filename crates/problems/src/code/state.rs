@@ -114,7 +114,11 @@ impl Episode<Instance> {
         } else {
             // Lines that a program reads or prints end with a line feed.
             let end = if self.problem.problem.style == Style::Stdin { "\n" } else { "" };
-            extract::test_case(text).map(|(input, output)| Test { input: input + end, output: output + end })
+            extract::test_case(text).map(|(input, output)| Test {
+                input: input + end,
+                output: output + end,
+                ..Test::default()
+            })
         };
         let Quality { valid, agrees, finds } = match &case {
             Some(case) => judge::quality(&self.problem, case)?,
@@ -140,7 +144,7 @@ impl Episode<Instance> {
             agreed = !cases.is_empty();
             for case in cases {
                 let run = judge::run(&self.problem, program, &case.input)?;
-                if !judge::gives(&self.problem, &run, &case.output) {
+                if !judge::gives(&self.problem, &run, case) {
                     agreed = false;
                     let (case, got, fault) = (case.clone(), run.output, run.fault);
                     self.situation.disagreement = Some(Disagreement { case, got, fault });
@@ -245,7 +249,7 @@ impl Playable for Instance {
                 None => Some(test.output.clone()),
             };
             let run = judge::run(instance, program, &test.input)?;
-            Ok(expected.is_some_and(|expected| judge::gives(instance, &run, &expected)))
+            Ok(expected.is_some_and(|output| judge::gives(instance, &run, &Test { output, ..test.clone() })))
         };
         instance.problem.tests.iter().all(|test| right(test).unwrap_or(false))
     }

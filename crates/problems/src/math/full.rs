@@ -39,7 +39,11 @@ fn brief(problem: &str, said: &[(&str, &AgentMessage)], role: Role) -> String {
 
 fn steps<'a>(problem: &str, said: impl Iterator<Item = (&'a str, &'a AgentMessage)>, role: Role) -> String {
     let shown = |(name, said): (&str, &AgentMessage)| {
-        let answer = said.answer.as_deref().map_or_else(|| "none that can be read".to_owned(), shorten);
+        let answer = said
+            .answer
+            .as_deref()
+            .map_or_else(|| "none that can be read".to_owned(), shorten)
+            .replace('\n', " ");
         format!("\n{name} wrote:\n{}\nAnswer of {name}: {answer}\n", said.shown.trim())
     };
     let history: Vec<String> = said.map(shown).collect();

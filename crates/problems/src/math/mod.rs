@@ -21,6 +21,8 @@ mod compact;
 mod demonstrate;
 mod full;
 mod message;
+#[cfg(test)]
+mod paid;
 mod spec;
 mod state;
 mod story;

@@ -229,8 +229,10 @@ impl MathProblem {
     /// Returns true if `said` is the answer, worked out as far as the reference.
     pub fn is_answered_by(&self, said: &str) -> bool {
         let question = Question { problem: &self.spec.problem, reference: &self.spec.answer };
-        Answer::read(said).is_some_and(|answer| {
-            answer.same(&self.answer) && question.is_finished(said, (&answer, &self.answer))
+        [said, question.asked(said)].iter().any(|said| {
+            Answer::read(said).is_some_and(|answer| {
+                answer.same(&self.answer) && question.is_finished(said, (&answer, &self.answer))
+            })
         })
     }
 

@@ -16,12 +16,13 @@ use record::philox::Draws;
 use sandbox::{Entry, Limits, Program};
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, extract};
+use super::answer::Answer;
 use super::message::{AgentMessage, Role};
-use super::spec::{Encoding, MathProblem, Pay, Reasoning};
+use super::spec::{Encoding, MathProblem, Pay};
 use super::story::Chain;
 use super::{compact, demonstrate, full, test_actions};
-use crate::{Episode, Playable, fences, outcome, run, shorten, spell};
+use crate::workflow_file::Checker;
+use crate::{Episode, Playable, fences, outcome, run, shorten, show, spell};
 use environment::Outcome;
 use environment::demonstration::Demonstration;
 use environment::settings::RewardMode;
@@ -116,16 +117,14 @@ impl Episode<MathProblem> {
                     let (ran, output) = python(&source, self.problem.spec.wall)?;
                     let what = if ran { "Output" } else { "Error" };
                     let source = shorten(source.trim());
-                    let shown = format!("```python\n{source}\n```\n{what}: {output}");
+                    let printed_text = show(&output, self.workflow.agents());
+                    let shown = format!("```python\n{source}\n```\n{what}: {printed_text}");
                     (ran, shown, printed(&output, &self.problem.answer).filter(|_| ran))
                 }
             },
             (Encoding::Full, false) => {
-                let found = match self.problem.spec.reasoning {
-                    Reasoning::Brief => extract::calculation(text),
-                    _ => extract::answer(text),
-                };
-                (true, shorten(text), found)
+                let found = self.problem.answer(text);
+                (true, show(text, self.workflow.agents()), found)
             }
         };
         let correct = answer.as_deref().is_some_and(|answer| self.problem.is_answered_by(answer));

@@ -115,7 +115,10 @@ impl Checker for MathProblem {
 
     fn answer(&self, text: &str) -> Option<String> {
         match self.spec.reasoning {
-            Reasoning::Brief => extract::calculation(text),
+            // A right value out of a false equation is no answer.
+            Reasoning::Brief => extract::calculation(text)
+                .filter(|(answer, is_false)| !is_false || !self.is_answered_by(answer))
+                .map(|(answer, _)| answer),
             Reasoning::Steps => extract::answer(text),
         }
     }

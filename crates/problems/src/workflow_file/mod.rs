@@ -78,7 +78,7 @@ struct Role {
     gives: Gives,
     #[serde(default)]
     when: When,
-    /// The request, in place of the default one.
+    /// The request, in place of the default one; `{form}` in it says how an answer is written.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     ask: String,
 }

@@ -21,9 +21,11 @@ pub(super) fn prompt(checker: &dyn Checker, role: &Role, seen: &[(&str, &Text)])
         Gives::Verdict => "End with one word: right or wrong.",
         Gives::Note => "",
     };
-    let ask = if role.ask.is_empty() { default } else { role.ask.trim() };
-    let request: Vec<&str> = [ask, form].into_iter().filter(|part| !part.is_empty()).collect();
-    let (request, problem) = (request.join(" "), checker.problem());
+    let request = match role.ask.trim() {
+        "" => [default, form].join(" ").trim().to_owned(),
+        ask => ask.replace("{form}", form),
+    };
+    let problem = checker.problem();
     let said: String = match brief {
         true => seen.iter().map(|(name, text)| format!("\n{name}: {}", text.shown.trim())).collect(),
         false => {

@@ -5,6 +5,7 @@
 //! the role that has the last word: after its last turn, or when the role of `stop` says `right`. Team rewards come at the
 //! end alone, so that no path collects more by being slow.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use environment::spec::{read_state, write};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::prompt::prompt;
 use super::{Checker, Definition, Gives, Role, When};
-use crate::{outcome, shorten};
+use crate::{outcome, show};
 
 /// What an agent said last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,8 +32,10 @@ pub(super) struct Text {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Progress {
-    /// Turns that have ended.
+    /// The turn of the last action.
     turn: u32,
+    /// Stages of that turn whose agents have acted. A stage before it acts in the next turn.
+    stage: usize,
     over: bool,
     /// What each agent said last, in the order of the workflow.
     texts: Vec<Option<Text>>,
@@ -60,7 +63,7 @@ impl FileState {
     ) -> Result<FileState> {
         let workflow = definition.workflow(name)?;
         let texts = vec![None; workflow.agents().len()];
-        let progress = Progress { turn: 0, over: false, texts };
+        let progress = Progress { turn: 0, stage: 0, over: false, texts };
         Ok(FileState { environment, checker, spec, definition, workflow, progress })
     }
 
@@ -82,6 +85,13 @@ impl FileState {
         Ok(FileState { progress, ..begun })
     }
 
+    fn stage_of(&self, agent: &str) -> usize {
+        let position = self.workflow.position(agent).unwrap_or_default();
+        (0..self.workflow.stages())
+            .find(|stage| self.workflow.stage(*stage).contains(&position))
+            .unwrap_or_default()
+    }
+
     fn role(&self, agent: &str) -> Result<&Role> {
         self.workflow.check(agent)?;
         let role = self.definition.role_of(agent).map(|(_, role)| role);
@@ -98,23 +108,30 @@ impl FileState {
         .collect()
     }
 
-    /// The most frequent answer of `roles`, the first of several.
-    fn vote(&self, roles: &[String]) -> Option<&str> {
+    /// The most frequent answer of `roles`, the first of several, in each of its forms: what means the same counts as one
+    /// answer, whoever wrote it how.
+    fn vote(&self, roles: &[String]) -> Vec<&str> {
         let of_answers = |role: &&String| self.definition.role[*role].gives == Gives::Answer;
         let roles: Vec<String> = roles.iter().filter(of_answers).cloned().collect();
         let answers: Vec<&str> =
             self.said(&roles).into_iter().filter_map(|(_, text)| text.found.as_deref()).collect();
-        let votes = |answer: &str| answers.iter().filter(|other| self.checker.same(answer, other)).count();
-        let most = answers.iter().map(|answer| votes(answer)).max()?;
-        answers.iter().find(|answer| votes(answer) == most).copied()
+        let votes = |answer: &str| {
+            let same = answers.iter().filter(|other| self.checker.same(answer, other));
+            same.copied().collect::<Vec<&str>>()
+        };
+        let votes = answers.iter().map(|answer| votes(answer));
+        // Of equal numbers `max_by_key` takes the last.
+        votes.rev().max_by_key(Vec::len).unwrap_or_default()
     }
 
-    fn is_right(&self, answer: Option<&str>) -> Result<bool> {
-        answer.map_or(Ok(false), |answer| Ok(self.checker.grade(answer)? >= 1.0))
-    }
-
-    fn final_answer(&self) -> Option<&str> {
-        self.vote(std::slice::from_ref(&self.definition.last))
+    /// Returns true if one of the forms of an answer is right.
+    fn is_right(&self, forms: Vec<&str>) -> Result<bool> {
+        for form in forms.into_iter().collect::<BTreeSet<&str>>() {
+            if self.checker.grade(form)? >= 1.0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Reads `text` of `agent`: what others see, and what it earns by itself.
@@ -136,11 +153,15 @@ impl FileState {
                 (verdict.map(|right| if right { "right" } else { "wrong" }.to_owned()), f64::from(correct))
             }
             Gives::Note => {
-                return Ok((Text { shown: shorten(text), found: None }, Outcome::new(0.0, 0.0, &[])));
+                return Ok((Text { shown: self.show(text), found: None }, Outcome::new(0.0, 0.0, &[])));
             }
         };
         let format = ("format", 2.0, f64::from(found.is_some()));
-        Ok((Text { shown: shorten(text), found }, outcome(0.0, &[format, ("correct", 8.0, correct)])))
+        Ok((Text { shown: self.show(text), found }, outcome(0.0, &[format, ("correct", 8.0, correct)])))
+    }
+
+    fn show(&self, text: &str) -> String {
+        show(text, self.workflow.agents())
     }
 
     /// Executes `actions`; the outcome for `credited`, otherwise the joint one. A stage is over once all its agents have
@@ -171,23 +192,21 @@ impl FileState {
                 self.progress.texts[position] = Some(text);
             }
         }
-        let position = self.workflow.position(first).unwrap_or_default();
-        let stage = (0..self.workflow.stages()).find(|stage| self.workflow.stage(*stage).contains(&position));
-        let stage = stage.unwrap_or_default();
-        let agents = self.workflow.agents();
-        let acting =
-            |stage: usize| self.workflow.stage(stage).map(|at| &agents[at]).filter(|agent| self.acts(agent));
-        let complete = acting(stage).all(|agent| actions.iter().any(|(actor, _)| actor == agent));
+        let stage = self.stage_of(first);
+        let agents = Arc::clone(&self.workflow);
+        let mut acting =
+            self.workflow.stage(stage).map(|at| &agents.agents()[at]).filter(|agent| self.acts(agent));
+        let complete = acting.all(|agent| actions.iter().any(|(actor, _)| actor == agent));
         if complete {
-            let ends_turn = (stage + 1..self.workflow.stages()).all(|later| acting(later).next().is_none());
             let stopped = self.definition.stop.as_ref().is_some_and(|stop| {
                 let agents = self.definition.agents_of(stop);
                 let spoke = actions.iter().any(|(actor, _)| agents.iter().any(|agent| agent == actor));
                 let said = self.said(std::slice::from_ref(stop));
                 spoke && said.iter().all(|(_, text)| text.found.as_deref() == Some("right"))
             });
-            self.progress.turn += u32::from(ends_turn);
-            self.progress.over = stopped || self.progress.turn >= self.definition.turns;
+            self.progress.turn += u32::from(stage < self.progress.stage);
+            self.progress.stage = stage + 1;
+            self.progress.over = stopped || !agents.agents().iter().any(|agent| self.acts(agent));
         }
         outcome.terminated = self.progress.over;
         outcome.success = self.is_solved();
@@ -196,15 +215,26 @@ impl FileState {
     }
 }
 
-/// The last `right` or `wrong` in a text: true for right.
+/// The verdict that a text ends with, or the only one in it: true for right. `not right` is wrong.
 fn verdict(text: &str) -> Option<bool> {
-    let words = text.split(|letter: char| !letter.is_alphanumeric());
-    let mut said = words.filter_map(|word| match word.to_ascii_lowercase().as_str() {
-        "right" => Some(true),
-        "wrong" => Some(false),
+    let lower = text.to_lowercase();
+    let words: Vec<&str> =
+        lower.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let is_denied = |at: usize| {
+        let adds_nothing =
+            |word: &&&str| ["quite", "at", "all", "be", "entirely", "really", "yet"].contains(*word);
+        let before = words[..at].iter().rev().find(|word| !adds_nothing(word));
+        // The `t` of `isn't`.
+        before.is_some_and(|word| ["not", "t", "never", "cannot", "hardly", "neither", "nor"].contains(word))
+    };
+    let said = words.iter().enumerate().filter_map(|(at, word)| match *word {
+        "right" => Some((at, !is_denied(at))),
+        "wrong" => Some((at, is_denied(at))),
         _ => None,
     });
-    said.next_back()
+    let said: Vec<(usize, bool)> = said.collect();
+    let &(at, last) = said.last()?;
+    (at + 1 == words.len() || said.iter().all(|(_, verdict)| *verdict == last)).then_some(last)
 }
 
 impl State for FileState {
@@ -240,10 +270,11 @@ impl State for FileState {
     }
 
     fn acts(&self, agent: &str) -> bool {
+        let turn = self.progress.turn + u32::from(self.stage_of(agent) < self.progress.stage);
         self.definition.role_of(agent).is_some_and(|(_, role)| match role.when {
-            When::Always => true,
-            When::First => self.progress.turn == 0,
-            When::Last => self.progress.turn + 1 >= self.definition.turns,
+            When::Always => turn < self.definition.turns,
+            When::First => turn == 0,
+            When::Last => turn + 1 == self.definition.turns,
         })
     }
 
@@ -270,7 +301,8 @@ impl State for FileState {
     }
 
     fn is_solved(&self) -> bool {
-        self.progress.over && self.is_right(self.final_answer()).unwrap_or(false)
+        let last = std::slice::from_ref(&self.definition.last);
+        self.progress.over && self.is_right(self.vote(last)).unwrap_or(false)
     }
 
     fn test_actions(&self, agent: &str) -> Vec<String> {
@@ -286,5 +318,33 @@ impl State for FileState {
             text.push_str(&format!("{agent}: {said}\n"));
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::verdict;
+
+    #[test]
+    fn a_verdict_is_the_last_word_or_the_only_one() {
+        for (text, expected) in [
+            ("right", Some(true)),
+            ("It is Wrong.", Some(false)),
+            ("not right", Some(false)),
+            ("That is not quite right.", Some(false)),
+            ("This isn't right", Some(false)),
+            ("It isn’t right.", Some(false)),
+            ("It cannot be right", Some(false)),
+            ("not wrong", Some(true)),
+            ("It is not wrong, it is right", Some(true)),
+            ("The answer 41 is not right: wrong", Some(false)),
+            ("wrong, the right answer is 41", None),
+            ("Is it right or wrong?", Some(false)),
+            ("The answer is right because 2 + 2 = 4.", Some(true)),
+            ("", None),
+            ("rightly so", None),
+        ] {
+            assert_eq!(verdict(text), expected, "{text}");
+        }
     }
 }

@@ -56,7 +56,7 @@ const ORDERS = {
 function list(run, streams, show, body) {
   const ROOM = 100;
   let all, found = [], at = 0, most = ROOM, query = parsed('');
-  const rows = h('div', {class: 'rows', role: 'listbox', 'aria-label': 'episodes'}), told = h('span', {class: 'faint', 'aria-live': 'polite'});
+  const rows = h('div', {class: 'rows', role: 'listbox', 'aria-label': 'episodes'}), counter = h('span', {class: 'faint', 'aria-live': 'polite'});
   const search = h('input', {type: 'search', placeholder: 'solved:no step:40..60 reward:<1 agent:… text', 'aria-label': 'search episodes',
     title: 'solved:yes, no or error · step:40..60 · reward:<1 · turns:>2 · flat:>0 · in:training, test or page · agent:NAME · turn:2 · any text', oninput: () => look()});
   const order = h('select', {'aria-label': 'order', onchange: () => look()}, Object.keys(ORDERS).map(name => h('option', {}, name)));
@@ -85,7 +85,7 @@ function list(run, streams, show, body) {
     found = all.filter(query.takes);
     const by = ORDERS[order.value];
     if (by) found.sort(by);
-    told.textContent = `${count(found.length)} of ${count(all.length)}`;
+    counter.textContent = `${count(found.length)} of ${count(all.length)}`;
     most = ROOM;
     draw();
     go(0, write);
@@ -114,6 +114,6 @@ function list(run, streams, show, body) {
   });
   // Half a million episodes are listed once the page stands, not before.
   setTimeout(begin);
-  return h('div', {class: 'browser'}, h('div', {class: 'side'}, h('div', {class: 'find'}, search, h('div', {class: 'row'}, order, told)), rows,
+  return h('div', {class: 'browser'}, h('div', {class: 'side'}, h('div', {class: 'find'}, search, h('div', {class: 'row'}, order, counter)), rows,
     h('p', {class: 'note'}, h('kbd', {}, '/'), ' search, ', h('kbd', {}, 'j'), ' next, ', h('kbd', {}, 'k'), ' previous')), body);
 }

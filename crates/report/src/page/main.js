@@ -27,17 +27,17 @@ const advice = ({summary}) => summary.advice.length > 0 && h('div', {class: 'adv
 
 // A row for each run; before the seeds of a method their mean, its standard deviation and its interval.
 function comparison() {
-  const told = (value, write) => Number.isFinite(value) ? write(value) : '–';
+  const orDash = (value, write) => Number.isFinite(value) ? write(value) : '–';
   const between = interval => interval ? `${percent(interval[0])} to ${percent(interval[1])}` : '–';
   const single = run => {
     const {first, best, now, tokens, teaching, gap} = run.summary;
     const seed = run.settings.seed && `seed ${run.settings.seed}`;
-    return [[run.name, seed], count(run.steps), told(first?.value, percent), told(now?.value, percent), between(now?.interval), told(best?.value, percent), short(tokens), told(teaching ?? NaN, percent), told(gap ?? NaN, short)];
+    return [[run.name, seed], count(run.steps), orDash(first?.value, percent), orDash(now?.value, percent), between(now?.interval), orDash(best?.value, percent), short(tokens), orDash(teaching ?? NaN, percent), orDash(gap ?? NaN, short)];
   };
-  const whole = method => [[method.name, `${plural(method.runs.length, 'seed')}: ${method.seeds.join(', ')}`], count(method.steps), told(method.first?.mean, percent),
-    told(method.now?.mean, value => `${percent(value)}${Number.isFinite(method.now.deviation) ? ` ± ${(100 * method.now.deviation).toFixed(1)}` : ''}`),
-    between(method.now?.interval), told(method.best?.mean, percent), short(method.tokens), told(method.teaching ?? NaN, percent), told(method.gap ?? NaN, short)];
-  const heads = ['Run', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens generated', 'Groups that taught', 'Sampler against trainer'];
+  const whole = method => [[method.name, `${plural(method.runs.length, 'seed')}: ${method.seeds.join(', ')}`], count(method.steps), orDash(method.first?.mean, percent),
+    orDash(method.now?.mean, value => `${percent(value)}${Number.isFinite(method.now.deviation) ? ` ± ${(100 * method.now.deviation).toFixed(1)}` : ''}`),
+    between(method.now?.interval), orDash(method.best?.mean, percent), short(method.tokens), orDash(method.teaching ?? NaN, percent), orDash(method.gap ?? NaN, short)];
+  const heads = ['Run', 'Steps', 'Held out, first', 'Last', '95 % interval', 'Best', 'Tokens in all', 'Groups that taught', 'Sampler against trainer'];
   const row = ([[name, more], ...cells], kind) => h('tr', {class: kind}, h('td', {}, name, more && h('small', {}, more)), cells.map((text, place) => h('td', {class: 'number', 'data-head': heads[place + 1]}, text)));
   return [h('div', {class: 'scroll'}, h('table', {class: 'facts compared'}, h('tr', {}, heads.map((head, place) => h('th', {class: place ? 'number' : ''}, head))),
     METHODS.flatMap(method => {

@@ -39,7 +39,7 @@ function proof(run, group_totals) {
   const line = (name, number, what) => h('tr', {}, h('td', {}, name), h('td', {class: 'number'}, number), h('td', {}, what));
   const {expected, steps, off, seen, flat, dropped, reasons, uneven, mixed} = group_totals;
   return h('table', {class: 'facts'},
-    line('Expected: one for each agent that acts, at each turn of each episode', expected === null ? 'not told' : count(expected),
+    line('Expected: one for each agent that acts, at each turn of each episode', expected === null ? 'unknown' : count(expected),
       expected === null ? 'the grouping has no fixed number' : off.length === 0
         ? verdict(true, `seen and dropped add up at ${plural(steps, 'step')}`)
         : verdict(false, `does not add up at ${plural(off.length, 'step')}: ${off.slice(0, 5).join(', ')}`)),

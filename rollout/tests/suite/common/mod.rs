@@ -119,7 +119,7 @@ impl State for Talk {
             components: BTreeMap::from([("digit".to_owned(), digit)]),
             terminated: success || text == "end",
             success,
-            info: self.zero_sum.then(|| serde_json::Map::from_iter([("said".to_owned(), text.into())])),
+            info: self.zero_sum.then(|| json!({"said": text}).to_string()),
         })
     }
 

@@ -116,6 +116,9 @@ impl Workspace {
             self.d_logits.reserve(device, sizes.d_logits)?;
         }
         reserve(device, &mut self.lse, sizes.lse)?;
+        if sizes.spreads > 0 {
+            reserve(device, &mut self.spreads, sizes.spreads)?;
+        }
         reserve(device, &mut self.rows, sizes.rows).map(|_| ())
     }
 

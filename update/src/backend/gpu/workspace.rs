@@ -57,6 +57,8 @@ pub struct WorkspaceSizes {
     pub lse: usize,
     /// Log-probabilities and entropies, f32.
     pub rows: usize,
+    /// Weights and entropies of the scored nodes for an entropy term, f32.
+    pub spreads: usize,
 }
 
 impl WorkspaceSizes {
@@ -79,13 +81,23 @@ impl WorkspaceSizes {
             d_logits: backward(logits),
             lse: tokens,
             rows: 2 * max.rows.max(1),
+            spreads: backward(2 * tokens.min(max.rows.max(1))),
         }
     }
 
     /// Bytes of each nonempty buffer: first logits and their gradient, then the others.
     pub fn bytes(&self) -> (Vec<u64>, Vec<u64>) {
         let single = |length: usize| (length * size_of::<f32>()) as u64;
-        let others = [self.integers, self.partials, self.deltas, self.rope, self.rope, self.lse, self.rows];
+        let others = [
+            self.integers,
+            self.partials,
+            self.deltas,
+            self.rope,
+            self.rope,
+            self.lse,
+            self.rows,
+            self.spreads,
+        ];
         let logits = [single(self.logits), single(self.d_logits) / 2];
         let some = |bytes: &u64| *bytes > 0;
         (logits.into_iter().filter(some).collect(), others.map(single).into_iter().filter(some).collect())

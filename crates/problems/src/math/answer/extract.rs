@@ -16,12 +16,16 @@ pub fn answer(text: &str) -> Option<String> {
 
 /// The answer to a request for a calculation. Like [`answer`], but a line of equations means the result of
 /// the last one, and an unfinished calculation is no answer, because it may just repeat the question.
-pub fn calculation(text: &str) -> Option<String> {
+///
+/// Second: true if the answer is the value of a false equation, as of `1 = 34`.
+pub fn calculation(text: &str) -> Option<(String, bool)> {
     let done = |answer: &String| {
         !has_operator(answer) && Answer::read(answer).is_some_and(|answer| !answer.is_unfinished())
     };
     let stated = boxed(text).or_else(|| marked(text)).or_else(|| announced(text)).filter(done);
-    stated.or_else(|| result(text).filter(done)).or_else(|| bare(text).filter(done))
+    let stated = stated.map(|answer| (answer, false));
+    let result = || result(text).filter(|(answer, _)| done(answer));
+    stated.or_else(result).or_else(|| Some((bare(text).filter(done)?, false)))
 }
 
 /// Returns true if an operator follows a number, also in an answer that gives its result after an `=`.
@@ -35,26 +39,69 @@ fn has_operator(answer: &str) -> bool {
     signs.windows(2).any(operator) || ["\\times", "\\cdot", "\\div"].iter().any(|name| answer.contains(name))
 }
 
-/// The result of the last line with an equation: the number after its last `=`.
-fn result(text: &str) -> Option<String> {
-    let line = text.lines().rev().find(|line| line.contains('='))?;
-    let after = plain(line.rsplit('=').next()?).trim_start_matches(['$', ' ']);
-    let end =
-        after.find(|sign: char| !matches!(sign, '0'..='9' | '.' | ',' | '/' | '-')).unwrap_or(after.len());
-    let number = after[..end].trim_end_matches(['.', ',']);
-    is_mathematics(number).then(|| number.to_owned())
+/// The result of the last equation, which is what follows its `=`, up to the end of the sentence, and true if the equation
+/// is false. No new number may follow.
+fn result(text: &str) -> Option<(String, bool)> {
+    let at = text.rfind('=')?;
+    let line = &text[text[..at].rfind('\n').map_or(0, |end| end + 1)..];
+    let (line, more) = line.split_once('\n').unwrap_or((line, ""));
+    let (before, after) = line.rsplit_once('=')?;
+    let (sentence, rest) = after.split_once(". ").unwrap_or((after, ""));
+    let value = plain(sentence).trim_start_matches(['$', ' ']);
+    let is_digit = |sign: char| sign.is_ascii_digit();
+    let numbers = |text: &str| {
+        let numbers =
+            text.split(|sign: char| !is_digit(sign) && sign != '.').map(|part| part.trim_matches('.'));
+        numbers.filter(|part| part.contains(is_digit)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = [numbers(&text[..at]), numbers(value)].concat();
+    if numbers(rest).iter().chain(&numbers(more)).any(|number| !own.contains(number)) {
+        return None;
+    }
+    // The equation without the words before it.
+    let mut equation = value.to_owned();
+    for side in before.rsplit('=') {
+        let is_math = |sign: char| is_digit(sign) || " .+-−*×·÷/()$".contains(sign);
+        let bare = &side[side.trim_end_matches(is_math).len()..];
+        if bare.contains(is_digit) {
+            equation = format!("{}={equation}", bare.trim_start_matches(". "));
+        }
+        if bare.len() < side.len() {
+            break;
+        }
+    }
+    let reads = |text: &str| Answer::read(text).is_some_and(|answer| answer.is_number());
+    reads(value).then(|| (value.to_owned(), !reads(&equation)))
 }
 
-/// The content of the last non-empty box.
+/// The content of the last non-empty box, and of those before it with nothing but a comma, "and" or "or" between.
 fn boxed(text: &str) -> Option<String> {
-    ends(text, &["\\boxed", "\\fbox"]).into_iter().rev().find_map(|at| {
-        let rest = text[at..].trim_start();
-        let inner = match rest.starts_with('{') {
-            true => spelling::group(rest)?.0,
-            false => rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']),
+    let read = |begin: usize| {
+        let rest = text[begin..].trim_start();
+        let (inner, after) = match rest.starts_with('{') {
+            true => spelling::group(rest)?,
+            false => {
+                let inner = rest.split_whitespace().next()?.trim_end_matches(['$', '.', ',']);
+                (inner, &rest[inner.len()..])
+            }
         };
-        Answer::read(inner).map(|_| inner.trim().to_owned())
-    })
+        Answer::read(inner).map(|_| (begin, inner.trim(), text.len() - after.len()))
+    };
+    let boxes: Vec<_> = ends(text, &["\\boxed", "\\fbox"]).into_iter().filter_map(read).collect();
+    let mut parts = vec![boxes.last()?.1];
+    for pair in boxes.windows(2).rev() {
+        let between = text.get(pair[0].2..pair[1].0)?;
+        let between = between.trim_end_matches("\\boxed").trim_end_matches("\\fbox");
+        let joins =
+            |word: &str| ["", "and", "or", "\\", "\\text{and}", "\\text{or}", "\\quad"].contains(&word);
+        if !between.split(|sign: char| sign.is_whitespace() || "$,;()[]".contains(sign)).all(joins) {
+            break;
+        }
+        if !parts.contains(&pair[0].1) {
+            parts.insert(0, pair[0].1);
+        }
+    }
+    Some(parts.join(", "))
 }
 
 /// The positions in `text` where `phrases` end, in order.
@@ -108,7 +155,9 @@ fn is_heading(lower: &str, end: usize) -> bool {
 fn bare(text: &str) -> Option<String> {
     let mut lines = text.lines().map(plain).filter(|line| !line.is_empty() && !is_fence(line));
     let line = lines.next()?;
-    (lines.next().is_none() && line.len() <= 64 && is_mathematics(line)).then(|| line.to_owned())
+    // A number may be longer than a formula.
+    let is_short = line.len() <= 64 || line.chars().all(|sign| sign.is_ascii_digit() || ".,-".contains(sign));
+    (lines.next().is_none() && is_short && is_mathematics(line)).then(|| line.to_owned())
 }
 
 /// Returns true if `line`, in [`plain`] spelling, only names a block's language.
@@ -214,7 +263,7 @@ mod tests {
             ("(42)", "(42)"),
             ("42 \\text{ cm}^2", "42 \\text{ cm}^2"),
         ] {
-            assert_eq!(calculation(text).as_deref(), Some(expected), "{text:?}");
+            assert_eq!(calculation(text), Some((expected.to_owned(), false)), "{text:?}");
         }
     }
 
@@ -238,10 +287,11 @@ mod tests {
     fn a_calculation_comes_to_what_follows_its_last_sign() {
         for (text, expected) in [
             ("8 - 3 = 5", Some("5")),
-            ("8 + 3 = 11 nuts.", Some("11")),
+            ("8 + 3 = 11 nuts.", Some("11 nuts")),
             ("8 + 3 = 11. Max has 11 nuts.\nThat is 8 plus 3.", Some("11")),
             ("7 + 5 = 12, 12 - 3 = 9", Some("9")),
             ("**12 + 9 = 11**", Some("11")),
+            ("8 + 3 = 11. Or 12.", None),
             ("= $1,250.", Some("1,250")),
             ("8 - 3 = five", None),
             ("8 - 3 =", None),
@@ -250,7 +300,7 @@ mod tests {
             ("5", None),
             ("", None),
         ] {
-            assert_eq!(result(text).as_deref(), expected, "{text:?}");
+            assert_eq!(result(text).map(|(value, _)| value).as_deref(), expected, "{text:?}");
         }
     }
 

@@ -22,8 +22,9 @@ use num_traits::{One, Pow, Signed, ToPrimitive, Zero};
 
 use super::Answer;
 use super::expression::{Expression, Operator, test_point};
+use super::factors::{factors, flatten, has_common_factor};
 use super::formula::MATHEMATICS;
-use super::token::{Spaced, Token, tokens};
+use super::token::{Spaced, Token, is_among, tokens};
 
 /// A remaining step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +41,9 @@ enum Work {
     Division,
 }
 
+/// Plurals without an s.
+const PLURALS: &str = "people children men women mice dice sheep fish";
+
 /// A problem and its reference, as written.
 #[derive(Clone, Copy)]
 pub struct Question<'a> {
@@ -52,7 +56,7 @@ impl Question<'_> {
     /// Returns true if `said` is worked out as far as the reference. It must have the same meaning;
     /// `answers` are both, parsed.
     pub fn is_finished(&self, said: &str, answers: (&Answer, &Answer)) -> bool {
-        answers.0 == answers.1 || self.is_worked_out(answers) && !self.is_given_back(said, answers.0)
+        answers.0 == answers.1 || self.is_worked_out(answers) && !self.is_given_back(said, answers)
     }
 
     fn is_worked_out(&self, answers: (&Answer, &Answer)) -> bool {
@@ -78,7 +82,7 @@ impl Question<'_> {
             (Answer::Set(said), right) if said.len() == 1 => self.is_worked_out((&said[0], right)),
             (said, Answer::Set(right)) if right.len() == 1 => self.is_worked_out((said, &right[0])),
             (said, right) => match (said.formula(), right.formula()) {
-                (Some(said), Some(right)) => self.is_simplified(said, right),
+                (Some(formula), Some(right)) => self.is_simplified(formula, right) && self.knows_things(said),
                 _ => true,
             },
         }
@@ -92,10 +96,43 @@ impl Question<'_> {
         work_left(said, &mut left);
         work_left(right, &mut allowed);
         let reduced = !self.asks(&["simplif", "simplest", "lowest terms", "reduce"]) || is_reduced(said);
-        let factored = !self.asks(&["factor"]) || factors(said) >= factors(right);
+        let factored = !self.asks(&["factor"])
+            || factors(said) >= factors(right) && has_common_factor(said) <= has_common_factor(right);
         let known = said.variables().is_subset(&right.variables());
         let number = !is_literal(right) || is_literal(said);
         left.is_subset(&allowed) && reduced && factored && known && number
+    }
+
+    /// Returns true if the things that `said` counts are plural or in the question: `5 apples` and not `5 nope`.
+    fn knows_things(&self, said: &Answer) -> bool {
+        let Answer::Measure(_, unit) = said else { return true };
+        let texts = [self.problem, self.reference].map(str::to_lowercase);
+        let is_known = |thing: &String| {
+            thing.len() > 2 && thing.ends_with('s')
+                || is_among(PLURALS, thing)
+                || texts.iter().any(|text| text.contains(thing.as_str()))
+        };
+        unit.things.iter().all(is_known)
+    }
+
+    /// `said`, or its right side if its left side is what the problem asks for: `a + b = 5`.
+    pub fn asked<'s>(&self, said: &'s str) -> &'s str {
+        let Some((left, right)) = said.split_once('=').filter(|(_, right)| !right.contains('=')) else {
+            return said;
+        };
+        let left = left.trim().trim_start_matches('$');
+        let is_alone = |(at, _): (usize, &str)| {
+            let before = self.problem[..at].trim_end().chars().next_back();
+            let after = self.problem[at + left.len()..].trim_start().chars().next();
+            let is_edge = |sign: Option<char>| {
+                sign.is_none_or(|sign| sign.is_alphabetic() || matches!(sign, '$' | '.' | '?' | ',' | '\\'))
+            };
+            is_edge(before) && is_edge(after)
+        };
+        match !left.is_empty() && self.problem.match_indices(left).any(is_alone) {
+            true => right,
+            false => said,
+        }
     }
 
     fn asks(&self, words: &[&str]) -> bool {
@@ -105,7 +142,7 @@ impl Question<'_> {
 
     /// Returns true if the answer's numbers and signs occur in the problem consecutively, and
     /// are not the reference's.
-    fn is_given_back(&self, said: &str, answer: &Answer) -> bool {
+    fn is_given_back(&self, said: &str, (answer, right): (&Answer, &Answer)) -> bool {
         // An inequality for an interval.
         if let Answer::Named(_, set) = answer
             && set.formula().is_none()
@@ -116,7 +153,10 @@ impl Question<'_> {
         let Some(formula) = answer.formula() else { return false };
         // An integer is an answer in any case, even if the reference is written differently.
         let is_whole = matches!(formula, Expression::Number(value, false) if value.is_integer());
-        if is_whole && !matches!(answer, Answer::Equation(..) | Answer::Percent(_)) {
+        // So is not a quantity that was to be converted.
+        let is_converted = matches!((answer, right), (Answer::Measure(_, said), Answer::Measure(_, right))
+            if !said.is_as_large_as(right));
+        if is_whole && !is_converted && !matches!(answer, Answer::Equation(..) | Answer::Percent(_)) {
             return false;
         }
         let is_equation = matches!(answer, Answer::Equation(..));
@@ -170,7 +210,7 @@ fn whole(value: u8) -> Token {
 }
 
 /// Returns true if it is a number written as a result.
-fn is_literal(formula: &Expression) -> bool {
+pub(super) fn is_literal(formula: &Expression) -> bool {
     let whole = |part: &Expression| match part {
         Expression::Number(value, false) if value.is_integer() => Some(value.clone()),
         _ => None,
@@ -265,7 +305,8 @@ fn power_left(parts: &[Expression], work: &mut BTreeSet<Work>) {
     let exponent = exponent.exact(&[]);
     let is_whole = exponent.as_ref().is_some_and(BigRational::is_integer);
     if !base.variables().is_empty() {
-        if is_whole && is_sum(base) {
+        // `(x+1)^{-1}` is a division alone.
+        if is_whole && is_sum(base) && exponent.as_ref().is_none_or(|exponent| !exponent.abs().is_one()) {
             work.insert(Work::Products);
         }
         if exponent.is_some_and(|exponent| exponent.is_negative()) {
@@ -282,36 +323,6 @@ fn power_left(parts: &[Expression], work: &mut BTreeSet<Work>) {
             (Some(_), true) => Some(Work::Arithmetic),
         });
     }
-}
-
-/// The factors of a product, above and below its fraction bars.
-fn flatten<'a>(formula: &'a Expression, above: &mut Vec<&'a Expression>, below: &mut Vec<&'a Expression>) {
-    match formula {
-        _ if is_literal(formula) => above.push(formula),
-        Expression::Apply(Operator::Product, parts) => {
-            parts.iter().for_each(|part| flatten(part, above, below));
-        }
-        Expression::Apply(Operator::Quotient, parts) => {
-            if let [top, bottom] = parts.as_slice() {
-                flatten(top, above, below);
-                flatten(bottom, below, above);
-            }
-        }
-        other => above.push(other),
-    }
-}
-
-/// The number of factors with variables, with multiplicity.
-fn factors(formula: &Expression) -> u32 {
-    let (mut above, mut below) = (Vec::new(), Vec::new());
-    flatten(formula, &mut above, &mut below);
-    let times = |part: &&Expression| match part {
-        Expression::Apply(Operator::Power, parts) => {
-            parts.get(1).and_then(|exponent| exponent.exact(&[])?.to_integer().to_u32()).unwrap_or(1)
-        }
-        _ => 1,
-    };
-    above.iter().filter(|part| !part.variables().is_empty()).map(times).sum()
 }
 
 fn is_sum(formula: &Expression) -> bool {

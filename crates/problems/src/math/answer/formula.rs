@@ -1,11 +1,10 @@
 //! Formulas by recursive descent.
 //!
-//! A unit may follow a formula without variables: words, their powers and fractions (`cm^2`, `miles / hour`), but no
-//! further number.
+//! A unit may follow a formula without variables: [`Unit`].
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use num_traits::{ToPrimitive, Zero};
+use num_traits::{One, ToPrimitive, Zero};
 
 use super::expression::{Expression, Operator};
 use super::token::{Spaced, Token, sign};
@@ -33,34 +32,34 @@ pub(super) const MATHEMATICS: [&str; 14] = [
     "abs",
 ];
 
+/// Marks on a letter that make it another variable: derivatives, vectors, means.
+const ACCENTS: [&str; 8] =
+    ["\\dot", "\\ddot", "\\hat", "\\bar", "\\vec", "\\tilde", "\\overline", "\\overrightarrow"];
+
+/// A token as a part of a name.
+fn spelled(spaced: &Spaced) -> String {
+    match &spaced.token {
+        Token::Number(value, _) => value.to_string(),
+        Token::Letter(name) | Token::Word(name) => name.clone(),
+        Token::Sign(sign) => sign.to_string(),
+    }
+}
+
 /// The formula that `tokens` form, optionally followed by a unit.
 pub fn formula(tokens: &[Spaced]) -> Option<Expression> {
     measured(tokens).map(|(formula, _)| formula)
 }
 
-/// Parses a formula and its unit, if the unit is known.
+/// Parses a formula and its unit.
 pub fn measured(tokens: &[Spaced]) -> Option<(Expression, Option<Unit>)> {
     let mut parser = Parser { tokens, at: 0, depth: 0, degrees: false };
     let formula = parser.sum()?;
     let rest = &tokens[parser.at..];
-    let complete = rest.is_empty() || is_unit(rest) && formula.variables().is_empty();
-    complete.then(|| (formula, Unit::of(rest)))
-}
-
-/// Returns true if `tokens` begin with a word and contain no number except exponents.
-fn is_unit(tokens: &[Spaced]) -> bool {
-    let Some((Spaced { token: Token::Word(_), .. }, rest)) = tokens.split_first() else { return false };
-    let mut before = ' ';
-    for spaced in rest {
-        match &spaced.token {
-            Token::Word(_) | Token::Letter(_) | Token::Sign('^' | '/' | '*' | '}') => {}
-            Token::Number(_, false) if before == '^' => {}
-            Token::Sign('-' | '{') if before == '^' => continue,
-            _ => return false,
-        }
-        before = sign(spaced).unwrap_or(' ');
+    if rest.is_empty() {
+        return Some((formula, None));
     }
-    true
+    let (factor, unit) = Unit::read(rest).filter(|_| formula.variables().is_empty())?;
+    Some((if factor.is_one() { formula } else { formula.times(factor) }, unit))
 }
 
 fn trigonometric(word: &str, angle: Expression) -> Expression {
@@ -241,12 +240,15 @@ impl Parser<'_> {
         match token {
             Token::Number(value, rounded) => Some(Expression::Number(value, rounded)),
             Token::Letter(name) if name == "e" => Some(Expression::Constant(std::f64::consts::E)),
-            Token::Letter(mut name) => {
-                if self.take('_').is_some() {
-                    name.push('_');
-                    name.push_str(&self.subscript()?);
+            Token::Letter(name) => self.variable(name).map(Expression::Variable),
+            Token::Word(accent) if ACCENTS.contains(&accent.as_str()) => {
+                let braced = self.take('{').is_some();
+                let Some(Token::Letter(name)) = self.ahead(0).cloned() else { return None };
+                self.at += 1;
+                if braced {
+                    self.take('}')?;
                 }
-                Some(Expression::Variable(name))
+                self.variable(name).map(|name| Expression::Variable(accent + &name))
             }
             Token::Sign('(') => self.closed(')'),
             Token::Sign('[') => self.closed(']'),
@@ -258,18 +260,49 @@ impl Parser<'_> {
         }
     }
 
-    fn subscript(&mut self) -> Option<String> {
-        let grouped = self.take('{').is_some();
-        let token = self.ahead(0)?.clone();
-        self.at += 1;
-        if grouped {
-            self.take('}')?;
+    /// A letter with its subscript, its primes, and numbers as its arguments: the value of a function, `I(0)`.
+    fn variable(&mut self, mut name: String) -> Option<String> {
+        if self.take('_').is_some() {
+            name.push('_');
+            let (inside, next) = match self.until('{', '}') {
+                Some(inside) => (inside.clone(), inside.end + 1),
+                None if self.sign().is_some() => return None,
+                None => (self.at..self.at + 1, self.at + 1),
+            };
+            name.extend(self.tokens.get(inside)?.iter().map(spelled));
+            self.at = next;
         }
-        match token {
-            Token::Number(value, false) => Some(value.to_string()),
-            Token::Letter(name) | Token::Word(name) => Some(name),
-            _ => None,
+        let prime = Token::Word("\\prime".to_owned());
+        while self.sign() == Some('^') {
+            let braced = usize::from(self.ahead(1) == Some(&Token::Sign('{')));
+            if self.ahead(1 + braced) != Some(&prime) {
+                break;
+            }
+            name.push('\'');
+            self.at += 2 + 2 * braced;
         }
+        let numbers =
+            |spaced: &Spaced| matches!(spaced.token, Token::Number(..) | Token::Sign('-' | ',' | '+'));
+        if let Some(inside) =
+            self.until('(', ')').filter(|inside| self.tokens[inside.clone()].iter().all(numbers))
+        {
+            self.at = inside.end + 1;
+            name.push('(');
+            name.extend(self.tokens[inside].iter().map(spelled));
+        }
+        Some(name)
+    }
+
+    /// The tokens between `open`, if it is next, and its `close`; not empty.
+    fn until(&self, open: char, close: char) -> Option<std::ops::Range<usize>> {
+        let begin = (self.sign() == Some(open)).then_some(self.at + 1)?;
+        let mut depth = 0;
+        let is_end = |spaced: &Spaced| {
+            depth += i32::from(sign(spaced) == Some(open)) - i32::from(sign(spaced) == Some(close));
+            depth < 0
+        };
+        let length = self.tokens[begin..].iter().position(is_end).filter(|length| *length > 0)?;
+        Some(begin..begin + length)
     }
 
     fn function(&mut self, word: &str) -> Option<Expression> {

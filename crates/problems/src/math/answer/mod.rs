@@ -7,24 +7,27 @@
 //!   as far as the reference.
 //!
 //! Formulas without variables are compared exactly if both are exact (integers, fractions, roots with
-//! rational values). If one is a decimal or irrational, NumEq of Stronger-MAS applies (arXiv 2510.11062,
-//! appendix A.1): |a - b| <= δ or |a - b| / max(1, |b|) <= δ with δ = 1e-6. But an integer must be met
-//! exactly in any notation, apart from floating-point noise: `1.0e9` is not 1000000007. Formulas with
-//! variables are equal if they agree at fixed points, exactly if that can be computed. Sets are unordered;
-//! tuples and intervals are ordered, and brackets count. Two equations are equal if one is a multiple of the
-//! other. Identical formulas are equal, however large their value.
+//! rational values). If one is a decimal or irrational, they may differ by a millionth of the greater one: NumEq
+//! of Stronger-MAS (arXiv 2510.11062, appendix A.1) without its absolute tolerance, for which 0 is every small
+//! number. But an integer must be met exactly in any notation, apart from floating-point noise: `1.0e9` is not
+//! 1000000007. Formulas with variables are equal if they agree at fixed points, exactly if that can be computed.
+//! Sets are unordered; tuples and intervals are ordered, and brackets count. Two equations are equal if one is a
+//! multiple of the other; an equation is not its right side, unless its left side is a name. Identical formulas
+//! are equal, however large their value.
 //!
-//! Units are compared if both answers have a known unit of the same kind. Times of day are compared as times,
-//! and named members of a list by name.
+//! Units are compared if both answers have one ([`unit`]). Times of day are compared as times, and named members
+//! of a list by name.
 //!
-//! Left out: other units (they are dropped), the imaginary unit (a variable like any other letter),
-//! inequalities of several variables and determinants (compared as text).
+//! Left out: the imaginary unit (a variable like any other letter), inequalities of several variables and
+//! determinants (compared as text).
 
 pub mod expression;
 pub mod extract;
+mod factors;
 pub mod finished;
 pub mod formula;
 mod matrix;
+mod name;
 pub mod parse;
 mod relation;
 pub mod spelling;
@@ -41,7 +44,7 @@ use num_rational::BigRational;
 
 use expression::{Expression, Operator, test_point};
 
-/// The tolerance of NumEq.
+/// The relative tolerance of NumEq.
 const DELTA: f64 = 1e-6;
 /// Relative error of an f64 computation whose result is an integer.
 const NOISE: f64 = 1e-12;
@@ -52,15 +55,18 @@ const POINTS: u32 = 12;
 const ENOUGH: usize = 3;
 
 impl Answer {
-    /// Returns true if this answer means the same as the reference `other`. The order matters: `a + b = 5`
-    /// answers 5, but 25 does not answer a circle.
+    /// Returns true if this answer means the same as the reference `other`. The order matters: 3 answers a reference
+    /// of 2.9999999, which does not answer 3.
     pub fn same(&self, other: &Answer) -> bool {
         match (self, other) {
             (Answer::Either(left, right), other) => left.same(other) || right.same(other),
             (one, Answer::Either(left, right)) => one.same(left) || one.same(right),
             (Answer::Named(name, one), Answer::Named(other_name, other)) => match (&**one, &**other) {
                 (Answer::One(left), Answer::One(right)) if name != other_name => {
-                    one.same(other) || same_equation(&line(name, left), &line(other_name, right))
+                    // A derivative is another variable.
+                    let is_plain = |name: &str| !name.contains(['\\', '\'']);
+                    is_plain(name) && is_plain(other_name) && one.same(other)
+                        || same_equation(&line(name, left), &line(other_name, right))
                 }
                 (Answer::Tuple(..) | Answer::Union(_), _) => name == other_name && one.same(other),
                 _ => one.same(other),
@@ -78,7 +84,7 @@ impl Answer {
             }
             (one, Answer::Time(time)) => time.number().is_some_and(|number| one.same(&Answer::One(number))),
             (Answer::Measure(amount, unit), Answer::Measure(other, other_unit)) => {
-                equal(unit.convert(amount, other_unit).as_ref().unwrap_or(amount), other)
+                unit.convert(amount, other_unit).is_some_and(|amount| equal(&amount, other))
             }
             (Answer::Measure(amount, _), other) => Answer::One(amount.clone()).same(other),
             (one, Answer::Measure(other, _)) => one.same(&Answer::One(other.clone())),
@@ -104,9 +110,6 @@ impl Answer {
             (Answer::Equation(left, right), Answer::Equation(other_left, other_right)) => {
                 same_equation(&difference(left, right), &difference(other_left, other_right))
             }
-            (Answer::Equation(_, right), other @ (Answer::One(_) | Answer::Percent(_))) => {
-                Answer::One(right.clone()).same(other)
-            }
             (Answer::Matrix(left), Answer::Matrix(right)) => {
                 left.len() == right.len()
                     && left.iter().zip(right).all(|(left, right)| {
@@ -115,6 +118,11 @@ impl Answer {
                     })
             }
             (Answer::Word(left), Answer::Word(right)) => left == right,
+            (Answer::Set(named), Answer::Tuple(['(', ')'], values))
+            | (Answer::Tuple(['(', ')'], values), Answer::Set(named)) => {
+                let pair = by_name(named).filter(|named| named.len() > 1 && named.len() == values.len());
+                pair.is_some_and(|named| named.values().zip(values).all(|(one, other)| one.same(other)))
+            }
             // A set of one member equals that member.
             (Answer::Set(items), one) if items.len() == 1 => items[0].same(one),
             (one, Answer::Set(items)) if items.len() == 1 => one.same(&items[0]),
@@ -172,7 +180,7 @@ fn same_equation(left: &Expression, right: &Expression) -> bool {
         .collect();
     ratios.len() >= ENOUGH
         && ratios[0] != 0.0
-        && ratios.iter().all(|ratio| near(*ratio, ratios[0], POINT_DELTA))
+        && ratios.iter().all(|ratio| near(*ratio, ratios[0], POINT_DELTA, false))
 }
 
 fn equal(said: &Expression, right: &Expression) -> bool {
@@ -189,7 +197,7 @@ fn equal(said: &Expression, right: &Expression) -> bool {
         let same = match said.exact(&point).zip(right.exact(&point)) {
             Some((said, right)) => said == right,
             None => match said.value(&point).zip(right.value(&point)) {
-                Some((said, right)) => near(said, right, POINT_DELTA),
+                Some((said, value)) => near(said, value, POINT_DELTA, right.exact(&point).is_some()),
                 // One is undefined here: ln(x^2) and 2 ln(x) count as equal.
                 None => continue,
             },
@@ -205,23 +213,26 @@ fn equal(said: &Expression, right: &Expression) -> bool {
 fn equal_numbers(said: &Expression, right: &Expression) -> bool {
     let (exact, exactly_right) = (said.exact(&[]), right.exact(&[]));
     let whole = exactly_right.as_ref().is_some_and(BigRational::is_integer);
-    if let (Some(said_exactly), Some(exactly_right)) = (&exact, &exactly_right) {
-        let written = !said.is_rounded() && !right.is_rounded();
-        if written || whole && said_exactly.is_integer() {
-            return said_exactly == exactly_right;
-        }
+    if let (Some(said_exactly), Some(exactly_right)) = (&exact, &exactly_right)
+        && (whole || !said.is_rounded() && !right.is_rounded())
+    {
+        return said_exactly == exactly_right;
     }
     let Some((said, right)) = said.value(&[]).zip(right.value(&[])) else { return false };
     // Floating-point noise, up to the 53 bits with which f64 distinguishes integers.
     let noise = (said - right).abs() <= (NOISE * right.abs().max(1.0)).min(DELTA) && right.abs() < 9e15;
-    if whole { noise } else { near(said, right, DELTA) }
+    if whole { noise } else { near(said, right, DELTA, false) }
 }
 
-fn near(left: f64, right: f64, delta: f64) -> bool {
+/// Returns true if the values differ by a fraction `delta` of the greater one. `cancels`: terms may cancel to a small
+/// value, of which only floating-point noise is left.
+fn near(left: f64, right: f64, delta: f64, cancels: bool) -> bool {
     if left.is_infinite() || right.is_infinite() {
         return left == right;
     }
-    (left - right).abs() <= delta * right.abs().max(1.0)
+    let size = left.abs().max(right.abs()).max(if cancels { 1e-4 } else { 0.0 });
+    // A hair more: 0.333333 differs from a third by exactly a millionth.
+    (left - right).abs() <= delta * size * (1.0 + NOISE.sqrt())
 }
 
 #[cfg(test)]

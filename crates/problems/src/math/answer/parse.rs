@@ -2,15 +2,16 @@
 
 use super::expression::Expression;
 use super::formula::{formula, measured};
+use super::name::{is_name, name_of};
 use super::spelling::{plain, unannounced, undecorated};
 use super::time::Time;
-use super::token::{Spaced, Token, sign, tokens, tokens_of_list};
-use super::unit::Unit;
+use super::token::{Spaced, Token, is_among, sign, tokens, tokens_of_list};
+use super::unit::{OTHER, Unit};
 use super::word::word;
 use super::{matrix, relation};
 
 /// Longest answer that is parsed, in bytes.
-const LONGEST: usize = 4096;
+const LONGEST: usize = 16_384;
 /// Limit of members of a set or tuple, since all pairs are compared.
 const MOST_MEMBERS: usize = 100;
 
@@ -53,6 +54,12 @@ impl Answer {
             return word(text).map(Answer::Word);
         }
         let text = unannounced(&plain(&unannounced(text)));
+        if let Some(answer) = relation::approximated(&text) {
+            return answer;
+        }
+        if let Some((letter, content)) = choice(&text) {
+            return Some(Answer::Either(Box::new(Answer::One(letter)), Box::new(content)));
+        }
         if let Some(time) = Time::read(&text) {
             return Some(Answer::Time(time));
         }
@@ -103,6 +110,15 @@ impl Answer {
         }
     }
 
+    /// Returns true if it is one number, with a unit or without.
+    pub fn is_number(&self) -> bool {
+        match self {
+            Answer::One(_) | Answer::Measure(..) | Answer::Percent(_) | Answer::Time(_) => true,
+            Answer::Either(answer, _) => answer.is_number(),
+            _ => false,
+        }
+    }
+
     /// Its members or parts.
     fn items(&self) -> &[Answer] {
         match self {
@@ -131,7 +147,28 @@ impl Answer {
     }
 }
 
-fn is_comma(spaced: &Spaced) -> bool {
+/// The letter and the content of a choice: `(B) 12`, `\text{(B)}\ 12`.
+fn choice(text: &str) -> Option<(Expression, Answer)> {
+    let rest = text.strip_prefix("\\text{").unwrap_or(text).strip_prefix('(')?;
+    let letter = rest.chars().next().filter(char::is_ascii_uppercase)?;
+    let after = rest[1..].strip_prefix(')')?;
+    let content = after.trim_start_matches(['}', ' ', '~', ':', '.']);
+    let content = content.strip_prefix("\\ ").unwrap_or(content).trim_start();
+    let begins = ["\\frac", "\\dfrac", "\\sqrt", "\\text", "\\pi", "\\$", "$"];
+    // `(A)x` is a product, and `(A) or (B)` no choice.
+    let is_content = content.len() < after.len()
+        && (content.starts_with(char::is_alphanumeric)
+            || begins.iter().any(|begin| content.starts_with(begin)))
+        && !content
+            .to_lowercase()
+            .split(|sign: char| !sign.is_alphabetic())
+            .any(|word| is_among(OTHER, word) || is_among("and or", word));
+    let content = Answer::read(content).filter(|_| is_content)?;
+    let is_letter = matches!(content, Answer::One(Expression::Variable(_)));
+    (!is_letter).then(|| (Expression::Variable(letter.to_string()), content))
+}
+
+pub(super) fn is_comma(spaced: &Spaced) -> bool {
     match &spaced.token {
         Token::Sign(sign) => *sign == ',',
         Token::Word(word) => word == "or" || word == "and",
@@ -149,7 +186,7 @@ fn nesting(spaced: &Spaced, depth: i32) -> i32 {
 }
 
 /// Splits at the tokens outside brackets that `cut` selects.
-fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
+pub(super) fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
     let (mut parts, mut depth, mut begin) = (Vec::new(), 0, 0);
     for (at, spaced) in tokens.iter().enumerate() {
         let after = nesting(spaced, depth);
@@ -164,7 +201,7 @@ fn split(tokens: &[Spaced], cut: impl Fn(&Spaced) -> bool) -> Vec<&[Spaced]> {
 }
 
 /// The content of the first bracket, if the last token closes it.
-fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
+pub(super) fn enclosed(tokens: &[Spaced]) -> Option<(char, &[Spaced], char)> {
     let open = sign(tokens.first()?)?;
     let mut depth = 0;
     for (at, spaced) in tokens.iter().enumerate() {
@@ -220,6 +257,14 @@ pub(super) fn structure(tokens: &[Spaced]) -> Option<Answer> {
     if parts.len() > 1 {
         return ratio(&parts);
     }
+    if let [Spaced { token: Token::Word(font), .. }, inner @ ..] = tokens
+        && font == "\\mathbb"
+        && let Some(('{', [Spaced { token: Token::Letter(set), .. }], '}')) = enclosed(inner)
+        && set == "R"
+    {
+        let end = Expression::Constant(f64::INFINITY);
+        return Some(Answer::Tuple(['(', ')'], vec![Answer::One(end.clone().negated()), Answer::One(end)]));
+    }
     match enclosed(tokens) {
         Some(('<', inner, '>')) => return Some(Answer::Set(items(inner)?)),
         Some(('{', inner, '}')) => return structure(inner),
@@ -267,49 +312,22 @@ fn contradicts(tokens: &[Spaced]) -> bool {
     values.windows(2).any(|pair| !pair[0].same(&pair[1]))
 }
 
-/// `x = 5` and `x ∈ S` mean their right side, `5 = x` its left side; `x^2 + y^2 = 25` means the equation.
+/// `x = 5` and `x ∈ S` mean their right side, `5 = x` its left side, `2 + 3 = 5` its value; `2x = 6` means the equation.
 fn equation(before: &[&[Spaced]], right: &[Spaced]) -> Option<Answer> {
-    let last = structure(right)?;
-    let [side] = before else { return Some(last) };
-    if let Some(first) = structure(side).filter(Answer::is_constant)
-        && is_name(right)
-    {
-        return Some(first);
-    }
+    let (last, side) = (structure(right)?, *before.first()?);
+    let first = structure(side).filter(Answer::is_constant);
     match (last, formula(side)) {
-        (Answer::One(right), Some(left)) if !is_name(side) && !left.variables().is_empty() => {
-            Some(Answer::Equation(left, right))
-        }
+        _ if before.len() == 1 && first.is_some() && is_name(right) => first,
         // The right side has another variable, so this may be a line.
         (Answer::One(right), Some(Expression::Variable(name)))
             if !right.variables().is_empty() && !right.variables().contains(&name) =>
         {
             Some(Answer::Named(name, Box::new(Answer::One(right))))
         }
-        (last, _) => Some(last),
+        (last, _) if is_name(side) || first.is_some() && last.is_constant() => Some(last),
+        (Answer::One(right), Some(left)) if before.len() == 1 => Some(Answer::Equation(left, right)),
+        _ => None,
     }
-}
-
-/// A name as a text.
-fn name_of(tokens: &[Spaced]) -> String {
-    match tokens {
-        [Spaced { token: Token::Letter(name), .. }] => name.clone(),
-        _ => tokens.iter().map(|spaced| format!("{:?}", spaced.token)).collect(),
-    }
-}
-
-/// Returns true if `tokens` are a name: letters, words, subscripts, arguments.
-fn is_name(tokens: &[Spaced]) -> bool {
-    let mut subscript = false;
-    tokens.iter().all(|spaced| {
-        let fits = match &spaced.token {
-            Token::Letter(_) | Token::Word(_) => true,
-            Token::Number(..) => subscript,
-            Token::Sign(sign) => matches!(sign, '_' | '(' | ')' | '{' | '}' | ','),
-        };
-        subscript = matches!(spaced.token, Token::Sign('_')) || subscript && sign(spaced) == Some('{');
-        fits
-    })
 }
 
 /// `3 : 4` is a quotient, `1 : 2 : 3` a tuple, and the text after `Answer:` the answer.
@@ -368,18 +386,43 @@ mod tests {
             Some(true)
         );
         let digits = |count: usize| "7".repeat(count);
-        assert!(matches!(Answer::read(&digits(4000)), Some(Answer::One(Expression::Number(..)))));
-        for text in [members(101), members(102), divisions(201), digits(4001)] {
+        assert!(matches!(Answer::read(&digits(16_000)), Some(Answer::One(Expression::Number(..)))));
+        for text in [members(101), members(102), divisions(201), digits(16_001)] {
             assert!(is_word(&text), "{} bytes", text.len());
         }
     }
 
     #[test]
     fn only_a_name_says_what_stands_on_the_other_side() {
-        for text in ["x = 6", "x_1 = 6", "x_{12} = 6", "6 = x_1", "v_{max} = 6"] {
+        for text in [
+            "x = 6",
+            "x_1 = 6",
+            "x_{12} = 6",
+            "6 = x_1",
+            "v_{max} = 6",
+            "a_{n+1} = 6",
+            "f(2) = 6",
+            "P(A \\cap B) = 6",
+            "x_1(2) = 6",
+            "y' = 6",
+            "\\ddot{x} = 6",
+            "AB = 6",
+            "\\frac{dy}{dx} = 6",
+            "\\angle ABC = 6",
+        ] {
             assert_eq!(Answer::read(text), Answer::read("6"), "{text}");
         }
-        for text in ["x_1(2) = 6", "x{3} = 6", "2x = 6"] {
+        for text in [
+            "x{3} = 6",
+            "2x = 6",
+            "-x = 6",
+            "x + 1 = 6",
+            "x(x+1) = 6",
+            "x^2 = 6",
+            "\\sqrt{x} = 6",
+            "a_{n+1}-a_n = 6",
+            "y'+y = 6",
+        ] {
             assert!(matches!(Answer::read(text), Some(Answer::Equation(..))), "{text}");
         }
     }

@@ -1,14 +1,18 @@
 //! Inequalities of one variable as intervals: `x \ge 2` is `[2, \infty)`, `2 < x < 5` is `(2, 5)`.
 //!
-//! Left out: inequalities of several variables, `\ne`, and inequalities that have to be solved first; they
-//! are words.
+//! An exact value and its decimal, `\frac13 \approx 0.333`, are one answer: the exact value.
+//!
+//! Left out: inequalities of several variables, and inequalities that have to be solved first; they are words.
 
 use super::expression::Expression;
 use super::parse::{Answer, structure};
 use super::token::{Spaced, Token, tokens};
 
 /// What spells a relation, the longer before its beginning.
-const SPELLINGS: [(&str, char); 16] = [
+const SPELLINGS: [(&str, char); 19] = [
+    ("\\neq", '≠'),
+    ("\\ne", '≠'),
+    ("≠", '≠'),
     ("\\leqslant", '≤'),
     ("\\geqslant", '≥'),
     ("\\leq", '≤'),
@@ -49,6 +53,12 @@ fn interval(text: &str) -> Option<(String, Answer)> {
     let (mut least, mut greatest) = ((below(), '('), (infinity(), ')'));
     let at = sides.iter().position(|side| variable(side).is_some())?;
     let name = variable(&sides[at])?;
+    if let ['≠'] = signs[..] {
+        let bound = structure(&sides[1 - at]).filter(|bound| matches!(bound, Answer::One(_)))?;
+        let parts = [[below(), bound.clone()], [bound, infinity()]];
+        let parts = parts.map(|ends| Answer::Tuple(['(', ')'], ends.to_vec()));
+        return Some((name, Answer::Union(parts.to_vec())));
+    }
     for (place, sign) in signs.iter().enumerate() {
         // The variable is on one of its sides.
         let (other, is_left) = match place {
@@ -63,12 +73,36 @@ fn interval(text: &str) -> Option<(String, Answer)> {
         }
         let strict = matches!(sign, '<' | '>');
         match matches!(sign, '<' | '≤') == is_left {
+            _ if *sign == '≠' => return None,
             true if least.0 == below() => least = (bound, if strict { '(' } else { '[' }),
             false if greatest.0 == infinity() => greatest = (bound, if strict { ')' } else { ']' }),
             _ => return None,
         }
     }
     Some((name, Answer::Tuple([least.1, greatest.1], vec![least.0, greatest.0])))
+}
+
+/// The exact side of `text`, if it is a value and its decimal; the inner `None` if they differ.
+pub fn approximated(text: &str) -> Option<Option<Answer>> {
+    let sign = ["\\approx", "≈", "\\simeq"].into_iter().find(|sign| text.contains(sign))?;
+    let (exact, decimal) = text.split_once(sign).filter(|(_, decimal)| !decimal.contains(sign))?;
+    if exact.trim().is_empty() {
+        return Some(Answer::read(decimal));
+    }
+    let (exact, decimal) = (Answer::read(exact)?, Answer::read(decimal)?);
+    let value = |answer: &Answer| answer.formula()?.value(&[]);
+    let Some(rounded) = value(&decimal) else { return Some(None) };
+    let digits = text.rsplit(sign).next()?.split_once('.').map_or("", |(_, digits)| digits);
+    let places = digits.chars().take_while(char::is_ascii_digit).count();
+    Some(match (value(&exact), &exact) {
+        (Some(value), _) => {
+            let (last, cut) = (0.1_f64.powi(places as i32), value.abs() - rounded.abs());
+            let is_rounded = (value - rounded).abs() <= last * 0.500_001;
+            (is_rounded || value * rounded >= 0.0 && (0.0..last).contains(&cut)).then_some(exact)
+        }
+        (None, Answer::One(Expression::Variable(_))) => Some(decimal),
+        _ => None,
+    })
 }
 
 /// The texts between relations, and the relations.

@@ -73,8 +73,10 @@ pub fn unannounced(text: &str) -> String {
 
 /// `text` with text, colors, delimiters and degrees normalized.
 pub fn plain(text: &str) -> String {
+    let text: String = text.chars().map(simple).collect();
+    let text = FRACTIONS.iter().fold(text, |text, (sign, fraction)| text.replace(*sign, fraction));
     let mut found = String::new();
-    let mut rest = text;
+    let mut rest = &text[..];
     while let Some(letter) = rest.chars().next() {
         let after = &rest[letter.len_utf8()..];
         if letter != '\\' {
@@ -105,6 +107,25 @@ pub fn plain(text: &str) -> String {
     ["^{\\circ}", "^\\circ", "^{\\degree}", "^\\degree", "^{°}", "^°", "\\degree"]
         .iter()
         .fold(found, |text, degree| text.replace(degree, "°"))
+}
+
+/// Fractions that are one character, and others that formulas write otherwise.
+const FRACTIONS: [(char, &str); 8] = [
+    ('½', "\\frac{1}{2}"),
+    ('⅓', "\\frac{1}{3}"),
+    ('⅔', "\\frac{2}{3}"),
+    ('¼', "\\frac{1}{4}"),
+    ('¾', "\\frac{3}{4}"),
+    ('⅕', "\\frac{1}{5}"),
+    ('⅛', "\\frac{1}{8}"),
+    ('ℝ', "\\mathbb{R}"),
+];
+
+/// A fullwidth character as its plain form.
+fn simple(letter: char) -> char {
+    let code = u32::from(letter);
+    let plain = (0xff01..=0xff5e).contains(&code).then(|| char::from_u32(code - 0xfee0)).flatten();
+    plain.unwrap_or(letter)
 }
 
 /// The content of the braces at the start of `text`, and the rest.

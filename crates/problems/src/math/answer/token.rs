@@ -4,13 +4,15 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Pow, Zero};
 
+use super::formula::MATHEMATICS;
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {
     /// A number, and true if it was written as a decimal.
     Number(BigRational, bool),
     /// One letter, or a Greek letter by name.
     Letter(String),
-    /// A LaTeX command without its backslash, or a word of several letters.
+    /// A function or constant by name, a word, or any other LaTeX command with its backslash.
     Word(String),
     /// One of `+ - * / ^ _ ( ) [ ] { } , = % ! | ± °`, `<` and `>` for the braces of sets, `u` for a union, `i` for
     /// infinity, `∈`, and `:` of ratios.
@@ -32,7 +34,8 @@ pub(super) const LAYOUT: &str = "left right quad qquad displaystyle textstyle bi
                                  mathbf bm boldsymbol operatorname boxed fbox bf rm it sf tt em bfseries small large Large \
                                  LARGE huge Huge normalsize";
 /// Greek letters that serve as variables.
-const GREEK: &str = "alpha beta gamma delta theta lambda mu phi omega";
+const GREEK: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi varphi chi psi omega \
+                     Gamma Delta Theta Lambda Sigma Phi Psi Omega ell partial";
 /// Commands that stand for a sign.
 const SIGNS: [(char, &str); 10] = [
     ('*', "cdot times ast"),
@@ -47,6 +50,8 @@ const SIGNS: [(char, &str); 10] = [
     ('|', "lvert rvert vert mid"),
 ];
 
+/// Digits of a number at most.
+const MOST_DIGITS: usize = 16_000;
 /// Limit of nested brackets, because the parser is recursive.
 const DEEPEST: usize = 60;
 
@@ -141,9 +146,8 @@ impl Lexer {
             }
             _ if letter.is_alphabetic() && letter != 'π' => {
                 let run = self.run(|letter| letter.is_alphabetic());
-                let lower = run.to_lowercase();
-                if run.chars().count() >= 3 || is_among(SHORT_WORDS, &lower) {
-                    self.push(Token::Word(lower));
+                if run.chars().count() >= 3 || is_among(SHORT_WORDS, &run.to_lowercase()) {
+                    self.word(&run);
                 } else {
                     run.chars().for_each(|letter| self.push(Token::Letter(letter.to_string())));
                 }
@@ -158,6 +162,10 @@ impl Lexer {
                     '÷' => self.sign('/'),
                     '∞' => self.sign('i'),
                     '∪' => self.sign('u'),
+                    '\'' | '\u{2032}' => {
+                        self.sign('^');
+                        self.push(Token::Word("\\prime".to_owned()));
+                    }
                     '¢' => self.push(Token::Word("cents".to_owned())),
                     ';' => self.sign(','),
                     '*' if self.letters.get(self.at) == Some(&'*') => {
@@ -171,6 +179,13 @@ impl Lexer {
             }
         }
         Some(())
+    }
+
+    fn word(&mut self, word: &str) {
+        match word.to_lowercase() {
+            word if word == "percent" => self.sign('%'),
+            word => self.push(Token::Word(word)),
+        }
     }
 
     /// A LaTeX command; `at` is after its backslash.
@@ -207,15 +222,25 @@ impl Lexer {
                 );
                 let (inside, next) = braces(&self.letters, self.at)?;
                 self.at = next;
-                for word in
-                    inside.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
-                {
+                let mut run = String::new();
+                for letter in inside.chars().chain([' ']) {
+                    if letter.is_alphanumeric() {
+                        run.push(letter);
+                        continue;
+                    }
                     self.space = true;
                     // After a value, a letter in text is a unit: `5 \text{ m}`.
-                    self.push(match word.chars().count() {
-                        1 if !ends_value => Token::Letter(word.to_owned()),
-                        _ => Token::Word(word.to_lowercase()),
-                    });
+                    match run.chars().count() {
+                        0 => {}
+                        1 if !ends_value => self.push(Token::Letter(run)),
+                        _ => self.word(&run),
+                    }
+                    run = String::new();
+                    match letter {
+                        '/' | '^' | '*' if ends_value => self.sign(letter),
+                        '·' if ends_value => self.sign('*'),
+                        _ => {}
+                    }
                 }
             }
             // Not `sec`, which is a unit.
@@ -229,7 +254,8 @@ impl Lexer {
             "circ" => self.sign('°'),
             name if is_among(LAYOUT, name) => self.argument = true,
             _ if is_among(GREEK, &name) => self.push(Token::Letter(name)),
-            _ => self.push(Token::Word(name)),
+            name if MATHEMATICS.contains(&name) => self.push(Token::Word(name.to_owned())),
+            _ => self.push(Token::Word(format!("\\{name}"))),
         }
         Some(())
     }
@@ -311,7 +337,7 @@ fn number(letters: &[char], at: usize, bare: bool) -> Option<(BigRational, bool,
         rounded = fraction > 0;
         next += 1 + fraction;
     }
-    if digits.is_empty() || digits.len() > 4000 {
+    if digits.is_empty() || digits.len() > MOST_DIGITS {
         return None;
     }
     let mut repeated = BigRational::zero();
