@@ -9,7 +9,7 @@ much of the range its number rules out (the scout for what its proposal would ha
 
     (python3 examples/guess_number.py tasks --count 50; python3 examples/guess_number.py tasks --split test --count 50) |
       envs check --env-command 'python3 examples/guess_number.py'
-    python3 examples/guess_number.py check        the same with one process, with tracebacks
+    python3 examples/guess_number.py check        the same in one command
 """
 
 import random

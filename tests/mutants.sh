@@ -33,7 +33,6 @@ episode       rollout    rollout/src/{episode.rs,episode,task_run.rs}           
 plan-path     games,envs crates/games/src/plan_path                                     --lib --test suite -- plan_path contract tasks
 sokoban       games,envs crates/games/src/sokoban                                       --lib --test suite -- sokoban contract tasks
 sudoku        games,envs crates/games/src/sudoku                                        --lib --test suite -- sudoku contract tasks
-tic-tac-toe   games,envs crates/games/src/{tic_tac_toe.rs,tic_tac_toe}               --lib --test suite -- tic_tac_toe contract tasks command_line
 math          problems,envs crates/problems/src/math                                          --lib --test suite -- math tasks
 code          problems,envs crates/problems/src/code                                          --lib --test suite -- code no_sandbox tasks
 TABLE

@@ -31,8 +31,9 @@ from command import main
 from lab import WORLDS, Cell, Plan, World
 from results import Results, sections, taken
 
+DINNER = "python3 examples/philosophers.py"
 PHILOSOPHERS = World("philosophers", "Dining philosophers, three, paid by meals", turns=12, max_tokens=2, warmup=200, budget=240_000, samples=64,
-                     test_tasks=200, marks=(1 / 4, 1 / 2, 1), sampled=True)
+                     test_tasks=200, marks=(1 / 4, 1 / 2, 1), sampled=True, command=DINNER)
 # Tables, to try the policies of another.
 SEATED = {3: "philosophers", 5: "philosophers-5", 10: "philosophers-10", 15: "philosophers-15"}
 
@@ -44,9 +45,9 @@ WORLDS |= {
                            settings=("reward=success", "pay=final")),
     "path-success": replace(WORLDS["plan-path"], title="Plan-Path, success alone pays", settings=("reward=success",)),
     "philosophers": PHILOSOPHERS,
-    "philosophers-four": replace(PHILOSOPHERS, title="Dining philosophers, three, paid by four terms", settings=("reward=four",)),
+    "philosophers-four": replace(PHILOSOPHERS, title="Dining philosophers, three, paid by four terms", command=f"{DINNER} --reward four"),
 }
-WORLDS |= {place: replace(PHILOSOPHERS, title=f"Dining philosophers, {count}", settings=(f"philosophers={count}",))
+WORLDS |= {place: replace(PHILOSOPHERS, title=f"Dining philosophers, {count}", command=f"{DINNER} --philosophers {count}")
            for count, place in SEATED.items() if count != 3}
 
 # Components of write's reward.

@@ -268,7 +268,10 @@ class Lab:
         world, play = cell.world, ["rollout", "--branches", 1, "--turns", cell.world.turns, "--max-tokens", cell.max_tokens or cell.world.max_tokens]
         for agent, folder in players.items():
             play += ["--policy", f"{agent}={folder}"]
-        tasks = ["envs", "tasks", world.environment, *world.set_flags, "--split", "test", "--count", world.test_tasks]
+        tasks = ["envs", "tasks", world.environment, *world.set_flags]
+        if world.command:
+            tasks, play = shlex.split(world.command) + ["tasks"], [*play, "--env-command", world.command]
+        tasks += ["--split", "test", "--count", world.test_tasks]
         return " | ".join(shlex.join(map(str, command)) for command in (tasks, [*play, "--quiet"]))
 
 

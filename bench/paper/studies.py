@@ -45,7 +45,7 @@ WORLDS |= {
     "walls": World("walls", "Walls: StrBuild in small", turns=1, max_tokens=14, warmup=400, budget=120_000, samples=192, test_tasks=500,
                    command="python3 bench/paper/walls.py"),
     "strbuild": World("strbuild", "StrBuild: two builders of one letter, SmolLM2-135M-Instruct", turns=1, max_tokens=160, warmup=0,
-                      budget=80_000, settings=("turns=1", "letters=1", "commands=24"), **dict(REAL, samples=64, test_tasks=26)),
+                      budget=80_000, command="python3 examples/strbuild.py --turns 1 --letters 1 --commands 24", **dict(REAL, samples=64, test_tasks=26)),
 }
 
 

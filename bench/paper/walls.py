@@ -1,7 +1,7 @@
 """Walls: StrBuild (arXiv 2601.21972) in small, for tiny policies. For `rollout --env-command`; studies.py trains on it.
 
 Two builders fill the cells of a plan, without a word to each other. Each has two kinds of blocks and half of the commands, and
-blocks side by side should differ, so that a good wall needs both. The score is the environment strbuild's: 2 coverage - 1.5 extra -
+blocks side by side should differ, so that a good wall needs both. The score is as in examples/strbuild.py: 2 coverage - 1.5 extra -
 adjacent - 0.25 for each builder that leaves out a kind. A plan is 6 connected cells of a square of 4 by 4, three of each color of a
 chessboard.
 

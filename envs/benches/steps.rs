@@ -37,7 +37,7 @@ fn main() {
 
 fn selection(environment: &dyn Environment, settings: &[&str]) -> Selection {
     let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, environment.name(), environment.settings()).unwrap();
+    let settings = Settings::parse(&texts, environment.name(), environment.metadata().settings).unwrap();
     Selection { split: Split::Train, seed: 7, settings }
 }
 

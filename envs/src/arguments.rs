@@ -79,7 +79,7 @@ impl Choice {
 
     pub fn selection(&self, split: Split) -> Result<Selection> {
         let environment = self.environment()?;
-        let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
+        let settings = Settings::parse(&self.settings, environment.name(), environment.metadata().settings)?;
         Ok(Selection { split, seed: self.seed, settings })
     }
 }

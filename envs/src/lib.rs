@@ -25,14 +25,10 @@ pub static ENVIRONMENTS: &[&dyn Environment] = &[
     &games::sudoku::SUDOKU,
     &games::sokoban::SOKOBAN,
     &problems::code::CODE,
-    &games::tic_tac_toe::TicTacToe,
-    &games::philosophers::Philosophers,
     &problems::writing::tiny::WRITE,
     &problems::writing::prose::TLDR,
     &problems::writing::prose::ARXIV,
     &problems::coop_code::COOP_CODE,
-    &problems::class_eval::CLASS_EVAL,
-    &problems::strbuild::STRBUILD,
 ];
 
 /// The built-in environment called `name`.

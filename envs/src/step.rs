@@ -8,7 +8,7 @@
 //! actions are executed one after another. It has `reward_range` if rewards leave [0, 1]. With `beside`, the
 //! chosen actions of the others in the stage, `action` is scored together with them. A request with `state`,
 //! `agent` and `"probe":true` changes nothing: it returns `probes` (test actions), `oracle` (an action that
-//! no other outscores, or null) and `solved`; only `envs check --env-command` sends it. Thoughts in an action ([`thoughts`]) are no part
+//! no other outscores, or null) and `solved`; only `envs check` sends it. Thoughts in an action ([`thoughts`]) are no part
 //! of it. A null observation means that its agent skips its turn. With `"draw":true` an answer has the `board` of its state as text, if the
 //! environment draws one.
 //!

@@ -11,7 +11,7 @@
 
     python3 guess.py                 answers requests, for `rollout --env-command 'python3 guess.py'`
     python3 guess.py tasks|demo      prints task lines, and demonstrations for a warm-up
-    python3 guess.py check           tests the contract here, with tracebacks; `python3 -m troupe.check guess.py` is the same
+    python3 guess.py check           tests the contract by `envs check`; `python3 -m troupe.check guess.py` is the same
 
 A state is JSON and comes with every request, so `rollout` can try K candidates from one state and play many episodes with one
 process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. docs/stream-format.md specifies the lines.
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import faulthandler
 import hashlib
 import itertools
 import json
@@ -207,14 +208,19 @@ class Environment:
 
     def serve(self, answers: TextIO) -> None:
         """Answers requests until stdin ends."""
+        patience = float(os.environ.get("TROUPE_STACK_AFTER", 0))
         for line in sys.stdin:
             answer: Dict[str, Any] = {}
+            if patience:
+                faulthandler.dump_traceback_later(patience)
             try:
                 request = json.loads(line)
                 answer["request"] = request.get("request")
                 answer.update(self.respond(request))
             except Exception as error:  # an error answers this line, and the next one is read
                 answer["error"] = f"{type(error).__name__}: {error}"
+            if patience:
+                faulthandler.cancel_dump_traceback_later()
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
@@ -235,19 +241,33 @@ class Environment:
         state, seen, acts = start.state, start.observations, start.turn
         for turn, stage in itertools.product(range(start.turns), stages(start)):
             before, named = seen, acts  # agents that act in parallel see the state before the stage
+            said: Dict[str, str] = {}
             for agent in (agent for agent in stage if acting(agent, before, named)):
                 choice = Probe(*self.demonstrate(state, agent))
                 if choice.solved or not choice.actions:
                     return
                 takes_best = choice.best is not None and draws.random() < share
-                text = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
-                yield turn, agent, before[agent], text
-                calls = {"calls": tool_calls(text)} if isinstance(before[agent], Mapping) else {}
-                others = [None] if self.has("joint") else []
-                step = self._call("beside" if others else "step", state, agent, text, *others, **calls)
+                said[agent] = choice.best if takes_best and choice.best is not None else draws.choice(choice.actions)
+                yield turn, agent, before[agent], said[agent]
+                if not self.has("joint"):
+                    step = self._demonstrated("step", state, before, {agent: said[agent]})
+                    state, seen, acts = step.state, step.observations, step.turn
+                    if step.terminated:
+                        return
+            if said and self.has("joint"):
+                step = self._demonstrated("joint" if len(said) > 1 else "beside", state, before, said)
                 state, seen, acts = step.state, step.observations, step.turn
                 if step.terminated:
                     return
+
+    def _demonstrated(self, method: str, state: Any, seen: Mapping[str, Sight], said: Mapping[str, str]) -> Step:
+        """What texts come to, which are all that is said at once."""
+        calls = {agent: tool_calls(text) for agent, text in said.items() if isinstance(seen[agent], Mapping)}
+        if method == "joint":
+            return self._call(method, state, said, **({"calls": calls} if calls else {}))
+        agent, text = next(iter(said.items()))
+        others = [None] if method == "beside" else []
+        return self._call(method, state, agent, text, *others, **({"calls": calls[agent]} if calls else {}))
 
     def _drawn(self, split: str, count: int, seed: int) -> Iterator[Tuple[str, Any]]:
         """`count` tasks, fewer if there are no more; `self.drawn` counts them."""
@@ -274,16 +294,18 @@ class Environment:
         showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
         showing.add_argument("--seed", type=int, default=0)
         showing.add_argument("--share", type=float, help="probability of the best action")
-        checking = commands.add_parser("check", help="test the contract, with tracebacks")
+        checking = commands.add_parser("check", help="test the contract, by `envs check`")
         checking.add_argument("--tasks", type=int, default=8, help="tasks of each split")
         checking.add_argument("--seed", type=int, default=0)
-        checking.add_argument("--timeout", type=float, default=30, metavar="SECONDS", help="seconds for an answer")
+        checking.add_argument("--timeout", type=int, default=60, metavar="SECONDS", help="seconds for an answer")
         self.options = options = parser.parse_args(arguments)
-        answers = protect_stdout()
         if options.command == "check":
             from .check import report
 
-            sys.exit(report(self, options.tasks, options.seed, options.timeout, answers))
+            words = getattr(sys, "orig_argv", [sys.executable, *sys.argv])  # with Python's own flags, from 3.10 on
+            own = words[:len(words) - 1 - words[::-1].index("check")]
+            sys.exit(report(own, options.tasks, options.seed, options.timeout))
+        answers = protect_stdout()
         self.setup()
         if options.command is None:
             self.serve(answers)

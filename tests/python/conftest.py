@@ -13,11 +13,13 @@ import pathlib
 import shlex
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "examples"))
 BIN = os.environ.get("TROUPE_BIN") or str(ROOT / "target/debug")
 os.environ.update(TROUPE_BIN=BIN, PATH=f"{BIN}:{os.environ['PATH']}", ORT_DISABLE_TELEMETRY="1", PYTHONDONTWRITEBYTECODE="1")
 if "ORT_DYLIB_PATH" not in os.environ:

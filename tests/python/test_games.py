@@ -38,6 +38,14 @@ def test_exploitability_in_kuhn_poker_is_exact(tmp_path):
     assert exploited(lambda card, played: 0) == ("1", 0)
 
 
+@pytest.mark.parametrize("command", [
+    "tic_tac_toe.py", "tic_tac_toe.py --reward win", "philosophers.py --own", "philosophers.py --philosophers 2 --reward four --prose",
+    "strbuild.py --turns 1", "strbuild.py --turns 2 --letters 1 --discussion", "strbuild.py --agents 1 --letters 1",
+])
+def test_games_keep_the_contract(command):
+    keeps_the_contract(f"{EXAMPLES}/{command}", 12, 20)
+
+
 def test_split_information_needs_a_channel():
     program = f"{EXAMPLES}/split_information.py"
     for flags, most in (("--numbers 4 --words 1", "1/4"), ("--numbers 4 --words 2", "1/2"), ("--numbers 4", "1"), ("--numbers 4 --alone", "1"),

@@ -81,8 +81,8 @@ def test_wheel_trains_without_this_checkout(home):
 
 
 @pytest.mark.parametrize("words, offered", [
-    ("update --lr-o", "--lr-other"), ("troupe pipeline --lr-w", "--lr-warmup"), ("troupe pipeline --env tic", "tic-tac-toe"),
-    ("troupe envs tasks plan", "plan-path"), ("envs list str", "strbuild"), ("troupe adv", "advantage"),
+    ("update --lr-o", "--lr-other"), ("troupe pipeline --lr-w", "--lr-warmup"), ("troupe pipeline --env sud", "sudoku"),
+    ("troupe envs tasks plan", "plan-path"), ("envs list sok", "sokoban"), ("troupe adv", "advantage"),
 ])
 def test_wheel_completes(home, words, offered):
     program, last = words.split()[0], words.count(" ")

@@ -1,6 +1,6 @@
 //! A family of tasks: how they are drawn, where an episode begins, which demonstrations there are.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use record::failure::{DATA, Failure, Result};
 use record::line::Task;
@@ -43,6 +43,34 @@ impl ExtractionCase {
 /// The demonstrations of the task at an index of the train split.
 pub type Demonstrator = Box<dyn Fn(u64) -> Result<Vec<Sample<'static>>> + Send>;
 
+/// What `envs list` says about an environment, and defaults.
+pub struct Metadata {
+    /// One line.
+    pub summary: &'static str,
+    /// The workflows with the agents that they have unless a setting says otherwise; the first is the default.
+    pub workflows: &'static LazyLock<Vec<Arc<Workflow>>>,
+    /// What `--set` understands.
+    pub settings: &'static [Setting],
+    /// The kinds of demonstrators with the default share of each.
+    pub demonstrators: &'static [(&'static str, f64)],
+    /// Tokens of a completion at most where nobody says: of a tiny policy a bit more than the longest right answer takes; of a chat model,
+    /// which reads prose, with room for the words around the answer.
+    pub max_tokens: fn(&Settings) -> u32,
+}
+
+static NO_WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(Vec::new);
+
+impl Metadata {
+    /// Nothing but defaults.
+    pub const NOTHING: Metadata = Metadata {
+        summary: "",
+        workflows: &NO_WORKFLOWS,
+        settings: &[],
+        demonstrators: &[],
+        max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
+    };
+}
+
 /// A family of tasks with one set of rules. Only `name` and `reset` are needed to play; an environment that is built
 /// in gives the rest too.
 pub trait Environment: Send + Sync {
@@ -73,15 +101,14 @@ pub trait Environment: Send + Sync {
         Err(Failure::data(format!("{}: states cannot be restored", self.name())))
     }
 
-    /// One-line description.
-    fn summary(&self) -> &'static str {
-        ""
+    /// What `envs list` says about it, and defaults.
+    fn metadata(&self) -> &Metadata {
+        &Metadata::NOTHING
     }
 
-    /// The workflows that it can be played with, with the agents that they have unless a setting says otherwise;
-    /// the first is the default.
+    /// The workflows that it can be played with.
     fn workflows(&self) -> &[Arc<Workflow>] {
-        &[]
+        self.metadata().workflows
     }
 
     /// The name of the first workflow.
@@ -95,17 +122,6 @@ pub trait Environment: Send + Sync {
         workflow::find(self.workflows(), self.name(), name)
     }
 
-    /// What `--set` understands.
-    fn settings(&self) -> &'static [Setting] {
-        &[]
-    }
-
-    /// Tokens of a completion at most where nobody says: of a tiny policy a bit more than the longest right answer takes; of a chat model,
-    /// which reads prose, with room for the words around the answer.
-    fn max_tokens(&self, settings: &Settings) -> u32 {
-        if settings.is_prose() { 128 } else { 8 }
-    }
-
     /// Tasks in order, without end: where the split has fewer, it is repeated in a new order. Task i depends
     /// on the selection and on i alone.
     fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
@@ -116,11 +132,6 @@ pub trait Environment: Send + Sync {
     /// Actions in styles that policies are known to use, for `envs check`.
     fn extraction_cases(&self) -> Vec<ExtractionCase> {
         Vec::new()
-    }
-
-    /// The kinds of demonstrators with the default share of each; empty without demonstrators.
-    fn demonstrators(&self) -> &'static [(&'static str, f64)] {
-        &[]
     }
 
     /// What demonstrates the tasks of the train split, one index after another.

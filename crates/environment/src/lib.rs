@@ -11,7 +11,6 @@
 //!
 //! [`Environment`] needs two functions and [`State`] six; all others have defaults.
 
-mod built_in;
 pub mod demonstration;
 mod environment;
 mod outcome;
@@ -22,9 +21,8 @@ mod state;
 pub mod streams;
 pub mod workflow;
 
-pub use built_in::{BuiltIn, Functions};
 pub use demonstration::Demonstration;
-pub use environment::{Demonstrator, Environment, ExtractionCase};
+pub use environment::{Demonstrator, Environment, ExtractionCase, Metadata};
 pub use outcome::{Generation, Outcome};
 pub use selection::{Selection, Split, Tasks};
 pub use settings::{Setting, Settings};

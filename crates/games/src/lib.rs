@@ -1,9 +1,6 @@
-//! Games on boards. A game is one module that implements `environment::Environment` and `environment::State`;
-//! [`tic_tac_toe`] is the smallest. [`grid`] is the common part of the worlds in which a tool proposes and a planner decides.
+//! Games on boards. A game is one module that implements `environment::Environment` and `environment::State`. [`grid`] is the common part of the worlds in which a tool proposes and a planner decides.
 
 pub mod grid;
-pub mod philosophers;
 pub mod plan_path;
 pub mod sokoban;
 pub mod sudoku;
-pub mod tic_tac_toe;

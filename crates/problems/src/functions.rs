@@ -3,20 +3,14 @@
 
 use crate::fences;
 
-/// The first function called `name` in `text`: its indentation, and its lines without fences.
-pub fn lines<'a>(text: &'a str, name: &str) -> Option<(usize, Vec<&'a str>)> {
+/// The first function called `name` in `text`, without fences; it begins with `def`.
+pub fn function(text: &str, name: &str) -> Option<String> {
     let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("```"));
     let first = lines.find(|line| defined(line) == Some(name))?;
     let indent = indentation(first);
     let inside = |line: &&str| line.trim().is_empty() || indentation(line) > indent || line.starts_with('\t');
-    let mut found: Vec<&str> = std::iter::once(first).chain(lines.take_while(inside)).collect();
-    found.truncate(found.iter().rposition(|line| !line.trim().is_empty()).map_or(0, |last| last + 1));
-    Some((indent, found))
-}
-
-/// The function's text, which begins with `def`.
-pub fn function(text: &str, name: &str) -> Option<String> {
-    Some(lines(text, name)?.1.join("\n").trim().to_owned())
+    let found: Vec<&str> = std::iter::once(first).chain(lines.take_while(inside)).collect();
+    Some(found.join("\n").trim().to_owned())
 }
 
 /// The name of the function whose definition begins at `line`.
@@ -116,7 +110,7 @@ pub fn mentions(source: &str, wanted: &str) -> bool {
 }
 
 /// Number of spaces before a line.
-pub fn indentation(line: &str) -> usize {
+fn indentation(line: &str) -> usize {
     line.len() - line.trim_start_matches(' ').len()
 }
 
@@ -136,7 +130,6 @@ mod tests {
         }
         let method = "class A:\n  def aux (x):\n      return x\n  y = 1";
         assert_eq!(function(method, "aux").unwrap(), "def aux (x):\n      return x");
-        assert_eq!(lines(method, "aux").unwrap().0, 2);
         for text in ["", "aux(x)", "def auxiliary(x):\n    return x", "define aux(x)", "def aux", "def (x):"]
         {
             assert_eq!(function(text, "aux"), None, "{text}");
@@ -168,7 +161,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_text_is_read_without_a_panic(text in "(def |aux|\\(|\\)|x|:|\n|    |\t|return |```|é|\u{0}){0,40}") {
-            let _ = (lines(&text, "aux"), defined(&text), used(&text, "aux", "x"), lambda(&text, "aux"));
+            let _ = (function(&text, "aux"), defined(&text), used(&text, "aux", "x"), lambda(&text, "aux"));
         }
     }
 }

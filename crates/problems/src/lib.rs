@@ -9,7 +9,6 @@
 //! Left out: games on boards.
 
 mod answers;
-pub mod class_eval;
 pub mod code;
 pub mod coop_code;
 pub mod fences;
@@ -21,7 +20,6 @@ pub mod math;
 pub mod problem;
 pub mod reasoning;
 pub mod run;
-pub mod strbuild;
 pub mod workflow_file;
 pub mod writing;
 

@@ -1,6 +1,7 @@
 //! A problem as an environment: workflows, tasks, episodes, state JSON and demonstrations.
 
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use record::failure::{Failure, Result};
@@ -18,8 +19,9 @@ use environment::settings::Settings;
 use environment::spec;
 use environment::streams;
 use environment::workflow::{Workflow, find};
-use environment::{BuiltIn, Functions};
-use environment::{Demonstrator, Environment, ExtractionCase, Outcome, Selection, Split, State, Tasks};
+use environment::{
+    Demonstrator, Environment, ExtractionCase, Metadata, Outcome, Selection, Split, State, Tasks,
+};
 
 /// Token limit for problems from a file, whose answers are unknown.
 const MAX_TOKENS_OF_FILES: u32 = 512;
@@ -119,93 +121,108 @@ pub fn max_tokens(settings: &Settings, compact: u32, prose: u32) -> u32 {
     }
 }
 
-/// The functions of a kind of problem as an environment.
-pub const fn functions<P: Playable>() -> Functions {
-    Functions {
-        workflow: workflow::<P>,
-        tasks: tasks::<P>,
-        reset: reset::<P>,
-        restore: restore::<P>,
-        demonstrator: demonstrator::<P>,
-        extraction_cases: P::extraction_cases,
+/// An environment whose tasks are problems of one kind.
+pub struct ProblemEnvironment<P> {
+    pub name: &'static str,
+    metadata: Metadata,
+    kind: PhantomData<fn() -> P>,
+}
+
+impl<P: Playable> ProblemEnvironment<P> {
+    pub const fn new(name: &'static str, metadata: Metadata) -> ProblemEnvironment<P> {
+        ProblemEnvironment { name, metadata, kind: PhantomData }
+    }
+
+    /// What checks the answers to a problem in a workflow of a file.
+    fn checker(&self, spec: &Value) -> Result<Arc<dyn Checker>> {
+        let problem = Arc::new(P::parse(self.name, spec)?);
+        problem.checker().ok_or_else(|| {
+            Failure::usage(format!("this task of {} plays no workflow of a file", self.name))
+                .hint("math and code do, in prose: --set encoding=full")
+        })
     }
 }
 
-fn workflow<P: Playable>(environment: &BuiltIn, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
-    if is_file(name) {
-        let definition = load(name)?;
-        if !spec.is_null() {
-            checker::<P>(environment, spec)?;
+impl<P: Playable> Environment for ProblemEnvironment<P> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    fn workflow(&self, name: &str, spec: &Value) -> Result<Arc<Workflow>> {
+        if is_file(name) {
+            let definition = load(name)?;
+            if !spec.is_null() {
+                self.checker(spec)?;
+            }
+            return definition.workflow(name);
         }
-        return definition.workflow(name);
+        P::workflow(name, spec)?.map_or_else(|| find(self.workflows(), self.name, name), Ok)
     }
-    P::workflow(name, spec)?.map_or_else(|| find(environment.workflows, environment.name, name), Ok)
-}
 
-fn tasks<P: Playable>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
-    let (name, rules) = (environment.name, P::rules(&selection.settings)?);
-    match selection.settings.text("data").or(P::DATA) {
-        Some(file) => crate::file::tasks::<P>(name, file, &rules, selection),
-        None => Ok(streams::tasks(name, selection, move |split, stream| P::draw(&rules, split, stream))),
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let (name, rules) = (self.name, P::rules(&selection.settings)?);
+        match selection.settings.text("data").or(P::DATA) {
+            Some(file) => crate::file::tasks::<P>(name, file, &rules, selection),
+            None => Ok(streams::tasks(name, selection, move |split, stream| P::draw(&rules, split, stream))),
+        }
     }
-}
 
-fn reset<P: Playable>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-    let name = environment.name;
-    if is_file(workflow) {
-        let definition = load(workflow)?;
-        let (checker, spec) = (checker::<P>(environment, spec)?, Arc::new(spec.clone()));
-        return Ok(Box::new(FileState::begin(name, checker, spec, definition, workflow)?));
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        if is_file(workflow) {
+            let definition = load(workflow)?;
+            let (checker, spec) = (self.checker(spec)?, Arc::new(spec.clone()));
+            return Ok(Box::new(FileState::begin(self.name, checker, spec, definition, workflow)?));
+        }
+        let workflow = self.workflow(workflow, spec)?;
+        let problem = Arc::new(P::parse(self.name, spec)?);
+        Ok(Box::new(Episode::begin(self.name, &problem, &Arc::new(spec.clone()), &workflow)))
     }
-    let workflow = environment.workflow(workflow, spec)?;
-    let problem = Arc::new(P::parse(name, spec)?);
-    Ok(Box::new(Episode::begin(name, &problem, &Arc::new(spec.clone()), &workflow)))
-}
 
-fn restore<P: Playable>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
-    let name = environment.name;
-    if state["workflow"].is_object() {
-        let checker = checker::<P>(environment, &state["spec"])?;
-        return Ok(Box::new(FileState::restore(name, checker, state)?));
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let name = self.name;
+        if state["workflow"].is_object() {
+            let checker = self.checker(&state["spec"])?;
+            return Ok(Box::new(FileState::restore(name, checker, state)?));
+        }
+        let mut raw: Map<String, Value> = spec::read_state(state)?;
+        raw.shift_remove("env");
+        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+        let (spec, workflow) = (Arc::new(take("spec")), take("workflow"));
+        let problem = Arc::new(P::parse(name, &spec)?);
+        let workflow = self.workflow(&spec::read_state::<String>(&workflow)?, &spec)?;
+        let situation = spec::read_state(&Value::Object(raw))?;
+        let episode = Episode { name, problem, spec, workflow, situation };
+        P::check(&episode)?;
+        Ok(Box::new(episode))
     }
-    let mut raw: Map<String, Value> = spec::read_state(state)?;
-    raw.shift_remove("env");
-    let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
-    let (spec, workflow) = (Arc::new(take("spec")), take("workflow"));
-    let problem = Arc::new(P::parse(name, &spec)?);
-    let workflow = environment.workflow(&spec::read_state::<String>(&workflow)?, &spec)?;
-    let situation = spec::read_state(&Value::Object(raw))?;
-    let episode = Episode { name, problem, spec, workflow, situation };
-    P::check(&episode)?;
-    Ok(Box::new(episode))
-}
 
-fn demonstrator<P: Playable>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
-    let (name, rules) = (environment.name, P::rules(&demonstration.tasks.settings)?);
-    if demonstration.tasks.settings.text("data").is_some() {
-        return Err(Failure::usage(
-            "only generated tasks are demonstrated, and a file of problems has no demonstrations",
-        )
-        .hint(
-            "a pretrained policy needs none: ./pipeline.sh --model NAME, or --warmup 0; or leave out data",
-        ));
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        P::extraction_cases()
     }
-    if is_file(&demonstration.workflow) {
-        return Err(Failure::usage("a workflow of a file is not demonstrated")
-            .hint("a pretrained policy needs no demonstrations: ./pipeline.sh --model NAME, or --warmup 0"));
-    }
-    let workflow = find(environment.workflows, name, &demonstration.workflow)?;
-    let demonstration = demonstration.clone();
-    Ok(Box::new(move |index| demonstrate::<P>(name, &rules, &workflow, &demonstration, index)))
-}
 
-/// What checks the answers to a problem in a workflow of a file.
-fn checker<P: Problem>(environment: &BuiltIn, spec: &Value) -> Result<Arc<dyn Checker>> {
-    let problem = Arc::new(P::parse(environment.name, spec)?);
-    problem.checker().ok_or_else(|| {
-        Failure::usage(format!("this task of {} plays no workflow of a file", environment.name))
-            .hint("math and code do, in prose: --set encoding=full")
-    })
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let (name, rules) = (self.name, P::rules(&demonstration.tasks.settings)?);
+        if demonstration.tasks.settings.text("data").is_some() {
+            return Err(Failure::usage(
+                "only generated tasks are demonstrated, and a file of problems has no demonstrations",
+            )
+            .hint(
+                "a pretrained policy needs none: ./pipeline.sh --model NAME, or --warmup 0; or leave out data",
+            ));
+        }
+        if is_file(&demonstration.workflow) {
+            return Err(Failure::usage("a workflow of a file is not demonstrated").hint(
+                "a pretrained policy needs no demonstrations: ./pipeline.sh --model NAME, or --warmup 0",
+            ));
+        }
+        let workflow = find(self.workflows(), name, &demonstration.workflow)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new(move |index| demonstrate::<P>(name, &rules, &workflow, &demonstration, index)))
+    }
 }
 
 /// The demonstrations of the train task at `index`: what every agent says in the first turn, and every second time after

@@ -8,7 +8,8 @@ use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 
 use super::explore::has_oracle;
-use super::{Effort, Ledger, Target, outcome_rules, place, unless_interrupted};
+use super::program::Checker;
+use super::{Effort, Ledger, outcome_rules, place, unless_interrupted};
 use environment::{Outcome, State};
 
 /// Episodes between progress reports.
@@ -16,7 +17,7 @@ const STRIDE: u64 = 100;
 
 /// Plays `effort.episodes` episodes of `tasks` with random test actions, some of them repeated turn after turn.
 pub fn play(
-    target: &Target<'_>,
+    checker: &Checker,
     effort: &Effort,
     tasks: &[Task],
     ledger: &mut Ledger,
@@ -24,10 +25,10 @@ pub fn play(
 ) -> Result<()> {
     let mut earned = Earned::new();
     for (number, task) in (0..effort.episodes).zip(tasks.iter().cycle()) {
-        let workflow = &target.workflows[number as usize % target.workflows.len()];
-        let name = [Part::Text("check"), Part::Text(target.environment.name()), Part::Number(number)];
+        let workflow = checker.workflows[number as usize % checker.workflows.len()].as_deref();
+        let name = [Part::Text("check"), Part::Number(number)];
         let mut draws = Draws::new(Stream::named(effort.seed, &name));
-        let start = target.begin(task, workflow)?;
+        let start = checker.begin(task, workflow)?;
         let best = match has_oracle(&*start) {
             true => Some(collect(&mut *start.clone_state(), ledger, &mut earned, &mut |state, agent| {
                 state.oracle(agent).unwrap_or_default()
@@ -57,7 +58,7 @@ pub fn play(
             });
         }
         // Empty actions only: the episode runs out of turns.
-        let mut idle = target.begin(task, workflow)?;
+        let mut idle = checker.begin(task, workflow)?;
         let nothing = collect(&mut *idle, ledger, &mut earned, &mut |_, _| String::new())?;
         ledger.rule("running out of turns is no success", !nothing.success, || task.task.clone());
         if number % STRIDE == STRIDE - 1 {

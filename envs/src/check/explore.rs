@@ -2,19 +2,21 @@
 //!
 //! Situations are states at the start of a turn. Within a turn, the stages before the last follow the
 //! oracle, and all their test actions are scored; the test actions of the last stage lead to the next
-//! situations. An external program may lack an oracle: then the best test action is followed, and rules
-//! about the oracle are skipped.
+//! situations. Without an oracle the best test action is followed, and rules about the oracle are skipped.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use record::failure::Result;
 use record::line::Task;
 use record::sample::Rewards;
 
-use super::{Ledger, Target, component_rule, outcome_rules, place, unless_interrupted};
+use super::program::Checker;
+use super::{Ledger, outcome_rules, place, unless_interrupted};
 use environment::{Outcome, State};
 
+/// Situations of a task that are explored at most.
+const MAX_SITUATIONS: usize = 100;
 /// Rounding error allowed between sums of rewards.
 const ROUNDING: f64 = 1e-9;
 
@@ -31,13 +33,8 @@ struct TurnOutcome {
 type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(
-    target: &Target<'_>,
-    task: &Task,
-    workflow: &Option<String>,
-    ledger: &mut Ledger,
-) -> Result<()> {
-    let start = target.begin(task, workflow)?;
+pub fn explore(checker: &Checker, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
+    let start = checker.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
     let idle = idle(&*start)?;
@@ -45,10 +42,10 @@ pub fn explore(
     let mut situations = Situations::new();
     let mut queue = VecDeque::from([(first.clone(), start)]);
     while let Some((key, state)) = queue.pop_front() {
-        if situations.contains_key(&key) || situations.len() == target.max_situations {
+        if situations.contains_key(&key) || situations.len() == MAX_SITUATIONS {
             continue;
         }
-        let turns = turn(target, state, situations.len(), ledger, &mut queue)?;
+        let turns = turn(checker, state, situations.len(), ledger, &mut queue)?;
         situations.insert(key, turns);
     }
     if has_oracle {
@@ -114,7 +111,7 @@ pub fn has_oracle(state: &dyn State) -> bool {
 
 /// Tries every test action of every agent of a turn, the oracle's answer first.
 fn turn(
-    target: &Target<'_>,
+    checker: &Checker,
     mut state: Box<dyn State>,
     number: usize,
     ledger: &mut Ledger,
@@ -130,13 +127,13 @@ fn turn(
         }
         let agents: Vec<String> = acting.iter().map(|agent| workflow.agents()[*agent].clone()).collect();
         let alone = workflow.stage(number_of_stage).len() == 1;
-        let tries = stage(target, &*state, &agents, alone, number, ledger)?;
+        let tries = stage(checker, &*state, &agents, alone, number, ledger)?;
         // All agents of the remaining stages may skip their turn.
         let is_last = |after: &dyn State| {
             (number_of_stage + 1..workflow.stages()).all(|later| after.acting(later).is_empty())
         };
         let mut turns = Vec::new();
-        for Try { outcome, after, local } in &tries {
+        for (number, Try { outcome, after, local }) in tries.iter().enumerate() {
             let next = (!outcome.terminated).then(|| after.to_json().to_string());
             let last = next.is_some() && is_last(&**after);
             if last || next.is_none() {
@@ -144,8 +141,11 @@ fn turn(
                 let both = local.iter().map(|local| team + local).collect();
                 turns.push(TurnOutcome { team, both, solved: outcome.success, next: next.clone() });
             }
-            if let Some(key) = next.filter(|_| last) {
-                queue.push_back((key, after.clone_state()));
+            match next.filter(|_| last).map(|key| (key, after.clone_state())) {
+                None => {}
+                // The oracle's path is explored to its end before the limit of situations is reached.
+                Some(situation) if number == 0 => queue.push_front(situation),
+                Some(situation) => queue.push_back(situation),
             }
         }
         match tries.into_iter().next() {
@@ -174,7 +174,7 @@ struct Try {
 /// oracle's answers of the others, and with the others' test actions of the same index. With `only`, for a
 /// stage of one agent, actions are just scored alone.
 fn stage(
-    target: &Target<'_>,
+    checker: &Checker,
     state: &dyn State,
     agents: &[String],
     only: bool,
@@ -193,7 +193,7 @@ fn stage(
         if texts.is_empty() {
             texts.push(String::new()); // a state without checks has no test actions
         }
-        (target.fidelity)(state, agent, &texts[number % texts.len()], ledger)?;
+        checker.fidelity(state, agent, &texts[number % texts.len()], ledger)?;
         let first = alone.len();
         starts.push(first);
         for text in &texts {
@@ -201,19 +201,24 @@ fn stage(
             let mut after = state.clone_state();
             let outcome = after.apply(agent, text)?;
             judge(state, &outcome, has_oracle.then_some(&*after), ledger, || place(state, agent, text));
-            if target.own_clones {
-                component_rule(&outcome, ledger, || place(state, agent, text));
-            }
             alone.push((outcome, after));
             if !has_oracle {
                 continue;
             }
-            let (ours, theirs) = (alone[alone.len() - 1].0.rewards, alone[first].0.rewards);
-            let holds = ours.team <= theirs.team + ROUNDING && ours.local <= theirs.local + ROUNDING;
-            ledger.rule("no action scores above the oracle's", holds, || {
+            let (ours, theirs) = (&alone[alone.len() - 1].0, &alone[first].0);
+            let by_agent = !ours.locals.is_empty() || !theirs.locals.is_empty();
+            let (ours, theirs) = (ours.rewards, theirs.rewards);
+            let case = || {
                 let shown = |rewards: Rewards| format!("team {}, local {}", rewards.team, rewards.local);
                 format!("{}: {}; the oracle's {}", place(state, agent, text), shown(ours), shown(theirs))
-            });
+            };
+            let earns_less = ours.local <= theirs.local + ROUNDING;
+            let holds = ours.team <= theirs.team + ROUNDING && (by_agent || earns_less);
+            ledger.rule("no action scores above the oracle's", holds, case);
+            // With pay by agent the oracle may be the one of the team, and the interest of an agent another.
+            if by_agent {
+                ledger.advice("no action pays its agent more than the oracle's", earns_less, case);
+            }
         }
         if !has_oracle {
             let worth = |(outcome, _): &(Outcome, _)| outcome.rewards.team + outcome.rewards.local;
@@ -225,16 +230,12 @@ fn stage(
         }
         answers.push(texts);
     }
-    if target.own_clones {
-        ledger.rule("a clone leaves its original alone", state.to_json() == before, || before.to_string());
-    }
     if only {
         let tried =
             |(outcome, after): (Outcome, _)| Try { local: vec![outcome.rewards.local], outcome, after };
         return Ok(alone.into_iter().map(tried).collect());
     }
     let mut together: Vec<Try> = Vec::new();
-    let sorted: BTreeSet<&String> = agents.iter().collect();
     for numbers in joint(&answers) {
         unless_interrupted()?;
         let texts = answers.iter().zip(&numbers).map(|(texts, &number)| texts[number].as_str());
@@ -246,8 +247,6 @@ fn stage(
         let same = outcome == again.apply_together(&actions)? && after.to_json() == again.to_json();
         ledger.rule("the same action has the same consequence", same, here);
         ledger.rule("a joint action has no order", has_no_order(state, &actions, &outcome, &*after)?, here);
-        let each = outcome.locals.is_empty() || outcome.locals.keys().eq(sorted.iter().copied());
-        ledger.rule("a joint action says what each agent earned", each, here);
         judge(state, &outcome, has_oracle(state).then_some(&*after), ledger, here);
         together.push(Try { outcome, after, local: local.collect() });
         let (ours, theirs) =

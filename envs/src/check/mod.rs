@@ -1,8 +1,9 @@
-//! `envs check`: tests the contract of an environment on its tasks.
+//! `envs check`: tests the contract of an environment on its tasks, over the step protocol. An environment that is built in
+//! is the program `envs step NAME`.
 //!
-//! Each rule is one [`Finding`]. [`explore`] walks every situation that can be reached on some tasks;
-//! [`episodes`] plays many at random; [`built_in`] compares task streams and answer formats; [`external`]
-//! tests the same for a program, as far as its responses show it.
+//! Each rule is one [`Finding`]. [`program`] tests requests and answers; [`explore`] walks every situation that can be
+//! reached on some tasks; [`episodes`] plays many at random; [`built_in`] adds task streams and answer formats of built-in
+//! environments.
 //!
 //! Left out: whether the tasks are interesting, and whether the oracle is optimal on
 //! tasks too large to enumerate.
@@ -10,17 +11,16 @@
 mod built_in;
 mod episodes;
 mod explore;
-pub mod external;
+mod program;
 
 use record::failure::{Failure, Result};
-use record::line::Task;
 use record::sample::Rewards;
 use record::stage::interrupted;
 
-use environment::settings::Settings;
-use environment::{Environment, Outcome, State};
+use environment::{Outcome, State};
 
-pub use built_in::{check, check_workflow};
+pub use built_in::check_built_in;
+pub use program::{Program, Report, check};
 
 /// How much to test.
 #[derive(Clone, Debug)]
@@ -31,29 +31,6 @@ pub struct Effort {
     pub episodes: u64,
     /// Seed of all random draws.
     pub seed: u64,
-    /// Values given with `--set`.
-    pub settings: Settings,
-}
-
-/// Tests that the outcome of `agent` saying `text` depends only on the state.
-type Fidelity<'a> = dyn Fn(&dyn State, &str, &str, &mut Ledger) -> Result<()> + 'a;
-
-/// What to explore and play.
-pub(crate) struct Target<'a> {
-    environment: &'a dyn Environment,
-    /// The workflows to play; `None`: the default.
-    workflows: Vec<Option<String>>,
-    /// Limit of situations to explore per task.
-    max_situations: usize,
-    /// True for a built-in environment: it implements cloning, and so may get it wrong.
-    own_clones: bool,
-    fidelity: Box<Fidelity<'a>>,
-}
-
-impl Target<'_> {
-    fn begin(&self, task: &Task, workflow: &Option<String>) -> Result<Box<dyn State>> {
-        self.environment.begin(task, workflow.as_deref())
-    }
 }
 
 /// A rule and its result.
@@ -118,14 +95,6 @@ pub(crate) fn outcome_rules(
         )
     });
     ledger.rule("a success ends the episode", !outcome.success || outcome.terminated, place);
-}
-
-/// The rule about the components of built-in environments; a program's may be any number.
-pub(crate) fn component_rule(outcome: &Outcome, ledger: &mut Ledger, place: impl Fn() -> String) {
-    let beyond = outcome.components.iter().find(|(_, value)| !(0.0..=1.0).contains(*value));
-    ledger.rule("components of the rewards stay in [0, 1]", beyond.is_none(), || {
-        format!("{}: {}", place(), beyond.map_or(String::new(), |(name, value)| format!("{name} {value}")))
-    });
 }
 
 /// Call this regularly during long loops.

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use envs::check::external::{self, Program};
-use envs::check::{Effort, Finding, check, check_workflow, verdict};
+use envs::check::{Effort, Finding, Program, Report, check, check_built_in, verdict};
 use envs::{Settings, find};
 use record::failure::{Failure, Result};
 use record::line::{self, Task};
@@ -13,19 +12,18 @@ use record::progress::Progress;
 use record::read::{Kind, Reader};
 use record::stage::printable;
 use record::write;
+use serde_json::Value;
 
 /// Tests the contract of an environment on its tasks and prints a table; exits 1 if a rule is broken.
 ///
-/// Rules: equal seeds give equal tasks; the test split is fixed and disjoint from train; states survive cloning
-/// and JSON; the oracle solves every task; in every reachable state no action scores above the oracle's, and
-/// no path collects more; the order of agents in a joint action does not matter, and each agent's reward is
-/// known; running out of turns is not a success; rewards stay in their range; answers are parsed as a reader
-/// expects.
+/// The environment is played over the step protocol (`envs step`). Rules: equal requests get equal answers, in any order
+/// and any process; a state survives JSON; every text gets an answer; rewards stay in their range; train and
+/// test share no task; the order of agents in a joint action does not matter, and each agent's reward is known;
+/// running out of turns is no success; and, with an oracle, it solves every task, no action scores above it, and
+/// no path collects more. A built-in environment also has equal tasks for equal seeds, a fixed test split, and
+/// answers that are read as a reader expects.
 ///
-/// With --env-command the environment is a program that answers as `envs step` does; give it tasks of both
-/// splits on stdin. Rules there: equal requests get equal answers, in any order and any process; a state
-/// survives JSON; every text gets an answer; and, if the program answers `probe`, all rules above that need
-/// an oracle.
+/// With --env-command the environment is a program; give it tasks of both splits on stdin.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -46,14 +44,14 @@ pub struct Check {
     #[arg(long, value_name = "NAME")]
     workflow: Option<String>,
     /// Seconds of silence after which a program is restarted.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "env_command")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
     /// Number of tasks of each split to explore in every state.
     #[arg(long, default_value_t = 8, value_name = "N")]
     tasks: u64,
-    /// Number of random episodes. Default: 10000; with --env-command 200.
-    #[arg(long, value_name = "N")]
-    episodes: Option<u64>,
+    /// Number of random episodes.
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    episodes: u64,
     /// Random seed.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
@@ -65,33 +63,49 @@ pub struct Check {
 impl Check {
     pub fn run(&self, quiet: bool) -> Result<()> {
         match (&self.environment, &self.env_command) {
-            (Some(environment), _) => self.built_in(environment, quiet),
-            (None, Some(command)) => self.program(command, quiet),
+            (Some(name), _) => self.built_in(name, quiet),
+            (None, Some(command)) => self.external(command, quiet),
             (None, None) => Err(Failure::usage("no environment").hint("name one, or give --env-command")),
         }
     }
 
-    fn built_in(&self, environment: &str, quiet: bool) -> Result<()> {
-        let environment = find(environment)?;
-        let settings = Settings::parse(&self.settings, environment.name(), environment.settings())?;
-        let effort = self.effort(10_000, settings);
-        let mut progress = self.progress(&effort, quiet);
-        let findings = match &self.workflow {
-            None => check(environment, &effort, &mut || progress.inc(1))?,
-            Some(name) => check_workflow(environment, name, &effort, &mut || progress.inc(1))?,
+    fn built_in(&self, name: &str, quiet: bool) -> Result<()> {
+        let environment = find(name)?;
+        let settings = Settings::parse(&self.settings, environment.name(), environment.metadata().settings)?;
+        let workflows = match &self.workflow {
+            None => environment.workflows().iter().map(|workflow| Some(workflow.name().to_owned())).collect(),
+            name => vec![name.clone()],
         };
-        progress.finish();
-        write::stdout(table(&findings).as_bytes())?;
-        verdict(environment.name(), &findings)
+        if let [Some(name)] = &workflows[..] {
+            environment.workflow(name, &Value::Null)?;
+        }
+        let own = std::env::current_exe().map_err(Failure::io)?;
+        let command = format!("'{}' step -q {name}", own.display().to_string().replace('\'', r"'\''"));
+        self.print(name, quiet, |effort, advance| {
+            check_built_in(environment, &settings, &self.program(command, workflows), effort, advance)
+        })
     }
 
-    fn program(&self, command: &str, quiet: bool) -> Result<()> {
-        let timeout = Duration::from_secs(self.timeout.max(1));
-        let program = Program { command: command.to_owned(), timeout, workflow: self.workflow.clone() };
+    fn external(&self, command: &str, quiet: bool) -> Result<()> {
         let tasks = tasks_on_stdin()?;
-        let effort = self.effort(200, Settings::default());
-        let mut progress = self.progress(&effort, quiet);
-        let report = external::check(&program, &tasks, &effort, &mut || progress.inc(1))?;
+        let program = self.program(command.to_owned(), vec![self.workflow.clone()]);
+        self.print(command, quiet, |effort, advance| check(&program, &tasks, effort, advance))
+    }
+
+    fn program(&self, command: String, workflows: Vec<Option<String>>) -> Program {
+        Program { command, timeout: Duration::from_secs(self.timeout.max(1)), workflows }
+    }
+
+    /// Prints what `check` finds about the environment called `name`.
+    fn print(
+        &self,
+        name: &str,
+        quiet: bool,
+        check: impl FnOnce(&Effort, &mut dyn FnMut()) -> Result<Report>,
+    ) -> Result<()> {
+        let effort = Effort { tasks: self.tasks, episodes: self.episodes, seed: self.seed };
+        let mut progress = Progress::new("envs", quiet, Some(2 * effort.tasks + effort.episodes / 100));
+        let report = check(&effort, &mut || progress.inc(1))?;
         progress.finish();
         let mut text = table(&report.findings);
         for note in &report.notes {
@@ -99,16 +113,7 @@ impl Check {
             let _ = writeln!(text, "not tried: {}", printable(note));
         }
         write::stdout(text.as_bytes())?;
-        verdict(command, &report.findings)
-    }
-
-    fn effort(&self, episodes: u64, settings: Settings) -> Effort {
-        let episodes = self.episodes.unwrap_or(episodes);
-        Effort { tasks: self.tasks, episodes, seed: self.seed, settings }
-    }
-
-    fn progress(&self, effort: &Effort, quiet: bool) -> Progress {
-        Progress::new("envs", quiet, Some(2 * effort.tasks + effort.episodes / 100))
+        verdict(name, &report.findings)
     }
 }
 

@@ -100,7 +100,7 @@ impl Demo {
 
 /// Reads `kind=share,…`; the environment's default mix without it.
 fn mix(environment: &dyn Environment, text: Option<&str>) -> Result<Vec<(String, f64)>> {
-    let known = environment.demonstrators();
+    let known = environment.metadata().demonstrators;
     if known.is_empty() {
         return Err(Failure::usage(format!("{} has no demonstrators", environment.name()))
             .hint("a pretrained policy needs none: ./pipeline.sh --model NAME, or --warmup 0"));

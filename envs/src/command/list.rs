@@ -72,7 +72,7 @@ impl List {
     }
 
     fn settings(&self, environment: &dyn Environment) -> Result<Settings> {
-        Settings::parse(&self.settings, environment.name(), environment.settings())
+        Settings::parse(&self.settings, environment.name(), environment.metadata().settings)
     }
 
     /// The workflows, with the agents that the settings ask for.
@@ -101,17 +101,17 @@ impl List {
 /// Appends an environment as text for people.
 fn describe(text: &mut String, environment: &dyn Environment, workflows: &[Arc<Workflow>]) {
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{}: {}", environment.name(), environment.summary());
+    let _ = writeln!(text, "{}: {}", environment.name(), environment.metadata().summary);
     for workflow in workflows {
         let (name, agents, order) = (workflow.name(), workflow.agents().join(", "), workflow.describe());
         let _ = writeln!(text, "  --workflow {name:<12} {agents} ({order})");
     }
-    for setting in environment.settings() {
+    for setting in environment.metadata().settings {
         let shown = format!("{} = {}", setting.name, setting.default);
         let _ = writeln!(text, "  --set {shown:<45} {}", setting.meaning);
     }
-    if !environment.demonstrators().is_empty() {
-        let _ = writeln!(text, "  --mix {}", super::demo::mix_text(environment.demonstrators()));
+    if !environment.metadata().demonstrators.is_empty() {
+        let _ = writeln!(text, "  --mix {}", super::demo::mix_text(environment.metadata().demonstrators));
     }
 }
 
@@ -121,10 +121,10 @@ fn object(environment: &dyn Environment, workflows: &[Arc<Workflow>], settings: 
     let setting = |setting: &Setting| json!({"name": setting.name, "default": setting.default, "meaning": setting.meaning});
     json!({
         "name": environment.name(),
-        "summary": environment.summary(),
+        "summary": environment.metadata().summary,
         "workflows": workflows.iter().map(workflow).collect::<Vec<Value>>(),
-        "max_tokens": environment.max_tokens(settings),
-        "settings": environment.settings().iter().map(setting).collect::<Vec<Value>>(),
-        "demonstrators": environment.demonstrators().iter().map(|(name, share)| (name.to_string(), json!(share))).collect::<Map<_, _>>(),
+        "max_tokens": (environment.metadata().max_tokens)(settings),
+        "settings": environment.metadata().settings.iter().map(setting).collect::<Vec<Value>>(),
+        "demonstrators": environment.metadata().demonstrators.iter().map(|(name, share)| (name.to_string(), json!(share))).collect::<Map<_, _>>(),
     })
 }

@@ -9,11 +9,9 @@ use record::stage::note;
 
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
 /// The module `troupe`, for a Python that has not installed it.
-const MODULE: [(&str, &str); 5] = [
+const MODULE: [(&str, &str); 3] = [
     ("__init__.py", include_str!("../../../examples/troupe/__init__.py")),
-    ("answers.py", include_str!("../../../examples/troupe/answers.py")),
     ("check.py", include_str!("../../../examples/troupe/check.py")),
-    ("process.py", include_str!("../../../examples/troupe/process.py")),
     ("py.typed", include_str!("../../../examples/troupe/py.typed")),
 ];
 
@@ -45,8 +43,6 @@ const PYTHON: &str = "\
 Examples:
   envs new my-game
   python3 my_game.py check
-  (python3 my_game.py tasks --count 50; python3 my_game.py tasks --split test --count 50) |
-    envs check --env-command 'python3 my_game.py'
   envs new my-game --dir environments")]
 pub struct New {
     /// The environment's name: lower-case letters, digits and dashes.

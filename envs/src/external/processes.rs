@@ -5,7 +5,7 @@
 //! requests, one for each concurrent request.
 //!
 //! Descendants of a process end with it ([`descendants`]), and its stderr is passed on ([`errors`]). Left out: a sandbox. The
-//! program is the user's own, run as `sh -c` would run it.
+//! program belongs to the user, and runs as `sh -c` would run it.
 
 mod descendants;
 mod errors;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{Fields, Layout, Problem, text};
 use environment::spec::write;
+use problems::coop_code;
 use problems::writing::prose;
-use problems::{class_eval, coop_code};
 
 const ABSTRACT: &[&str] = &["abstract_text", "abstract"];
 
@@ -59,23 +59,5 @@ pub static HUMAN_EVAL: Layout = Layout {
             serde_json::from_value(Value::Object(fields)).map_err(|_| "fields that make no problem")?;
         spec.check()?;
         Ok(Problem { text: text(record, &["prompt"]).unwrap_or_default().to_owned(), spec: write(&spec) })
-    },
-};
-
-/// ClassEval: a class without the bodies of its methods, and tests.
-pub static CLASS_EVAL: Layout = Layout {
-    name: "class-eval",
-    environment: class_eval::NAME,
-    summary: "ClassEval: skeleton, test, perhaps solution_code",
-    recognizes: |record| ["skeleton", "test"].iter().all(|name| text(record, &[name]).is_some()),
-    convert: |record| {
-        let skeleton = text(record, &["skeleton"]).ok_or("no skeleton")?;
-        let fields = json!({
-            "problem": skeleton, "test": text(record, &["test"]), "solution": text(record, &["solution_code"]).unwrap_or_default(),
-        });
-        let spec: class_eval::Spec =
-            serde_json::from_value(fields).map_err(|_| "fields that make no problem")?;
-        spec.check()?;
-        Ok(Problem { text: skeleton.to_owned(), spec: write(&spec) })
     },
 };

@@ -78,7 +78,6 @@ pub static LAYOUTS: &[&Layout] = &[
     &asserts::MBPP,
     &asserts::HUMAN_EVAL,
     &collaboration::HUMAN_EVAL,
-    &collaboration::CLASS_EVAL,
     &collaboration::TLDR,
     &collaboration::ARXIV,
     &math::GSM8K,

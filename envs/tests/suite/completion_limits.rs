@@ -9,8 +9,6 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
         ("plan-path", &["encoding=full"], 128),
         ("sokoban", &["encoding=full"], 128),
         ("sokoban", &[], 8),
-        ("tic-tac-toe", &[], 8),
-        ("philosophers", &[], 8),
         ("sudoku", &["size=4"], 8),
         ("sudoku", &["size=9"], 96),
         ("sudoku", &["size=4", "encoding=full"], 128),
@@ -29,12 +27,10 @@ fn each_environment_declares_its_limit_by_encoding_and_settings() {
         ("tldr", &[], 256),
         ("arxiv", &[], 256),
         ("coop-code", &[], 256),
-        ("class-eval", &[], 512),
-        ("strbuild", &[], 512),
     ] {
         let environment = find(name).expect("an environment");
         let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-        let parsed = Settings::parse(&texts, name, environment.settings()).expect("settings");
-        assert_eq!(environment.max_tokens(&parsed), limit, "{name} {settings:?}");
+        let parsed = Settings::parse(&texts, name, environment.metadata().settings).expect("settings");
+        assert_eq!((environment.metadata().max_tokens)(&parsed), limit, "{name} {settings:?}");
     }
 }

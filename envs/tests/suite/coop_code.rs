@@ -4,7 +4,6 @@
 
 use crate::support;
 
-use envs::check::{Effort, check, verdict};
 use envs::import::Importer;
 use envs::{Environment, Selection, Settings, Split, find, step};
 use serde_json::{Value, json};
@@ -276,7 +275,7 @@ fn feedback_between_turns() {
     assert_eq!(state.turn_limit(), 2);
 }
 
-/// The shipped problems: enough of them, solved by their reference functions, and the contract kept.
+/// The shipped problems: enough of them, solved by their reference functions.
 #[test]
 fn our_own_problems() {
     if support::sandbox().is_none() {
@@ -297,10 +296,6 @@ fn our_own_problems() {
         }
     }
     assert_eq!(seen.len(), 28);
-    let settings = Settings::parse(&["turns=1".to_owned()], "coop-code", environment().settings()).unwrap();
-    let findings =
-        check(environment(), &Effort { tasks: 1, episodes: 30, seed: 1, settings }, &mut || ()).unwrap();
-    verdict("coop-code", &findings).unwrap_or_else(|failure| panic!("{}: {findings:#?}", failure.message));
 }
 
 #[test]
@@ -319,24 +314,4 @@ fn humaneval_becomes_tasks() {
     let mut importer = Importer::default();
     assert_eq!(importer.task(&empty).unwrap(), None);
     assert_eq!(importer.left_out.len(), 1);
-}
-
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 30, ..Default::default() })]
-    /// Any two texts have a reward in range, whatever their order.
-    #[test]
-    fn any_texts_have_a_reward_in_range(
-        aux in "(def aux\\(x\\):|\n    |return 1|```|é|\u{0}|\u{1b}\\[2J|🦀|import os| ){0,12}",
-        main in "(def squares\\(x\\):|\n    |return aux\\(x\\)|return|```python\n|'''|é|\u{0}|\\)| ){0,12}",
-    ) {
-        if support::sandbox().is_some() {
-            let mut state = environment().reset(&spec(), "team").unwrap();
-            let mut other = state.clone_state();
-            let forward = state.apply_together(&[("aux", &aux), ("main", &main)]).unwrap();
-            let backward = other.apply_together(&[("main", &main), ("aux", &aux)]).unwrap();
-            proptest::prop_assert!((0.0..=4.0).contains(&forward.rewards.team));
-            proptest::prop_assert_eq!(&forward, &backward);
-            proptest::prop_assert_eq!(state.to_json(), other.to_json());
-        }
-    }
 }

@@ -6,7 +6,7 @@ use record::sample::Sample;
 
 pub fn settings(environment: &str, texts: &[&str]) -> Settings {
     let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
-    Settings::parse(&texts, environment, find(environment).unwrap().settings()).unwrap()
+    Settings::parse(&texts, environment, find(environment).unwrap().metadata().settings).unwrap()
 }
 
 pub fn selection(environment: &str, split: Split, seed: u64, texts: &[&str]) -> Selection {

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use envs::check::external::{Program, Report, check};
-use envs::check::{Effort, verdict};
+use envs::check::{Effort, Program, Report, check, verdict};
 use envs::external::processes::Processes;
-use envs::{Environment, External, Settings, State};
+use envs::{Environment, External, State};
 use record::line::Task;
 use troupe_tests::program::{run_on, texts};
 
@@ -38,8 +37,9 @@ pub fn tasks(command: &str, count: usize) -> Vec<Task> {
 }
 
 pub fn report(command: &str, tasks: &[Task]) -> Report {
-    let program = Program { command: command.to_owned(), timeout: Duration::from_secs(60), workflow: None };
-    let effort = Effort { tasks: 1, episodes: 12, seed: 1, settings: Settings::default() };
+    let program =
+        Program { command: command.to_owned(), timeout: Duration::from_secs(60), workflows: vec![None] };
+    let effort = Effort { tasks: 1, episodes: 12, seed: 1 };
     check(&program, tasks, &effort, &mut || ()).unwrap()
 }
 
@@ -137,6 +137,30 @@ fn each_flaw_breaks_its_rule() {
     }
 }
 
+/// Flaws of agents who act at once. An action that pays its agent more than the oracle's is no flaw where pay is by agent.
+#[test]
+fn each_flaw_of_a_joint_action_breaks_its_rule() {
+    for (flaw, rule, is_note) in [
+        ("none", None, false),
+        ("ordered", Some("a joint action has no order"), false),
+        ("first-earns", Some("a joint action has no order"), false),
+        ("names-one", Some("every question has an answer"), false),
+        ("flat", Some("what an agent earns depends on what it says"), true),
+        ("private", Some("no action pays its agent more than the oracle's"), true),
+    ] {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/joint.py");
+        let command = format!("python3 -B '{}' '{}' {flaw}", script.display(), examples().display());
+        let report = report(&command, &tasks(&command, 3));
+        let found = report.findings.iter().find(|finding| Some(finding.rule) == rule);
+        assert!(
+            found.is_none_or(|finding| finding.broken.is_some() && finding.advice == is_note),
+            "{flaw}: {found:?}"
+        );
+        assert_eq!(found.is_some(), rule.is_some(), "{flaw}: {:#?}", report.findings);
+        assert_eq!(broken(&report).is_empty(), rule.is_none() || is_note, "{flaw}: {:#?}", report.findings);
+    }
+}
+
 /// A program whose answers to a task and to an action differ from a sound one's by `reset` and `step`, in Python.
 fn answering(reset: &str, step: &str) -> External {
     let program = format!(
@@ -200,107 +224,50 @@ fn an_answer_may_pay_others_and_say_something_to_people() {
     assert_eq!(said("o['info'] = {}").info, None);
 }
 
-/// The checks of the module `troupe` find what `envs check` finds, but for what takes another process or other numbers than Python's.
-#[test]
-fn the_module_checks_what_envs_checks() {
-    for (flaw, rule) in [
-        ("none", None),
-        ("memory", Some("the same line has the same answer")),
-        ("refuses", Some("every text has an outcome")),
-        ("unseen", Some("every agent sees something")),
-        ("range", Some("rewards stay in their range")),
-        ("goes-on", Some("a success ends the episode")),
-        ("early-success", Some("a success is one to the oracle")),
-        ("timeout-is-success", Some("running out of turns is no success")),
-        ("lazy-oracle", Some("the oracle solves every task")),
-        ("leak", Some("train and test are disjoint")),
-    ] {
-        let output =
-            Command::new("sh").args(["-c", &format!("{} check --tasks 2", flawed(flaw))]).output().unwrap();
-        let (told, said) =
-            (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert_eq!(output.status.code(), Some(i32::from(rule.is_some())), "{flaw}: {told}{said}");
-        let broken = |line: &str| rule.is_some_and(|rule| line.starts_with(&format!("BROKEN {rule} ")));
-        assert!(rule.is_none() || told.lines().any(broken), "{flaw}: {told}");
-        // Where the environment fails, and not only that it does.
-        assert_eq!(
-            said.contains("flawed.py\", line") && said.contains("invalid literal for int"),
-            flaw == "refuses",
-            "{said}"
-        );
-    }
-}
-
-/// A program with a mistake, or none; without arguments all mistakes in answers.
+/// A program with a mistake, or none.
 fn program(arguments: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/external/refused.py");
     format!("python3 -B '{}' '{}' {arguments}", script.display(), examples().display())
 }
 
 fn refused(arguments: &str) -> (Option<i32>, String, String) {
-    texts(&Command::new("sh").args(["-c", &program(arguments)]).output().unwrap())
+    let own = Path::new(env!("CARGO_BIN_EXE_envs")).parent().unwrap().display();
+    let command = format!("PATH={own}:$PATH {}", program(arguments));
+    texts(&Command::new("sh").args(["-c", &command]).output().unwrap())
 }
 
-/// What `rollout` refuses is a broken rule, in its words, and no traceback of the checks.
+/// `python3 my_env.py check` is `envs check` on tasks that it draws; a call that hangs is shown with its stack.
 #[test]
-fn the_module_refuses_the_answers_that_rollout_refuses() {
-    let (code, told, said) = refused("");
-    assert_eq!((code, said.as_str()), (Some(0), ""), "{told}");
-    let found: Vec<[String; 2]> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let causes = [
-        "`turns` is 0: an episode has one turn at least",
-        "`turns` is 4.0, and not a whole number",
-        "`turns` is True, and not a whole number",
-        "the agent 'a' is there twice",
-        "`agents` is 'ab', and not a list of names",
-        "every stage of `order` has at least one agent",
-        "`order` is 'both': not sequential, parallel or stages of agents",
-        "the observation of a is 5: it is a text, None, or messages",
-        "the observation of a is [{'role': 'user'}]: ",
-        "`reward_range` is [1.0, 0.0]: not least and greatest",
-        "`turn` names nobody, who is no agent; the agents are: a, b",
-        "`rewards.team` is 'good', and not a number",
-        "`rewards.team` is True, and not a number: float(True) is one",
-        "`rewards.local` names A, who is no agent; the agents are: a, b",
-        "`rewards.local` names seler, who is no agent; the agents are: a, b",
-        "`rewards.local` of a is 'good', and not a number",
-        "the component part is 'good', and not a number",
-        "`info` is 'note', and not an object",
-        "`info` has 4107 bytes as JSON, and at most 4096 are kept",
-        "`terminated` is 1, and not True or False",
-        "the observation of a is 5: it is a text, None, or messages",
-        "`turn` names nobody, who is no agent",
-    ];
-    assert_eq!(found.len(), causes.len(), "{told}");
-    for ([flaw, said], cause) in found.iter().zip(causes) {
-        let rules = ["every question has an answer: ", "every text has an outcome: "];
-        assert!(rules.iter().any(|rule| said.starts_with(&format!("{rule}{cause}"))), "{flaw}: {said}");
-    }
-}
-
-/// The checks go on when the environment dies, and name the last request.
-#[test]
-fn the_module_survives_an_environment_that_ends_or_hangs() {
-    let (code, told, said) = refused("sound check");
+fn the_module_checks_an_environment_in_one_command() {
+    let (code, told, said) = refused("sound check --tasks 1");
     assert_eq!((code, said.as_str(), told.matches("BROKEN").count()), (Some(0), "", 0), "{told}");
+    assert!(told.contains("\nok     another process gives the same answer"), "{told}");
     let (code, told, _) = refused("exits check");
-    let cause = "the process ended without an answer (exit status: 3), asked {'agent': 'a', 'action': '0'";
+    let cause = "ended without an answer (exit status: 3)";
     assert!(
-        code == Some(1) && told.contains("\nBROKEN every text has an outcome") && told.contains(cause),
+        code == Some(1) && told.contains("BROKEN every text has an outcome") && told.contains(cause),
         "{told}"
     );
-    let (code, told, said) = refused("hangs check --timeout 0.5");
-    assert!(code == Some(1) && told.contains("no answer within 0.5 s"), "{told}");
+    let (code, told, said) = refused("hangs check --timeout 1");
+    assert!(code == Some(1) && told.contains("no line within 1 s"), "{told}");
     assert!(said.contains("refused.py\", line ") && said.contains(" in step\n"), "{said}");
+    let (code, _, said) = texts(
+        &Command::new("sh").args(["-c", &format!("PATH=/bin {} check", program("sound"))]).output().unwrap(),
+    );
+    assert!(code == Some(69) && said.contains("no program `envs` in PATH\nhint: "), "{said}");
 }
 
 /// Tasks that run out, and tasks that do not depend on the seed, are told.
 #[test]
 fn the_module_tells_tasks_that_end_and_tasks_that_ignore_their_seed() {
-    let (code, told, _) = refused("ends check");
-    let cause = "\n       split train: tasks() ended after 17 of 300 tasks; it must never end";
-    assert!(code == Some(1) && told.contains("BROKEN tasks() never ends") && told.contains(cause), "{told}");
-    let (code, told, _) = refused("seedless check");
+    let (code, told, said) = refused("ends check");
+    assert!(
+        code == Some(1)
+            && told.is_empty()
+            && said.contains("tasks() ended after 17 of 300 tasks\nhint: it must never end"),
+        "{said}"
+    );
+    let (code, told, _) = refused("seedless check --tasks 1");
     assert!(code == Some(0) && told.contains("note   another seed makes other tasks"), "{told}");
     let (code, told, said) = refused("ends tasks --count 30");
     assert_eq!((code, told.lines().count()), (Some(1), 18), "{told}");

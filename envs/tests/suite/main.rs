@@ -6,7 +6,6 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
-mod class_eval;
 mod code;
 mod code_judge;
 mod code_tasks;
@@ -21,16 +20,13 @@ mod import_code;
 mod math;
 mod math_answers;
 mod no_sandbox;
-mod philosophers;
 mod plan_path;
 mod protocol;
 mod sokoban;
-mod strbuild;
 mod sudoku;
 #[path = "../../../crates/sandbox/tests/suite/support/mod.rs"]
 mod support;
 mod tasks;
 mod thoughts;
-mod tic_tac_toe;
 mod workflow_file;
 mod writing;

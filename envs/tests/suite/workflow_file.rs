@@ -1,9 +1,11 @@
 //! Workflows of a file, from the user's side.
 
-use envs::check::{Effort, check_workflow, verdict};
+use envs::check::verdict;
 use envs::{Selection, Settings, Split, State, find};
 use record::line::Task;
 use serde_json::json;
+
+use crate::contract::report;
 
 fn file(name: &str) -> String {
     troupe_tests::root().join("examples/workflows").join(name).display().to_string()
@@ -11,7 +13,7 @@ fn file(name: &str) -> String {
 
 fn settings(environment: &str) -> Settings {
     let texts = ["encoding=full".to_owned()];
-    Settings::parse(&texts, environment, find(environment).unwrap().settings()).unwrap()
+    Settings::parse(&texts, environment, find(environment).unwrap().metadata().settings).unwrap()
 }
 
 fn task(environment: &str) -> Task {
@@ -29,9 +31,8 @@ fn every_example_keeps_the_contract() {
     let names: Vec<String> = files.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(names.len(), 7);
     for name in names {
-        let effort = Effort { tasks: 1, episodes: 20, seed: 3, settings: settings("math") };
-        let findings = check_workflow(find("math").unwrap(), &file(&name), &effort, &mut || {}).unwrap();
-        verdict(&name, &findings).unwrap_or_else(|failure| panic!("{}: {findings:#?}", failure.message));
+        let report = report("math", &["encoding=full"], Some(&file(&name)), 1, 20);
+        verdict(&name, &report.findings).unwrap_or_else(|failure| panic!("{}: {report:#?}", failure.message));
     }
 }
 

@@ -1,6 +1,5 @@
 //! Joint rewards of two writers, through the step protocol: numbers worked out by hand from the published rules.
 
-use envs::check::{Effort, check, verdict};
 use envs::import::{self, Importer};
 use envs::{Demonstration, Selection, Settings, Split, find, step};
 use serde_json::{Value, json};
@@ -179,7 +178,7 @@ fn points_of_a_summary_take_a_source() {
     }
 }
 
-/// The best sentence, and what is missing where a gate fails.
+/// The best sentence, and the missing part where a gate fails.
 #[test]
 fn write_is_tldr_in_small() {
     let spec = json!({"post": ["c3", "f1", "a0", "j9", "b2", "e5"], "success": 0.9});
@@ -255,32 +254,16 @@ fn a_reward_is_the_teams_and_needs_both() {
     assert_eq!((&beside["rewards"]["team"], &beside["success"]), (&json!(3.0), &json!(true)));
 }
 
-#[test]
-fn the_contract_is_kept() {
-    for (name, settings, episodes) in [
-        ("write", &[][..], 300),
-        ("write", &["words=9", "success=1"], 50),
-        ("tldr", &[], 100),
-        ("tldr", &["gates=published"], 100),
-        ("tldr", &["gates=published", "hits=word"], 20),
-        ("arxiv", &[], 50),
-    ] {
-        let environment = find(name).unwrap();
-        let texts: Vec<String> = settings.iter().map(|&text| text.to_owned()).collect();
-        let settings = Settings::parse(&texts, name, environment.settings()).unwrap();
-        let findings =
-            check(environment, &Effort { tasks: 1, episodes, seed: 1, settings }, &mut || ()).unwrap();
-        let joint = findings.iter().find(|finding| finding.rule == "a joint action has no order").unwrap();
-        assert!(joint.tried > 0);
-        verdict(name, &findings).unwrap_or_else(|failure| panic!("{}: {findings:#?}", failure.message));
-    }
-}
-
 /// The mix of a warm-up earns something between nothing and everything.
 #[test]
 fn demonstrations_leave_room() {
     let environment = find("write").unwrap();
-    let mix = environment.demonstrators().iter().map(|(kind, share)| ((*kind).to_owned(), *share)).collect();
+    let mix = environment
+        .metadata()
+        .demonstrators
+        .iter()
+        .map(|(kind, share)| ((*kind).to_owned(), *share))
+        .collect();
     let tasks = Selection { split: Split::Train, seed: 5, settings: Settings::default() };
     let specs: Vec<Value> =
         environment.tasks(&tasks).unwrap().take(300).map(|task| task.unwrap().spec).collect();
@@ -316,31 +299,6 @@ fn public_layouts_become_tasks() {
     let blank = json!({"prompt": " TL;DR:", "completion": ""});
     let mut importer = Importer { layout: Some(import::find("tldr").unwrap()), ..Importer::default() };
     assert_eq!((importer.task(&blank).unwrap(), importer.left_out["no post"]), (None, 1));
-}
-
-proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 200, ..Default::default() })]
-    /// Any two texts have a reward in range, in any order, in every environment and workflow.
-    #[test]
-    fn any_texts_have_a_reward_in_range(
-        first in "(c3| f1|but|so |\u{0}|\u{1b}\\[2J|é|ﬀ|İ|\u{1c}|\u{202e}|🦀|```|\n| : |\\[PARAGRAPH_SPLIT\\]|word ){0,300}",
-        second in "\\PC{0,400}",
-    ) {
-        for (name, spec) in [("write", json!({"post": ["c3", "f1", "a0", "j9"], "success": 0.9})), ("tldr", post()), ("arxiv", post())] {
-            for workflow in ["team", "discussion"] {
-                let environment = find(name).unwrap();
-                let mut state = environment.reset(&spec, workflow).unwrap();
-                let mut other = state.clone_state();
-                let forward = state.apply_together(&[("writer-1", &first), ("writer-2", &second)]).unwrap();
-                let backward = other.apply_together(&[("writer-2", &second), ("writer-1", &first)]).unwrap();
-                proptest::prop_assert!((0.0..=3.0).contains(&forward.rewards.team));
-                proptest::prop_assert_eq!(&forward, &backward);
-                proptest::prop_assert_eq!(state.to_json(), other.to_json());
-                let agent = environment.restore(&state.to_json()).unwrap().observe("writer-1");
-                proptest::prop_assert!(!agent[0].content.is_empty());
-            }
-        }
-    }
 }
 
 #[test]

@@ -50,12 +50,6 @@ SHORT = [f"{'kx'[number // 61]}{number % 61:02}" for number in range(122)]
 FIRST = text(STOP[:5], words("s", 3), words("q", 72), letters=480)
 SECOND = text(STOP[5:], words("s", 3), ["moreover", "namely", "unless"], SHORT, letters=648)
 POST = {"problem": "TITLE: Chimes\n\nPOST: They ring at night."}
-CLASS = {"problem": "class A:\n" + "".join(f"    def m{at}(self):\n        \"\"\"The number {at}.\"\"\"\n\n" for at in range(5)), "turns": 1,
-         "test": "import unittest\nclass Tests(unittest.TestCase):\n    def test_0(self):\n        self.assertEqual(A().m0(), 0)\n"}
-
-
-def methods(first, last):
-    return "".join(f"def m{at}(self):\n    return {at}\n\n" for at in range(first, last))
 
 
 CASES = [
@@ -67,7 +61,6 @@ CASES = [
     (2.6, "coop-code", code(5), dict(aux="def aux(x):\n    return sum(n * n for n in x)", main="def squares(x):\n    return aux(x)")),
     (2.1, "coop-code", code(3), dict(aux="", main=ALONE)),
     (0.4, "coop-code", code(5), dict(aux=HELPER, main="I would sum them up.")),
-    (6.86, "class-eval", CLASS, dict(coder_1=methods(0, 3), coder_2=methods(3, 5))),
 ]
 
 for wanted, environment, spec, actions in CASES:

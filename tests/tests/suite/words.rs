@@ -11,31 +11,28 @@ fn every_word_of_a_compact_text_is_one_token() {
     let policy = folder.path().join("policy").display().to_string();
     must(&format!("policy init {policy} --preset tiny --seed 1"));
     for demo in [
-        "plan-path",
-        "plan-path --workflow route-moves",
-        "plan-path --set proposal=moves",
-        "math",
-        "math --workflow turns",
-        "math --workflow ensemble --set level=6 --set largest=500",
-        "math",
-        "math --workflow turns",
-        "math --workflow ensemble --set level=6 --set largest=500",
-        "code",
-        "code --workflow single --set least=1 --set most=4",
-        "sudoku",
-        "sudoku --workflow mechanical",
-        "sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
-        "tic-tac-toe",
-        "philosophers --set philosophers=3,7",
-        "write",
-        "write --workflow pipeline",
-        "write --workflow discussion --set words=9",
-        "write --workflow single",
-        "sokoban",
-        "sokoban --workflow route-moves",
-        "sokoban --set size=7 --set boxes=2 --set moves=6 --set farthest=20",
+        "python3 examples/tic_tac_toe.py demo",
+        "python3 examples/philosophers.py --philosophers 3,7 demo",
+        "envs demo plan-path",
+        "envs demo plan-path --workflow route-moves",
+        "envs demo plan-path --set proposal=moves",
+        "envs demo math",
+        "envs demo math --workflow turns",
+        "envs demo math --workflow ensemble --set level=6 --set largest=500",
+        "envs demo code",
+        "envs demo code --workflow single --set least=1 --set most=4",
+        "envs demo sudoku",
+        "envs demo sudoku --workflow mechanical",
+        "envs demo sudoku --set size=9 --set fills=4 --set fewest=10 --set most=16",
+        "envs demo write",
+        "envs demo write --workflow pipeline",
+        "envs demo write --workflow discussion --set words=9",
+        "envs demo write --workflow single",
+        "envs demo sokoban",
+        "envs demo sokoban --workflow route-moves",
+        "envs demo sokoban --set size=7 --set boxes=2 --set moves=6 --set farthest=20",
     ] {
-        let lines = must(&format!("envs demo {demo} --count 20 | policy encode --policy {policy}"));
+        let lines = must(&format!("{demo} --count 20 | policy encode --policy {policy}"));
         let mut samples = 0;
         for line in lines.lines() {
             let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");
@@ -48,10 +45,10 @@ fn every_word_of_a_compact_text_is_one_token() {
             let ids = |key: &str| line[key].as_array().map_or(0, Vec::len);
             // A prompt has one token before it and one after it, a completion its stop token.
             let prompt = &line["prompt"][0]["content"];
-            assert_eq!(ids("prompt_ids"), words(prompt) + 2, "envs demo {demo}: {prompt}");
+            assert_eq!(ids("prompt_ids"), words(prompt) + 2, "{demo}: {prompt}");
             let answer = &line["completion"];
-            assert_eq!(ids("completion_ids"), words(answer) + 1, "envs demo {demo}: {answer}");
+            assert_eq!(ids("completion_ids"), words(answer) + 1, "{demo}: {answer}");
         }
-        assert!(samples >= 100, "envs demo {demo}: {samples} samples");
+        assert!(samples >= 100, "{demo}: {samples} samples");
     }
 }

@@ -7,6 +7,7 @@
 //! writes a route and then its moves in one action.
 
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock};
 
 use record::failure::{Failure, Result};
@@ -22,9 +23,9 @@ use environment::demonstration::{self, Demonstration};
 use environment::settings::{Encoding, RewardMode, Settings};
 use environment::spec::{self, checked};
 use environment::streams;
-use environment::workflow::{self, Workflow};
+use environment::workflow::Workflow;
 use environment::{
-    BuiltIn, Demonstrator, Environment, ExtractionCase, Functions, Outcome, Selection, Split, State, Tasks,
+    Demonstrator, Environment, ExtractionCase, Metadata, Outcome, Selection, Split, State, Tasks,
 };
 
 /// The fields that every `spec` has, without the board.
@@ -155,15 +156,16 @@ fn workflows(walks: bool) -> Vec<Arc<Workflow>> {
     workflows
 }
 
-/// The functions of a world as an environment.
-pub const fn functions<W: GridWorld>() -> Functions {
-    Functions {
-        workflow: |environment, name, _| workflow::find(environment.workflows, environment.name, name),
-        tasks: tasks::<W>,
-        reset: reset::<W>,
-        restore: restore::<W>,
-        demonstrator: demonstrator::<W>,
-        extraction_cases: W::extraction_cases,
+/// An environment whose tasks are worlds of one kind.
+pub struct GridEnvironment<W> {
+    name: &'static str,
+    metadata: Metadata,
+    kind: PhantomData<fn() -> W>,
+}
+
+impl<W: GridWorld> GridEnvironment<W> {
+    pub const fn new(name: &'static str, metadata: Metadata) -> GridEnvironment<W> {
+        GridEnvironment { name, metadata, kind: PhantomData }
     }
 }
 
@@ -176,43 +178,52 @@ fn draw<W: GridWorld>(name: &str, rules: &W::Rules, split: Split, stream: Stream
     streams::first_task(W::ATTEMPTS, split, stream, drawn, || W::describe(rules))
 }
 
-fn tasks<W: GridWorld>(environment: &BuiltIn, selection: &Selection) -> Result<Tasks<'static>> {
-    let (name, rules) = (environment.name, W::rules(&selection.settings)?);
-    Ok(streams::tasks(name, selection, move |split, stream| draw::<W>(name, &rules, split, stream)))
-}
+impl<W: GridWorld> Environment for GridEnvironment<W> {
+    fn name(&self) -> &str {
+        self.name
+    }
 
-fn reset<W: GridWorld>(environment: &BuiltIn, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
-    let workflow = environment.workflow(workflow, spec)?;
-    let world = Arc::new(W::parse(spec)?);
-    Ok(Box::new(GridState {
-        name: environment.name,
-        situation: world.start(),
-        world,
-        workflow,
-        proposal: None,
-    }))
-}
+    fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
 
-fn restore<W: GridWorld>(environment: &BuiltIn, state: &Value) -> Result<Box<dyn State>> {
-    let mut raw: Map<String, Value> = spec::read_state(state)?;
-    raw.shift_remove("env");
-    let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
-    let world = Arc::new(W::parse(&take("spec"))?);
-    let workflow: String = spec::read_state(&take("workflow"))?;
-    let proposal: Option<String> = spec::read_state(&take("proposal"))?;
-    let situation = world
-        .load(spec::read_state(&Value::Object(raw))?)
-        .map_err(|failure| Failure { message: format!("state: {}", failure.message), ..failure })?;
-    let workflow = environment.workflow(&workflow, &Value::Null)?;
-    let proposal = proposal.map(Arc::from);
-    Ok(Box::new(GridState { name: environment.name, world, workflow, situation, proposal }))
-}
+    fn tasks(&self, selection: &Selection) -> Result<Tasks<'_>> {
+        let (name, rules) = (self.name, W::rules(&selection.settings)?);
+        Ok(streams::tasks(name, selection, move |split, stream| draw::<W>(name, &rules, split, stream)))
+    }
 
-fn demonstrator<W: GridWorld>(environment: &BuiltIn, demonstration: &Demonstration) -> Result<Demonstrator> {
-    let (name, rules) = (environment.name, W::rules(&demonstration.tasks.settings)?);
-    let workflow = environment.workflow(&demonstration.workflow, &Value::Null)?;
-    let demonstration = demonstration.clone();
-    Ok(Box::new(move |index| demonstrate::<W>(name, &rules, &workflow, &demonstration, index)))
+    fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {
+        let workflow = self.workflow(workflow, spec)?;
+        let world = Arc::new(W::parse(spec)?);
+        let situation = world.start();
+        Ok(Box::new(GridState { name: self.name, world, workflow, situation, proposal: None }))
+    }
+
+    fn restore(&self, state: &Value) -> Result<Box<dyn State>> {
+        let mut raw: Map<String, Value> = spec::read_state(state)?;
+        raw.shift_remove("env");
+        let mut take = |key: &str| raw.shift_remove(key).unwrap_or_default();
+        let world = Arc::new(W::parse(&take("spec"))?);
+        let workflow: String = spec::read_state(&take("workflow"))?;
+        let proposal: Option<String> = spec::read_state(&take("proposal"))?;
+        let situation = world
+            .load(spec::read_state(&Value::Object(raw))?)
+            .map_err(|failure| Failure { message: format!("state: {}", failure.message), ..failure })?;
+        let workflow = self.workflow(&workflow, &Value::Null)?;
+        let proposal = proposal.map(Arc::from);
+        Ok(Box::new(GridState { name: self.name, world, workflow, situation, proposal }))
+    }
+
+    fn extraction_cases(&self) -> Vec<ExtractionCase> {
+        W::extraction_cases()
+    }
+
+    fn demonstrator(&self, demonstration: &Demonstration) -> Result<Demonstrator> {
+        let (name, rules) = (self.name, W::rules(&demonstration.tasks.settings)?);
+        let workflow = self.workflow(&demonstration.workflow, &Value::Null)?;
+        let demonstration = demonstration.clone();
+        Ok(Box::new(move |index| demonstrate::<W>(name, &rules, &workflow, &demonstration, index)))
+    }
 }
 
 /// The demonstrations of the train task at `index`. A planner adopts the proposal that it sees, good or bad,

@@ -20,56 +20,57 @@ use serde_json::{Value, json};
 
 use crate::grid::bounds::bounds;
 use crate::grid::format::PROPOSAL;
-use crate::grid::world::{Episode, GridWorld, Situations, WALKING, functions};
+use crate::grid::world::{Episode, GridEnvironment, GridWorld, Situations, WALKING};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
 use environment::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS, choice};
 use environment::spec::{checked, fail, read};
-use environment::{BuiltIn, ExtractionCase, Outcome, Split};
+use environment::{ExtractionCase, Metadata, Outcome, Split};
 use map::{Cell, LARGEST, Map, UNREACHABLE};
 use rules::Progress;
 
 /// The environment.
-pub static PLAN_PATH: BuiltIn = BuiltIn {
-    name: "plan-path",
-    summary: "walk round walls to a goal, a few moves a turn",
-    workflows: &WALKING,
-    settings: &[
-        Setting::new("size", "5; by level if full", "cells a side, 2 to 26"),
-        Setting::new(
-            "level",
-            "1 if full and without size",
-            "sets size, density, nearest, farthest, turns, and short prompts in prose: 1 and 2 are boards of 4x4, 3 of 5x5",
-        ),
-        ENCODING,
-        PROPOSAL,
-        Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
-        TURNS,
-        REWARD,
-        Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
-        Setting::new(
-            "draw",
-            "balanced; uniform if size > 8",
-            "balanced: density x U(0.8, 1.2) walls, every distance from nearest to farthest as likely; \
-             uniform: each cell a wall by chance, start and goal anywhere",
-        ),
-        Setting::new("nearest", "4; 1 if uniform", "least distance from start to goal"),
-        Setting::new(
-            "farthest",
-            "9; moves x turns if uniform",
-            "greatest distance from start to goal, at most moves x turns",
-        ),
-    ],
-    demonstrators: &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)],
-    max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
-    functions: functions::<Instance>(),
-};
+pub static PLAN_PATH: GridEnvironment<Instance> = GridEnvironment::new(
+    "plan-path",
+    Metadata {
+        summary: "walk round walls to a goal, a few moves a turn",
+        workflows: &WALKING,
+        settings: &[
+            Setting::new("size", "5; by level if full", "cells a side, 2 to 26"),
+            Setting::new(
+                "level",
+                "1 if full and without size",
+                "sets size, density, nearest, farthest, turns, and short prompts in prose: 1 and 2 are boards of 4x4, 3 of 5x5",
+            ),
+            ENCODING,
+            PROPOSAL,
+            Setting::new("moves", "3; size if size > 8", "most moves in a turn, 1 to 99"),
+            TURNS,
+            REWARD,
+            Setting::new("density", "0.25; 0.22 if size > 8", "share of cells that are walls"),
+            Setting::new(
+                "draw",
+                "balanced; uniform if size > 8",
+                "balanced: density x U(0.8, 1.2) walls, every distance from nearest to farthest as likely; \
+                 uniform: each cell a wall by chance, start and goal anywhere",
+            ),
+            Setting::new("nearest", "4; 1 if uniform", "least distance from start to goal"),
+            Setting::new(
+                "farthest",
+                "9; moves x turns if uniform",
+                "greatest distance from start to goal, at most moves x turns",
+            ),
+        ],
+        demonstrators: &[("opt", 0.25), ("lazy", 0.55), ("manhattan", 0.1), ("random", 0.1)],
+        max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
+    },
+);
 
 /// How walls, goal and start are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrawMode {
     #[default]
-    /// About `density` × cells walls; every distance within the bounds is equally likely.
+    /// Metadata `density` × cells walls; every distance within the bounds is equally likely.
     Balanced,
     /// Each cell is a wall with probability `density`; start and goal are anywhere within the bounds.
     Uniform,

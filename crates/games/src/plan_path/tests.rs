@@ -17,7 +17,7 @@ fn draws(name: &str) -> Draws {
 
 fn settings(texts: &[&str]) -> Settings {
     let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-    Settings::parse(&texts, "plan-path", PLAN_PATH.settings).unwrap()
+    Settings::parse(&texts, "plan-path", PLAN_PATH.metadata().settings).unwrap()
 }
 
 fn rules(texts: &[&str]) -> RawSpec {

@@ -21,43 +21,44 @@ use serde_json::{Value, json};
 
 use crate::grid::bounds::bounds;
 use crate::grid::format::PROPOSAL;
-use crate::grid::world::{Episode, GridWorld, Situations, WALKING, functions};
+use crate::grid::world::{Episode, GridEnvironment, GridWorld, Situations, WALKING};
 use crate::grid::{ActionFormat, ActionSpace, Move, Parsed, Position, walker};
 use environment::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS};
 use environment::spec::{checked, fail, read};
-use environment::{BuiltIn, ExtractionCase, Outcome, Split};
+use environment::{ExtractionCase, Metadata, Outcome, Split};
 use level::{Cell, DEAD, LARGEST, LARGEST_TABLE, Level, MOST_BOXES, Situation, fits, table_size};
 use rules::Progress;
 
 /// The environment.
-pub static SOKOBAN: BuiltIn = BuiltIn {
-    name: "sokoban",
-    summary: "push boxes onto goals, a few moves a turn",
-    workflows: &WALKING,
-    settings: &[
-        Setting::new("size", "6", "cells a side with the outer wall, 5 to 17"),
-        Setting::new("boxes", "1", "boxes and goals, 1 to 6"),
-        ENCODING,
-        PROPOSAL,
-        Setting::new("moves", "3; 10 if full", "most moves in a turn, 1 to 99"),
-        TURNS,
-        REWARD,
-        Setting::new("density", "0.15", "share of cells inside the rim that are walls"),
-        Setting::new(
-            "nearest",
-            "4; farthest if that is less",
-            "least number of moves of a shortest solution",
-        ),
-        Setting::new(
-            "farthest",
-            "9; moves x turns if full",
-            "greatest number of moves of a shortest solution, at most moves x turns",
-        ),
-    ],
-    demonstrators: &[("opt", 0.3), ("lazy", 0.5), ("straight", 0.1), ("random", 0.1)],
-    max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
-    functions: functions::<Instance>(),
-};
+pub static SOKOBAN: GridEnvironment<Instance> = GridEnvironment::new(
+    "sokoban",
+    Metadata {
+        summary: "push boxes onto goals, a few moves a turn",
+        workflows: &WALKING,
+        settings: &[
+            Setting::new("size", "6", "cells a side with the outer wall, 5 to 17"),
+            Setting::new("boxes", "1", "boxes and goals, 1 to 6"),
+            ENCODING,
+            PROPOSAL,
+            Setting::new("moves", "3; 10 if full", "most moves in a turn, 1 to 99"),
+            TURNS,
+            REWARD,
+            Setting::new("density", "0.15", "share of cells inside the rim that are walls"),
+            Setting::new(
+                "nearest",
+                "4; farthest if that is less",
+                "least number of moves of a shortest solution",
+            ),
+            Setting::new(
+                "farthest",
+                "9; moves x turns if full",
+                "greatest number of moves of a shortest solution, at most moves x turns",
+            ),
+        ],
+        demonstrators: &[("opt", 0.3), ("lazy", 0.5), ("straight", 0.1), ("random", 0.1)],
+        max_tokens: |settings| if settings.is_prose() { 128 } else { 8 },
+    },
+);
 
 /// How tasks are drawn.
 #[derive(Clone, Debug)]

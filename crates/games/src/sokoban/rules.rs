@@ -146,7 +146,7 @@ mod tests {
         assert_eq!([5, 1, 0, DEAD].map(|end| later.team(end)), [0.0, 0.0, 1.0, 0.0]);
     }
 
-    /// Six moves are two turns of three; one move before the end, none of the last three is paid.
+    /// Six moves are two turns of three; one move before the end, the last three are not paid.
     #[test]
     fn the_distance_of_the_last_turn_is_paid_on_arrival_only() {
         let progress = Progress { first: 6, paid: 0, now: 6, moves: 3, boxes: 3 };

@@ -9,6 +9,7 @@ use super::{Instance, Move, Paid, Position, SOKOBAN, straight};
 use crate::grid::world::GridWorld;
 use crate::sokoban::generate::{board, start};
 use crate::sokoban::level::{Cell, Level, Situation};
+use environment::Environment;
 use environment::settings::Settings;
 
 fn draws(name: &str) -> Draws {
@@ -17,7 +18,7 @@ fn draws(name: &str) -> Draws {
 
 fn rules(texts: &[&str]) -> super::Rules {
     let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
-    Instance::rules(&Settings::parse(&texts, "sokoban", SOKOBAN.settings).unwrap()).unwrap()
+    Instance::rules(&Settings::parse(&texts, "sokoban", SOKOBAN.metadata().settings).unwrap()).unwrap()
 }
 
 fn places(texts: &[&str]) -> Vec<Position> {

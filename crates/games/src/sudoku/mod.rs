@@ -25,36 +25,41 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::grid::bounds::bounds;
-use crate::grid::world::{Episode, GridWorld, PLACING, Situations, functions};
+use crate::grid::world::{Episode, GridEnvironment, GridWorld, PLACING, Situations};
 use crate::grid::{ActionFormat, Parsed};
 use board::{Board, Placement, SIZES, Shape};
 use environment::settings::{ENCODING, Encoding, REWARD, RewardMode, Setting, Settings, TURNS};
 use environment::spec::{fail, read};
-use environment::{BuiltIn, ExtractionCase, Outcome, Split};
+use environment::{ExtractionCase, Metadata, Outcome, Split};
 
 /// The environment.
-pub static SUDOKU: BuiltIn = BuiltIn {
-    name: "sudoku",
-    summary: "fill a board with digits, some a turn",
-    workflows: &PLACING,
-    settings: &[
-        Setting::new("size", "4", "cells a side, 4 or 9"),
-        ENCODING,
-        Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
-        TURNS,
-        REWARD,
-        Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
-        Setting::new("most", "7; 45 if size = 9", "greatest number of empty cells, at most fills x turns"),
-    ],
-    demonstrators: &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)],
-    max_tokens: |settings| match (settings.text("size") == Some("9"), settings.is_prose()) {
-        (true, true) => 512, // a grid of 81 digits
-        (true, false) => 96,
-        (false, true) => 128,
-        (false, false) => 8,
+pub static SUDOKU: GridEnvironment<Instance> = GridEnvironment::new(
+    "sudoku",
+    Metadata {
+        summary: "fill a board with digits, some a turn",
+        workflows: &PLACING,
+        settings: &[
+            Setting::new("size", "4", "cells a side, 4 or 9"),
+            ENCODING,
+            Setting::new("fills", "2; all cells if size = 9 or full", "most digits placed in a turn"),
+            TURNS,
+            REWARD,
+            Setting::new("fewest", "3; 30 if size = 9", "least number of empty cells of a puzzle"),
+            Setting::new(
+                "most",
+                "7; 45 if size = 9",
+                "greatest number of empty cells, at most fills x turns",
+            ),
+        ],
+        demonstrators: &[("opt", 0.3), ("lazy", 0.5), ("legal", 0.1), ("random", 0.1)],
+        max_tokens: |settings| match (settings.text("size") == Some("9"), settings.is_prose()) {
+            (true, true) => 512, // a grid of 81 digits
+            (true, false) => 96,
+            (false, true) => 128,
+            (false, false) => 8,
+        },
     },
-    functions: functions::<Instance>(),
-};
+);
 
 /// How tasks are drawn.
 #[derive(Clone, Debug)]

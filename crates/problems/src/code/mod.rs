@@ -31,26 +31,28 @@ mod test_actions;
 use std::sync::{Arc, LazyLock};
 
 use crate::problem;
-use environment::{BuiltIn, Workflow};
+use environment::{Metadata, Workflow};
 
 /// The environment's name.
 pub const NAME: &str = "code";
 
 /// The environment.
-pub static CODE: BuiltIn = BuiltIn {
-    name: NAME,
-    summary: "write a program and a test case that agree, and pass the golden tests",
-    workflows: &WORKFLOWS,
-    settings: spec::SETTINGS,
-    demonstrators: &[("opt", 0.45), ("careless", 0.55)],
-    max_tokens: |settings| {
-        // In prose there is room for a one-line function with some words; programs on lists are longer.
-        let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
-        let prose = if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 };
-        problem::max_tokens(settings, 24, prose)
+pub static CODE: problem::ProblemEnvironment<spec::Instance> = problem::ProblemEnvironment::new(
+    NAME,
+    Metadata {
+        summary: "write a program and a test case that agree, and pass the golden tests",
+        workflows: &WORKFLOWS,
+        settings: spec::SETTINGS,
+        demonstrators: &[("opt", 0.45), ("careless", 0.55)],
+        max_tokens: |settings| {
+            // In prose there is room for a one-line function with some words; programs on lists are longer.
+            let is_brief = !matches!(settings.text("reasoning"), Some("steps"));
+            let prose =
+                if is_brief && matches!(settings.text("level"), None | Some("1")) { 128 } else { 256 };
+            problem::max_tokens(settings, 24, prose)
+        },
     },
-    functions: problem::functions::<spec::Instance>(),
-};
+);
 
 static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| {
     vec![

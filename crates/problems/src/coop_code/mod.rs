@@ -26,42 +26,47 @@ use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write_both};
 use environment::workflow::Workflow;
-use environment::{BuiltIn, ExtractionCase};
+use environment::{ExtractionCase, Metadata};
 use feedback::Feedback;
 use judge::{MOST, Question, Report};
 
 /// The environment's name.
 pub const NAME: &str = "coop-code";
 /// The environment.
-pub static COOP_CODE: BuiltIn = BuiltIn {
-    name: NAME,
-    summary: "write a helper function and the main function that calls it",
-    workflows: &WORKFLOWS,
-    settings: &[
-        Setting::new(
-            "data",
-            "shipped",
-            "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
-        ),
-        TURNS,
-        GATES,
-        Setting::new(
-            "feedback",
-            "level-feedback",
-            "what is told after a turn: plain (nothing), passed, level-passed or level-feedback (every finding)",
-        ),
-        Setting::new("shown", "1", "assertions that feedback is about, the first ones, 0 to 1000; 0: all"),
-        Setting::new("cpu", "4", "processor seconds of an assertion, 0.1 to 60"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the greatest reward, 4, that a success takes beside passing every test",
-        ),
-    ],
-    demonstrators: &[],
-    max_tokens: |settings| problem::max_tokens(settings, 256, 256),
-    functions: problem::functions::<Pair>(),
-};
+pub static COOP_CODE: problem::ProblemEnvironment<Pair> = problem::ProblemEnvironment::new(
+    NAME,
+    Metadata {
+        summary: "write a helper function and the main function that calls it",
+        workflows: &WORKFLOWS,
+        settings: &[
+            Setting::new(
+                "data",
+                "shipped",
+                "FILE of problems, as `envs import` writes it; shipped: 28 of our own",
+            ),
+            TURNS,
+            GATES,
+            Setting::new(
+                "feedback",
+                "level-feedback",
+                "what is told after a turn: plain (nothing), passed, level-passed or level-feedback (every finding)",
+            ),
+            Setting::new(
+                "shown",
+                "1",
+                "assertions that feedback is about, the first ones, 0 to 1000; 0: all",
+            ),
+            Setting::new("cpu", "4", "processor seconds of an assertion, 0.1 to 60"),
+            Setting::new(
+                "success",
+                "0.9",
+                "share of the greatest reward, 4, that a success takes beside passing every test",
+            ),
+        ],
+        demonstrators: &[],
+        max_tokens: |settings| problem::max_tokens(settings, 256, 256),
+    },
+);
 
 static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| workflows(["aux", "main"], "coder"));
 

@@ -32,24 +32,29 @@ mod test_actions;
 use std::sync::{Arc, LazyLock};
 
 use crate::problem;
-use environment::{BuiltIn, Workflow};
+use environment::{Metadata, Workflow};
 
 /// The environment's name.
 pub const NAME: &str = "math";
 
 /// The environment.
-pub static MATH: BuiltIn = BuiltIn {
-    name: NAME,
-    summary: "work out the answer of a problem, by thinking and by program",
-    workflows: &WORKFLOWS,
-    settings: spec::SETTINGS,
-    demonstrators: demonstrate::KINDS,
-    max_tokens: |settings| {
-        // In prose there is room for an equation with some words, or for all steps.
-        problem::max_tokens(settings, 24, if settings.text("reasoning") == Some("steps") { 512 } else { 128 })
+pub static MATH: problem::ProblemEnvironment<spec::MathProblem> = problem::ProblemEnvironment::new(
+    NAME,
+    Metadata {
+        summary: "work out the answer of a problem, by thinking and by program",
+        workflows: &WORKFLOWS,
+        settings: spec::SETTINGS,
+        demonstrators: demonstrate::KINDS,
+        max_tokens: |settings| {
+            // In prose there is room for an equation with some words, or for all steps.
+            problem::max_tokens(
+                settings,
+                24,
+                if settings.text("reasoning") == Some("steps") { 512 } else { 128 },
+            )
+        },
     },
-    functions: problem::functions::<spec::MathProblem>(),
-};
+);
 
 static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| {
     let mut workflows = vec![

@@ -24,7 +24,7 @@ use crate::{Problem, problem};
 use environment::settings::{Setting, Settings, choice};
 use environment::spec::{checked, fail, read, write};
 use environment::workflow::Workflow;
-use environment::{BuiltIn, ExtractionCase};
+use environment::{ExtractionCase, Metadata};
 
 /// Separates the two texts of a single writer.
 const MARK: &str = "[PARAGRAPH_SPLIT]";
@@ -63,21 +63,21 @@ impl Kind {
 }
 
 /// Summaries of posts.
-pub static TLDR: BuiltIn =
+pub static TLDR: problem::ProblemEnvironment<Prose> =
     environment("tldr", "two writers summarize a post, one shortly and one at more length");
 /// Expanded abstracts.
-pub static ARXIV: BuiltIn = environment("arxiv", "two writers expand an abstract: background, then method");
+pub static ARXIV: problem::ProblemEnvironment<Prose> =
+    environment("arxiv", "two writers expand an abstract: background, then method");
 
-const fn environment(name: &'static str, summary: &'static str) -> BuiltIn {
-    BuiltIn {
-        name,
+const fn environment(name: &'static str, summary: &'static str) -> problem::ProblemEnvironment<Prose> {
+    let metadata = Metadata {
         summary,
         workflows: &super::WORKFLOWS,
         settings: &[DATA, GATES, HITS, SHARE],
         demonstrators: &[],
         max_tokens: |settings| problem::max_tokens(settings, 256, 256),
-        functions: problem::functions::<Prose>(),
-    }
+    };
+    problem::ProblemEnvironment::new(name, metadata)
 }
 
 /// Summaries of a post.

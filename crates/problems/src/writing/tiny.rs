@@ -32,29 +32,30 @@ use environment::settings::{Setting, Settings};
 use environment::spec::{checked, fail, read, write};
 use environment::streams;
 use environment::workflow::Workflow;
-use environment::{BuiltIn, ExtractionCase, Split};
+use environment::{ExtractionCase, Metadata, Split};
 
 const CONNECTIVES: [&str; 4] = ["but", "was", "ok", "none"];
 const MARK: &str = " :";
 /// The environment's name.
 const NAME: &str = "write";
 /// The environment.
-pub static WRITE: BuiltIn = BuiltIn {
-    name: NAME,
-    summary: "two writers summarize a post in a language of a hundred words",
-    workflows: &super::WORKFLOWS,
-    settings: &[
-        Setting::new("words", "6", "words in a post, 4 to 9"),
-        Setting::new(
-            "success",
-            "0.9",
-            "share of the greatest reward, 3, from which on it is a success, 0 to 1",
-        ),
-    ],
-    demonstrators: &[("opt", 0.15), ("short", 0.45), ("loose", 0.3), ("random", 0.1)],
-    max_tokens: |settings| problem::max_tokens(settings, 24, 24),
-    functions: problem::functions::<Post>(),
-};
+pub static WRITE: problem::ProblemEnvironment<Post> = problem::ProblemEnvironment::new(
+    NAME,
+    Metadata {
+        summary: "two writers summarize a post in a language of a hundred words",
+        workflows: &super::WORKFLOWS,
+        settings: &[
+            Setting::new("words", "6", "words in a post, 4 to 9"),
+            Setting::new(
+                "success",
+                "0.9",
+                "share of the greatest reward, 3, from which on it is a success, 0 to 1",
+            ),
+        ],
+        demonstrators: &[("opt", 0.15), ("short", 0.45), ("loose", 0.3), ("random", 0.1)],
+        max_tokens: |settings| problem::max_tokens(settings, 24, 24),
+    },
+);
 
 /// One in this many posts is for testing.
 const TEST_SHARE: u64 = 8;

@@ -40,7 +40,7 @@ impl Errors {
         self.input.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Passes on what is there.
+    /// Passes on the rest.
     pub(super) fn pass_on(&mut self) {
         let mut buffer = [0; 1 << 12];
         while let Some(input) = &mut self.input {
@@ -75,7 +75,7 @@ impl Errors {
             self.last = text.trim().chars().take(TOLD).collect();
         }
         let within = !self.traceback.is_empty();
-        // A mistake in the program's own syntax comes without a head.
+        // A mistake in the syntax of the program comes without a head.
         let begins = text.starts_with("Traceback (most recent call last):") || text.starts_with("  File \"");
         match within || begins {
             true => self.traceback.extend_from_slice(&line),

@@ -1,12 +1,10 @@
-//! The contract of an external program, as far as its responses show it.
+//! The contract of a program that answers the step protocol, as far as its responses show it.
 //!
-//! The rules of built-in environments apply as far as they can be observed. The response is a pure function
-//! of the line, in any order and any process; a state survives a round trip; every text has an outcome;
-//! rewards lie in their range; a success ends the episode; an empty action does not succeed; train and test
-//! share no instance. If the program supports `probe`, its oracle is compared with every test action, as
-//! for built-in environments.
+//! The response is a pure function of the line, in any order and any process; a state survives a round trip; every text
+//! has an outcome; rewards lie in their range; a success ends the episode; an empty action does not succeed; train and
+//! test share no instance. If the program supports `probe`, its oracle is compared with every test action.
 //!
-//! Left out: whether the same seed gives the same tasks, because the tasks come on stdin.
+//! Left out: whether the same seed gives the same tasks, because the program draws none here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +16,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::built_in::instance;
-use super::{Effort, Finding, Ledger, Target, episodes, explore, outcome_rules, place, unless_interrupted};
+use super::{Effort, Finding, Ledger, episodes, explore, outcome_rules, place, unless_interrupted};
 use crate::external::processes::Processes;
 use crate::external::{External, MALFORMED};
-use environment::State;
+use environment::{Environment, State};
 
 /// How the program is run.
 #[derive(Clone, Debug)]
@@ -31,8 +28,8 @@ pub struct Program {
     pub command: String,
     /// How long it may take to answer.
     pub timeout: Duration,
-    /// The workflow; `None`: its default.
-    pub workflow: Option<String>,
+    /// The workflows, at least one; `None`: its default.
+    pub workflows: Vec<Option<String>>,
 }
 
 /// The results of all rules, and notes about rules that could not be tested.
@@ -44,7 +41,6 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
-const MAX_SITUATIONS: usize = 100;
 const HANDLES: &str =
     "every situation of a task, and the same answer in another process: states are handles of one";
 /// A text as long as a policy at its token limit may write.
@@ -52,11 +48,12 @@ const LONG: usize = 1 << 16;
 /// The number of every request sent here, so that equal requests are equal lines.
 const NUMBER: u64 = 1 << 40;
 
-struct Checker {
+/// A program whose answers are compared.
+pub(super) struct Checker {
     external: External,
     /// Processes that get only some of the requests, so that their internal state would differ.
     others: Processes,
-    workflow: Option<String>,
+    pub(super) workflows: Vec<Option<String>>,
 }
 
 /// Tests every rule on `tasks`; calls `advance` after each explored task and every hundred episodes.
@@ -66,17 +63,20 @@ pub fn check(
     effort: &Effort,
     advance: &mut dyn FnMut(),
 ) -> Result<Report> {
-    let Program { command, timeout, workflow } = program.clone();
+    check_with(Ledger::default(), program, tasks, effort, advance)
+}
+
+/// [`check`], whose findings are added to `ledger`'s.
+pub(super) fn check_with(
+    mut ledger: Ledger,
+    program: &Program,
+    tasks: &[Task],
+    effort: &Effort,
+    advance: &mut dyn FnMut(),
+) -> Result<Report> {
+    let Program { command, timeout, workflows } = program.clone();
     let external = External::lenient(&command, timeout);
-    let checker = Checker { external, others: Processes::new(&command, timeout), workflow };
-    let target = Target {
-        environment: &checker.external,
-        workflows: vec![checker.workflow.clone()],
-        max_situations: MAX_SITUATIONS,
-        own_clones: false,
-        fidelity: Box::new(|state, agent, text, ledger| checker.fidelity(state, agent, text, ledger)),
-    };
-    let mut ledger = Ledger::default();
+    let checker = Checker { external, others: Processes::new(&command, timeout), workflows };
     let mut notes = Vec::new();
     splits(tasks, &mut ledger, &mut notes);
     let explored: Vec<&Task> = ["train", "test"]
@@ -86,7 +86,7 @@ pub fn check(
         })
         .collect();
     for task in explored.iter().take(1) {
-        let begun = checker.external.first_state(task, checker.workflow.as_deref());
+        let begun = checker.external.first_state(task, checker.workflows[0].as_deref());
         if let Some(failure) = begun.err().filter(is_silent) {
             answered(Err(failure), &task.task, &mut ledger)?;
             return Ok(Report { findings: ledger.findings, notes });
@@ -95,24 +95,29 @@ pub fn check(
         checker.malformed_requests(task, &mut ledger);
     }
     for task in explored {
-        let handles = checker.has_handles(task);
-        if handles && !notes.iter().any(|note| note == HANDLES) {
-            notes.push(HANDLES.to_owned());
-        }
-        let explore = |ledger: &mut Ledger| match handles {
-            true => checker.copies(task, ledger),
-            false => explore::explore(&target, task, &checker.workflow, ledger),
-        };
-        let tried = checker
-            .first_turn(task, &mut ledger)
-            .and_then(|()| explore(&mut ledger))
-            .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
-        if !answered(tried, &task.task, &mut ledger)? {
-            return Ok(Report { findings: ledger.findings, notes });
+        for workflow in checker.workflows.iter().map(Option::as_deref) {
+            let handles = checker.external.first_state(task, workflow).is_ok_and(|state| state.is_handle());
+            if handles && !notes.iter().any(|note| note == HANDLES) {
+                notes.push(HANDLES.to_owned());
+            }
+            let explore = |ledger: &mut Ledger| match handles {
+                true => checker.copies(task, workflow, ledger),
+                false => {
+                    checker.same(&numbered(External::reset_request(task, workflow)), ledger)?;
+                    explore::explore(&checker, task, workflow, ledger)
+                }
+            };
+            let tried = checker
+                .first_turn(task, workflow, &mut ledger)
+                .and_then(|()| explore(&mut ledger))
+                .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
+            if !answered(tried, &task.task, &mut ledger)? {
+                return Ok(Report { findings: ledger.findings, notes });
+            }
         }
         advance();
     }
-    let episodes = episodes::play(&target, effort, tasks, &mut ledger, advance)
+    let episodes = episodes::play(&checker, effort, tasks, &mut ledger, advance)
         .and_then(|()| checker.external.probe_failure().map_or(Ok(()), Err));
     answered(episodes, "episodes", &mut ledger)?;
     Ok(Report { findings: ledger.findings, notes })
@@ -183,10 +188,19 @@ fn numbered(mut request: Value) -> String {
     request.to_string()
 }
 
+/// The part of a task's name that identifies the instance, without the split.
+pub(super) fn instance(task: &str) -> &str {
+    task.rsplit('/').next().unwrap_or(task)
+}
+
 impl Checker {
+    pub(super) fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
+        self.external.begin(task, workflow)
+    }
+
     /// Tests whether the program supports `probe`, and if so uses it from then on.
     fn try_probe(&self, task: &Task, notes: &mut Vec<String>) {
-        let Ok(state) = self.external.first_state(task, self.workflow.as_deref()) else { return };
+        let Ok(state) = self.external.first_state(task, self.workflows[0].as_deref()) else { return };
         let Some(agent) = state.workflow().agents().iter().find(|agent| state.acts(agent)) else { return };
         match state.probe(agent) {
             Ok(probed) => {
@@ -215,20 +229,16 @@ impl Checker {
                 Err(failure) => format!("{line}: {}", failure.message),
             });
         }
-        let begun = self.external.first_state(task, self.workflow.as_deref());
+        let begun = self.external.first_state(task, self.workflows[0].as_deref());
         ledger.rule("after it the next request is read", begun.is_ok(), || {
             begun.err().map_or(String::new(), |failure| failure.message)
         });
     }
 
-    /// Tests once per task: the reset in two processes, and all kinds of malformed actions of every
-    /// agent of the first turn.
-    fn first_turn(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        if !self.has_handles(task) {
-            self.same(&numbered(External::reset_request(task, self.workflow.as_deref())), ledger)?;
-        }
+    /// Tests once per task and workflow: all kinds of malformed actions of every agent of the first turn.
+    fn first_turn(&self, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
         let long = "so on ".repeat(LONG / 6);
-        let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
+        let mut state = self.begin(task, workflow)?;
         let workflow = Arc::clone(state.workflow());
         for stage in 0..workflow.stages() {
             let acting = state.acting(stage);
@@ -268,13 +278,9 @@ impl Checker {
         Ok(())
     }
 
-    fn has_handles(&self, task: &Task) -> bool {
-        self.external.first_state(task, self.workflow.as_deref()).is_ok_and(|state| state.is_handle())
-    }
-
     /// Copies of a state that stays in its process have the same future, and leave the original alone.
-    fn copies(&self, task: &Task, ledger: &mut Ledger) -> Result<()> {
-        let mut state: Box<dyn State> = Box::new(self.external.first_state(task, self.workflow.as_deref())?);
+    fn copies(&self, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
+        let mut state = self.begin(task, workflow)?;
         let workflow = Arc::clone(state.workflow());
         for stage in (0..state.turn_limit()).flat_map(|_| 0..workflow.stages()) {
             for agent in state.acting(stage).into_iter().map(|agent| &workflow.agents()[agent]) {
@@ -320,7 +326,14 @@ impl Checker {
         Ok(first)
     }
 
-    fn fidelity(&self, state: &dyn State, agent: &str, text: &str, ledger: &mut Ledger) -> Result<()> {
+    /// Tests that the outcome of `agent` saying `text` depends only on the state.
+    pub(super) fn fidelity(
+        &self,
+        state: &dyn State,
+        agent: &str,
+        text: &str,
+        ledger: &mut Ledger,
+    ) -> Result<()> {
         let action = |state: &str| {
             let (agent, text) = (json!(agent), json!(text));
             format!("{{\"state\":{state},\"agent\":{agent},\"action\":{text},\"request\":{NUMBER}}}")
