@@ -130,7 +130,7 @@ impl TokenStats {
 pub struct ReferenceLogprobs<'a> {
     /// Under the reference policy, for the KL term.
     pub reference: Option<&'a [Vec<f32>]>,
-    /// Under the weights before the first step, for importance weights; none while the weights are still those.
+    /// Under the weights before the first step, for importance weights. None while the weights have not changed.
     pub start: Option<&'a [Vec<f32>]>,
 }
 

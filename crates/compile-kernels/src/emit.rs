@@ -68,7 +68,7 @@ pub(crate) fn rust(package: &str, modules: &[Module]) -> String {
             let _ = writeln!(
                 out,
                 "/// Kernel `{name}` of `{file}.cu`.\npub static {upper}: ::device::Kernel =\n    \
-                 // SAFETY: the entry was generated from this kernel's own parameters.\n    \
+                 // SAFETY: the entry was generated from the parameters of this kernel.\n    \
                  unsafe {{ ::device::Kernel::new({name:?}, &SOURCE_{constant}, &[{list}], simulated_{package}_{name}){in_f16} }};\n",
                 file = module.file,
                 upper = name.to_uppercase(),

@@ -95,7 +95,7 @@ pub fn strange(run: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to begin from the run's own folder, where policies are made.
+/// Refuses a policy from inside the run, whose folder of policies is made anew.
 pub fn is_outside(settings: &Settings, run: &Path) -> Result<()> {
     let Ok(run) = run.canonicalize() else { return Ok(()) };
     let given = match &settings.policies {

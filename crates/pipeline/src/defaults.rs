@@ -64,7 +64,7 @@ pub fn choose(mut command: Command, kind: PolicyKind) -> Command {
     command.mut_subcommands(|sub| choose(sub, kind))
 }
 
-/// The sampling temperature of agents without one of their own.
+/// The sampling temperature of agents without a value.
 pub fn temperature(kind: PolicyKind) -> Number {
     let found = BY_KIND.iter().find(|(name, _)| *name == "temperature");
     found.and_then(|(_, texts)| texts[kind as usize].parse().ok()).unwrap_or(Number(1.0))

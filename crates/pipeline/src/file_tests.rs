@@ -87,7 +87,7 @@ fn runs_that_differ_are_lists_and_the_command_line_goes_before_them() {
         ("lr = 1e-3\nsweep.lr = [1, 2]", "lr has one value and several"),
     ] {
         std::fs::write(&path, text).unwrap();
-        let failure = merge(&[config.clone()]).unwrap_err();
+        let failure = merge(std::slice::from_ref(&config)).unwrap_err();
         assert!(failure.message.contains(cause), "{}", failure.message);
     }
     assert_eq!(merge(&owned(&["--seed=1,x"])).unwrap_err().code, 2);

@@ -108,7 +108,7 @@ pub fn digests(settings: &Settings, run: &Path, is_resumed: bool) -> Result<Vec<
     Ok(digests)
 }
 
-/// The values in `run.json`; none without one.
+/// The values in `run.json`, or nothing without inputs.
 fn recorded(run: &Path) -> Map<String, Value> {
     let bytes = record::file::read(&run.join("run.json")).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()
@@ -121,8 +121,8 @@ fn recorded(run: &Path) -> Map<String, Value> {
 pub fn keep(settings: &Settings, run: &Path) -> Result<()> {
     for file in files(settings, run) {
         let source = file.source()?;
-        let is_kept =
-            file.kept.is_file() && digest(&[file.kept.clone()])? == digest(&[source.to_path_buf()])?;
+        let is_kept = file.kept.is_file()
+            && digest(std::slice::from_ref(&file.kept))? == digest(&[source.to_path_buf()])?;
         if !is_kept {
             disk::make(file.kept.parent().unwrap_or(run))?;
             disk::copy(source, &file.kept)?;

@@ -37,7 +37,7 @@ impl TokenBytes {
         self.ends.push(self.bytes.len() as u32);
     }
 
-    /// The bytes of a token; none for an id outside the vocabulary.
+    /// The bytes of a token. None for an id outside the vocabulary.
     pub fn of(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else { return &[] };

@@ -215,7 +215,7 @@ pub struct RowScores<'a> {
 pub struct ScoreGradient<'a> {
     /// By the log-probabilities.
     pub logprobs: &'a [f32],
-    /// By the entropies, and these as scoring found them; none where the loss has no such term.
+    /// By the entropies, and these as scoring found them. None if the loss has no such term.
     pub entropies: Option<(&'a [f32], &'a [f32])>,
 }
 

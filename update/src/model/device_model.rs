@@ -39,7 +39,7 @@ pub struct DeviceModel<D: Device> {
     worker: Worker<Gpu<D>>,
     half: Half,
     weights: Values,
-    /// The weights that this rank steps; none where they are frozen.
+    /// The weights that this rank steps. None if they are frozen.
     share: RankShare,
     /// The remainders of the share.
     remainders: Remainders,

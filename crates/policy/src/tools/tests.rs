@@ -100,6 +100,7 @@ fn tool_calls_of_every_family_are_read_again() {
     use record::philox::{Draws, Part, Stream};
     let mut draws = Draws::new(Stream::named(7, &[Part::Text("calls")]));
     let mut draw = |bound: u32| draws.below(bound);
+    type Call = (&'static str, Map<String, Value>);
     for _ in 0..2000 {
         let names = ["add", "now", "get_weather", "math.add"];
         let mut call = || {
@@ -107,13 +108,11 @@ fn tool_calls_of_every_family_are_read_again() {
             let arguments = (0..draw(4)).map(|number| (format!("x{number}"), any(&mut draw, 0)));
             (name, Map::from_iter(arguments))
         };
-        let calls: Vec<(&str, Map<String, Value>)> = (0..3).map(|_| call()).collect();
-        let each = |write: &dyn Fn(&(&str, Map<String, Value>)) -> String| {
-            calls.iter().map(write).collect::<Vec<String>>()
-        };
+        let calls: Vec<Call> = (0..3).map(|_| call()).collect();
+        let each = |write: &dyn Fn(&Call) -> String| calls.iter().map(write).collect::<Vec<String>>();
         let object =
             |key: &str, (name, arguments): &(&str, _)| json!({"name": name, key: arguments}).to_string();
-        let as_python = |(name, arguments): &(&str, Map<String, Value>)| {
+        let as_python = |(name, arguments): &Call| {
             let named = arguments.iter().map(|(name, value)| format!("{name}={}", python(value)));
             format!("{name}({})", named.collect::<Vec<String>>().join(", "))
         };
