@@ -72,7 +72,7 @@ pub struct Settings {
     /// Read flags from a TOML file
     ///
     /// A line per flag: steps = 40, betas = [0.9, 0.95], resident = true, policies = "per-role". Flags that take
-    /// NAME=VALUE are tables: [set], [flags], [stage], [policies]. A table [sweep] has values in brackets: lr = [1e-3,
+    /// NAME=VALUE are tables: set, flags, stage, policies. A table sweep has values in brackets: lr = [1e-3,
     /// 2e-3] makes a run for each, branches = [4, 8] for each combination. The command line overrides the file. Every
     /// run writes its flags to RUN/config.toml.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Run")]
