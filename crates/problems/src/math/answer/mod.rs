@@ -15,7 +15,7 @@
 //! multiple of the other; an equation is not its right side, unless its left side is a name. Identical formulas
 //! are equal, however large their value.
 //!
-//! Units are compared if both answers have one ([`unit`]). Times of day are compared as times, and named members
+//! Units are compared if both answers have one ([`mod@unit`]). Times of day are compared as times, and named members
 //! of a list by name.
 //!
 //! Left out: the imaginary unit (a variable like any other letter), inequalities of several variables and
