@@ -220,7 +220,10 @@ fn an_answer_may_pay_others_and_say_something_to_people() {
     let paid = said("o['rewards']['local'] = dict(a=0.25, b=0.75)");
     assert_eq!((paid.rewards.local, paid.local_of("b"), paid.info), (0.25, 0.75, None));
     let told = said("o['info'] = dict(note='seven', numbers=[7])").info.unwrap();
-    assert_eq!(serde_json::Value::from(told), serde_json::json!({"note": "seven", "numbers": [7]}));
+    assert_eq!(
+        serde_json::from_str::<serde_json::Value>(&told).unwrap(),
+        serde_json::json!({"note": "seven", "numbers": [7]})
+    );
     assert_eq!(said("o['info'] = {}").info, None);
 }
 
@@ -447,7 +450,8 @@ fn calls_of_tools_reach_the_program() {
     // Integers beyond 64 bits keep their digits on the way there and back.
     let large = "123456789012345678901234567890";
     let told = "o['info'] = q.get('tool_calls', [{}])[0]; o['state'] = {'seen': -(2 ** 63) - 1 - q['state'].get('seen', 0)}";
-    let mut state = answering(&offered, told).first_state(&Task::default(), None).unwrap();
+    let offered_dict = format!("{offered}; o['state'] = {{}}");
+    let mut state = answering(&offered_dict, told).first_state(&Task::default(), None).unwrap();
     for seen in ["{\"seen\": -9223372036854775809}", "{\"seen\": 0}"] {
         let call = format!("<tool_call>{{\"name\": \"add\", \"arguments\": {{\"a\": {large}}}}}</tool_call>");
         let info = state.apply("a", &call).unwrap().info.unwrap();
