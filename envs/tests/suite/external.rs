@@ -450,8 +450,9 @@ fn calls_of_tools_reach_the_program() {
     // Integers beyond 64 bits keep their digits on the way there and back.
     let large = "123456789012345678901234567890";
     let told = "o['info'] = q.get('tool_calls', [{}])[0]; o['state'] = {'seen': -(2 ** 63) - 1 - q['state'].get('seen', 0)}";
-    let offered_dict = format!("{offered}; o['state'] = {{}}");
-    let mut state = answering(&offered_dict, told).first_state(&Task::default(), None).unwrap();
+    let begun = format!("{offered}; o['state'] = {{}}");
+    let told = format!("{offered}; {told}");
+    let mut state = answering(&begun, &told).first_state(&Task::default(), None).unwrap();
     for seen in ["{\"seen\": -9223372036854775809}", "{\"seen\": 0}"] {
         let call = format!("<tool_call>{{\"name\": \"add\", \"arguments\": {{\"a\": {large}}}}}</tool_call>");
         let info = state.apply("a", &call).unwrap().info.unwrap();

@@ -109,6 +109,13 @@ impl Errors {
     }
 }
 
+impl Drop for Errors {
+    /// A process that is killed may leave a traceback without an end: the stack of a call that hangs.
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
 fn write(bytes: &[u8]) {
     // A closed stderr leaves nobody to tell.
     let _ = io::stderr().lock().write_all(bytes);
