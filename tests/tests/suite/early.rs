@@ -24,17 +24,17 @@ fn executable(path: &Path, text: &str) {
 fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
     let folder = tempfile::tempdir().expect("a folder");
     for (flags, code, cause) in [
-        (&["--optimizer", "adam"][..], 2, "--optimizer adam"),
+        (&["--optimizer", "adam"][..], 2, "invalid value 'adam' for '--optimizer"),
         (&["--clip", "5"], 2, "--clip must be"),
         (&["--betas", "2,3"], 2, "--betas must be"),
-        (&["--betas", "0.9"], 2, "--betas 0.9"),
+        (&["--betas", "0.9"], 2, "--betas must be two numbers"),
         (&["--parts", "3"], 2, "--parts must be"),
         (&["--kl", "-1"], 2, "invalid value '-1' for '--kl <X>': not a number from 0"),
         (&["--lr", "-1"], 2, "-1"),
-        (&["--temperature", "0"], 2, "--temperature"),
-        (&["--temperature", "planner=0"], 2, "--temperature 0: must be above 0"),
+        (&["--temperature", "0"], 2, "--branches 8 has no effect at temperature 0"),
+        (&["--temperature", "planner=0"], 2, "--branches planner=8 has no effect at temperature 0"),
         (&["--temperature", "judge=1"], 2, "--temperature judge=…: plan-path/team has no agent judge"),
-        (&["--max-tokens", "planner=0"], 2, "--max-tokens must be at least 1"),
+        (&["--max-tokens", "planner=0"], 2, "--max-tokens planner=0: not N or AGENT=N"),
         (&["--top-p", "2"], 2, "--top-p 2: must be above 0 and at most 1"),
         (&["--min-p", "tool=3"], 2, "--min-p 3: must be from 0 to 1"),
         (&["--stop", "a=b"], 2, "--stop a=…: plan-path/team has no agent a"),
