@@ -433,7 +433,7 @@ fn a_tree_with_a_hole_is_refused() {
     }
     for mode in ["unknown", "crossed"] {
         for command in
-            [rollout_of(&format!("--joint {mode}")), format!("{advantage} --joint {mode} </dev/null")]
+            [rollout_of(&format!("--joint {mode}")), format!("{advantage} --combine {mode} </dev/null")]
         {
             let (code, line) = refused(&command);
             assert!(code == 2 && line.contains(mode), "{line}");
