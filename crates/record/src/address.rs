@@ -77,13 +77,13 @@ pub fn check(flag: &str, text: &str) -> Result<()> {
 
 /// `text` with `***` in place of these keys and of names in URLs: as they are, escaped as JSON or with `%`, in base64, and cut.
 pub fn hide(text: &str, keys: &[&str]) -> String {
-    let mut text = without_users(text);
-    for key in keys.iter().filter(|key| key.len() >= SHORTEST) {
-        for form in forms(key) {
-            text = without_part(&text, &form.to_ascii_lowercase());
-        }
-    }
-    text
+    let forms: Vec<String> = keys
+        .iter()
+        .filter(|key| key.len() >= SHORTEST)
+        .flat_map(|key| forms(key))
+        .map(|form| form.to_ascii_lowercase())
+        .collect();
+    without_parts(&without_users(text), &forms)
 }
 
 /// How texts write a key.
@@ -105,15 +105,18 @@ fn forms(key: &str) -> Vec<String> {
     forms
 }
 
-/// Hides every part of `form` (in small letters) that is long enough.
-fn without_part(text: &str, form: &str) -> String {
-    let (lower, form) = (text.to_ascii_lowercase().into_bytes(), form.as_bytes());
-    let least = PART.min(form.len());
-    let windows: std::collections::HashSet<&[u8]> = form.windows(least).collect();
+/// Hides every part of the forms (in small letters) that is long enough. All are searched in the whole text, because
+/// one form may match the middle of another.
+fn without_parts(text: &str, forms: &[String]) -> String {
+    let lower = text.to_ascii_lowercase().into_bytes();
     let mut hidden = vec![false; lower.len()];
-    for (at, window) in lower.windows(least).enumerate() {
-        if windows.contains(window) {
-            hidden[at..at + least].fill(true);
+    for form in forms.iter().map(|form| form.as_bytes()) {
+        let least = PART.min(form.len());
+        let windows: std::collections::HashSet<&[u8]> = form.windows(least).collect();
+        for (at, window) in lower.windows(least).enumerate() {
+            if windows.contains(window) {
+                hidden[at..at + least].fill(true);
+            }
         }
     }
     let mut shown = String::with_capacity(text.len());

@@ -176,7 +176,7 @@ fn a_line_that_is_no_flag_is_refused_where_it_stands() {
         ("run = \"x\"", "run.toml:1: run has no place in a file", "--run"),
         ("env = \"math", "run.toml:1: invalid basic string, expected `\"`", "hint: "),
         ("steps = 3 lr = 4", "run.toml:1: unexpected key or value", "hint: "),
-        ("branches = 0", "run.toml:1: --branches must be at least 1", ""),
+        ("branches = 0", "run.toml:1: --branches must be from 1", ""),
         ("policies = \"perrole\"", "invalid value 'perrole' for '--policies <WHICH>': not shared", ""),
     ] {
         let file = folder.path().join("run.toml");

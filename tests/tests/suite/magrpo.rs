@@ -349,7 +349,7 @@ fn the_same_lines_train_either_method() {
 #[test]
 fn rewards_are_the_published_ones_through_envs_step() {
     let earned = must(&format!("python3 {}", root().join("tests/tests/magrpo/rewards.py").display()));
-    assert_eq!(earned.lines().count(), 7, "{earned}");
+    assert_eq!(earned.lines().count(), 6, "{earned}");
 }
 
 /// The team's reward on test tasks of `write`: mean, and half of its 95 % interval.
@@ -433,7 +433,7 @@ fn a_tree_with_a_hole_is_refused() {
     }
     for mode in ["unknown", "crossed"] {
         for command in
-            [rollout_of(&format!("--joint {mode}")), format!("{advantage} --joint {mode} </dev/null")]
+            [rollout_of(&format!("--joint {mode}")), format!("{advantage} --combine {mode} </dev/null")]
         {
             let (code, line) = refused(&command);
             assert!(code == 2 && line.contains(mode), "{line}");

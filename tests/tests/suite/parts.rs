@@ -45,9 +45,9 @@ fn the_optimizers_state_is_saved_every_few_steps() {
     };
     // The tasks of step 6 fail until they may go: 4 and 5 are saved as the stages end.
     let own =
-        "tasks=[ $STEP != 6 ] || [ -e $RUN/go ] || exit 3; envs tasks plan-path --count 6 --seed 100000$STEP";
-    fs::create_dir(&whole).expect("a folder");
-    fs::write(whole.join("go"), "").expect("written");
+        "tasks=[ $STEP != 6 ] || [ -e $RUN.go ] || exit 3; envs tasks plan-path --count 6 --seed 100000$STEP";
+    let go = |run: &Path| fs::write(run.with_extension("go"), "").expect("written");
+    go(&whole);
     let (code, said) = called(&whole, &["--stage", own]);
     assert_eq!(code, Some(0), "{said}");
     let seldom = ["--resident", "--save-every", "3", "--stage", own];
@@ -55,7 +55,7 @@ fn the_optimizers_state_is_saved_every_few_steps() {
     assert_eq!(code, Some(3), "{said}");
     assert_eq!([0, 1, 2, 3, 4, 5].map(|step| saved(&run, step)), [false, false, false, true, false, true]);
     assert!(run.join("steps/000005/done").exists());
-    fs::write(run.join("go"), "").expect("written");
+    go(&run);
     let (code, said) = called(&run, &seldom);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!([6, 7, 8].map(|step| saved(&run, step)), [true, false, true]);
@@ -115,7 +115,7 @@ fn resident_flags_without_effect_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     for (arguments, cause) in [
         (&["--stage", "group=cat"][..], "--stage group=... is a process a step"),
-        (&["--save-every", "0"][..], "--save-every must be at least 1"),
+        (&["--save-every", "0"][..], "--save-every must be from 1"),
         (
             &["--device", "cuda", "--ranks", "2", "--parts", "2", "--save-every", "2"][..],
             "--save-every has no effect with --ranks and --device cuda",

@@ -68,7 +68,7 @@ fn a_small_run_leaves_everything_readable_and_accounted_for() {
     assert!(printed.contains("step 2: success on 300 test tasks"), "{printed}");
     assert!(printed.contains(", 95 % interval 0."), "{printed}");
     let page = std::fs::read_to_string(run.join("report.html")).expect("the report");
-    assert!(page.contains("\"books\":{\"expected\":"), "the page has the accounts");
+    assert!(page.contains("\"group_totals\":{\"expected\":"), "the page has the accounts");
     assert!(run.join("defaults.json").is_file(), "the page knows what differs from a default");
 
     for step in ["000001", "000002"] {

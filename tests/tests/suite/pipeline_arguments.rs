@@ -93,7 +93,7 @@ fn arguments_are_checked() {
         (vec!["--stpes", "3"], "unexpected argument '--stpes' found"),
         (vec!["--steps", "many"], "--steps many: not a whole number"),
         (vec!["--steps"], "a value is required for '--steps <N>'"),
-        (vec!["--branches", "0"], "--branches must be at least 1"),
+        (vec!["--branches", "0"], "--branches must be from 1"),
         (vec!["--device", "gpu"], "--device gpu: not a device"),
         (vec!["--dtype", "float16"], "--dtype float16: --device cpu computes in float32 or bfloat16"),
         (vec!["--seed", "9007199254740991"], "--seed must be from 0 to 999999999999"),

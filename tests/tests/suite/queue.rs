@@ -72,7 +72,7 @@ fn a_mistake_in_any_run_of_a_sweep_is_found_before_the_first_begins() {
         ("[sweep]\nlr = [1e-3, -1]", "invalid value '-1' for '--lr <X>'"),
         ("[sweep]\nenv = [\"plan-path\", \"plan-paht\"]", "plan-paht"),
         ("[sweep.flags]\nadvantage = [\"\", \"--estimator gpro\"]", "gpro"),
-        ("[sweep]\nbranches = [4, 0]", "study.toml:2: --branches must be at least 1"),
+        ("[sweep]\nbranches = [4, 0]", "study.toml:2: --branches must be from 1"),
         ("[sweep]\nlearning_rate = [1]", "study.toml:2: unexpected argument '--learning-rate' found"),
         ("seed = [1, 1]", "two runs of the sweep are called seed=1"),
         ("seed = 1\n[sweep]\nseed = [1, 2]", "seed has one value and several"),

@@ -32,7 +32,7 @@ fn every_word_of_a_compact_text_is_one_token() {
         "envs demo sokoban --workflow route-moves",
         "envs demo sokoban --set size=7 --set boxes=2 --set moves=6 --set farthest=20",
     ] {
-        let lines = must(&format!("{demo} --count 20 | policy encode --policy {policy}"));
+        let lines = must(&format!("{demo} --count 24 | policy encode --policy {policy}"));
         let mut samples = 0;
         for line in lines.lines() {
             let line: serde_json::Value = serde_json::from_str(line).expect("a line of JSON");

@@ -48,7 +48,7 @@ fn three_steps_are_those_of_the_processor() {
         let on_device = format!("{arguments} --device {} --threads 2", device());
         let found = simulated.update(&on_device, &recorded(&sim)).ok().metrics();
         for (field, allowed) in [
-            ("loss", 2e-3),
+            ("loss", 1e-3),
             ("entropy", 2e-3),
             ("grad_norm", 2e-2),
             ("sampling/importance_sampling_ratio_mean", 2e-3),
@@ -88,10 +88,12 @@ fn the_program_trains_on_the_simulated_device() {
     assert_eq!(metrics["timing"]["device"], device());
     // AdamW's first steps have the sign of gradients, which rounding decides for tiny gradients; later
     // gradients then belong to weights that moved elsewhere.
-    for (field, allowed) in [("loss", 2e-3), ("grad_norm", 1e-2)] {
+    for (field, allowed) in [("loss", 1e-3), ("grad_norm", 1e-2)] {
         let (a, b) = (metrics[field].as_f64().unwrap(), wanted[field].as_f64().unwrap());
         println!("{field}: {a} on the device, {b} on the processor");
-        assert!((a - b).abs() < allowed * b.abs(), "{field}: {a} against {b}");
+        // The surrogate and the entropy term nearly cancel in the loss, so its error is measured by its terms.
+        let terms = b.abs() + 0.05 * wanted["entropy"].as_f64().unwrap();
+        assert!((a - b).abs() < allowed * if field == "loss" { terms } else { b.abs() }, "{field}: {a}, {b}");
     }
     let direction = cosine(&moves(&before, &found), &wide(&moves(&before, &expected)));
     println!("cosine of the moves: {direction:.4}");
