@@ -190,13 +190,14 @@ class Lab:
 
     def steps(self, cell, seed, directory, steps, *more):
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
         model = ["--model", cell.world.model] if cell.world.model and not more else []
         # Processes that stay: a step of a tiny policy costs less than starting its stages. The bytes are the same.
         stay = ["--resident"] if steps and not cell.advantage else []
         command = self.pipeline(cell, "--run", directory, "--seed", seed, "--steps", steps, "--warmup", cell.world.warmup,
                                 "--eval-every", 0, *stay, *model, *more)
-        return self.run(command, directory / "log.txt")
+        # Beside the run: pipeline.sh begins in no folder that holds something else.
+        return self.run(command, directory.with_suffix(".log"))
 
     def warm_up(self, cell, seed):
         """Makes the warm-up unless it is there."""
