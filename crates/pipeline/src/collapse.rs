@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Number of earlier steps to compare with.
+/// Success compares the last two steps with this many before them; other measures compare the last step with all seven.
 const BEFORE: usize = 6;
 /// Absolute change of a share that counts as large: of well-formed answers, or of truncated ones.
 const MOVED: f64 = 0.3;
@@ -98,7 +98,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Number of earlier steps needed to restore the state after a restart.
+    /// Number of steps before the last one that restore the state after a restart.
     pub const STEPS: u64 = BEFORE as u64;
 
     /// Adds a step. Returns the signs of collapse if the previous step had none.
@@ -268,6 +268,31 @@ mod tests {
         };
         assert_eq!(grow(7.0).as_deref(), Some("tokens of an answer 20.0 to 45.0"));
         assert_eq!(grow(9.0), None);
+        let shrunk =
+            said(&[of_length(8.0, 20.0), of_length(8.0, 20.0), of_length(7.0, 20.0), of_length(7.0, 9.0)]);
+        assert_eq!(shrunk[3].as_deref(), Some("tokens of an answer 20.0 to 9.0"));
+    }
+
+    #[test]
+    fn seven_earlier_steps_are_compared() {
+        // The mean over seven is 10 %; without the first step it would be 0, and the last step a sign.
+        let mut steps = vec![step(8.0, 0.9, 0.7, 0.4)];
+        steps.extend(vec![step(8.0, 0.9, 0.0, 0.4); 6]);
+        steps.push(step(8.0, 0.9, 0.35, 0.4));
+        assert!(said(&steps).iter().all(Option::is_none), "{:?}", said(&steps));
+        // An eighth is forgotten.
+        steps.insert(1, step(8.0, 0.9, 0.0, 0.4));
+        assert_eq!(said(&steps)[8].as_deref(), Some("answers cut by the limit 0 to 35 %"));
+    }
+
+    #[test]
+    fn success_that_falls_by_less_than_half_is_no_sign() {
+        let many = |solved: f64| StepHealth { episodes: 160.0, ..step(solved, 0.9, 0.0, 0.4) };
+        let mut steps = vec![many(144.0); 6];
+        steps.extend([many(112.0), many(112.0)]);
+        assert!(said(&steps).iter().all(Option::is_none), "{:?}", said(&steps));
+        steps.extend([many(70.0), many(50.0)]);
+        assert!(said(&steps)[9].is_some());
     }
 
     #[test]

@@ -219,5 +219,17 @@ mod tests {
         let many = seeds(&(0..40).collect::<Vec<_>>());
         let many = [many.clone(), SweepAxis { flag: "lr".to_owned(), name: "lr".to_owned(), ..many }];
         assert!(combinations(&many).unwrap_err().message.contains("more than 1000"));
+        let value = "x".repeat(LONGEST_VALUE);
+        let long = |count: usize| -> Vec<SweepAxis> {
+            let name = |at: usize| format!("flag-{at}");
+            let axis = |at| SweepAxis {
+                flag: name(at),
+                name: name(at),
+                ..axes(&format!("env = [\"a\", \"{value}\"]")).unwrap().remove(0)
+            };
+            (0..count).map(axis).collect()
+        };
+        assert!(combinations(&long(2)).is_ok());
+        assert!(combinations(&long(3)).unwrap_err().message.starts_with("no folder can be called flag-0="));
     }
 }
