@@ -263,11 +263,14 @@ class Environment:
     def _demonstrated(self, method: str, state: Any, seen: Mapping[str, Sight], said: Mapping[str, str]) -> Step:
         """What texts come to, which are all that is said at once."""
         calls = {agent: tool_calls(text) for agent, text in said.items() if isinstance(seen[agent], Mapping)}
+        step: Step
         if method == "joint":
-            return self._call(method, state, said, **({"calls": calls} if calls else {}))
+            step = self._call(method, state, said, **({"calls": calls} if calls else {}))
+            return step
         agent, text = next(iter(said.items()))
         others = [None] if method == "beside" else []
-        return self._call(method, state, agent, text, *others, **({"calls": calls[agent]} if calls else {}))
+        step = self._call(method, state, agent, text, *others, **({"calls": calls[agent]} if calls else {}))
+        return step
 
     def _drawn(self, split: str, count: int, seed: int) -> Iterator[Tuple[str, Any]]:
         """`count` tasks, fewer if there are no more; `self.drawn` counts them."""

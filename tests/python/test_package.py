@@ -54,7 +54,7 @@ def home(tmp_path_factory):
     # The commands it prints exist.
     told = home.must("policy init p --preset tiny 2>&1 && ! (envs tasks plan-path --count 1 | rollout --policy p) 2>&1 >/dev/null && "
                      "! troupe pipeline --steppes 3 2>&1 && troupe pipeline --help")
-    for hint in ("hint: troupe pipeline --setup fetches it once", "hint: did you mean --steps? run troupe pipeline --help"):
+    for hint in ("hint: troupe pipeline setup fetches it once", "hint: did you mean --steps? see troupe pipeline --help"):
         assert hint in told, told
     assert "./pipeline.sh" not in told
     home.must("mkdir -p $(echo venv/lib/python3*/site-packages)/onnxruntime/capi; "

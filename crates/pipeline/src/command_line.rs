@@ -78,7 +78,7 @@ pub enum Action {
     },
     /// Print the pipe with the flags of --method
     Explain(Box<Settings>),
-    /// Print completions for a shell: source <(./pipeline.sh completions bash)
+    /// Print completions for a shell: source <(… completions bash)
     Completions { shell: Shell },
 }
 
