@@ -111,7 +111,7 @@ impl CutAnswers {
     }
 }
 
-/// What to change where so many answers are cut. A model that never ends its answer was not trained to.
+/// Advice if many answers are cut. A model that never ends its answer was not trained to.
 pub fn remedy(share: f64, settings: &Settings) -> &'static str {
     match share >= 1.0 && settings.kind != PolicyKind::Tiny {
         true => {

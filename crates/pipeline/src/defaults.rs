@@ -1,4 +1,4 @@
-//! The defaults that depend on the kind of policy. docs/real-models.md says how those of pretrained policies were found.
+//! The defaults that depend on the kind of policy. docs/real-models.md says how we found the defaults of pretrained policies.
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Command};
@@ -78,7 +78,7 @@ pub fn warm_up(kind: PolicyKind) -> impl Iterator<Item = (&'static str, &'static
         .filter(|(_, value)| !value.is_empty())
 }
 
-/// The demonstrations of a warm-up of so many steps.
+/// The demonstrations of a warm-up of this many steps.
 pub fn demonstrations(kind: PolicyKind, steps: u64) -> u64 {
     steps.saturating_mul(DEMONSTRATIONS[kind as usize])
 }

@@ -70,7 +70,7 @@ fn a_folder_that_is_no_run_keeps_every_file() {
     fs::write(here.join("documents/thesis/a.tex"), "precious").expect("written");
     let at = |name: &str| here.join("run").join(name);
     let moved = |name: &str| fs::rename(at(name), here.join("aside")).expect("moved");
-    /// A command line, what is done before it, and its error.
+    /// A command line, the preparation before it, and its error.
     type Case<'a> = (&'a [&'a str], &'a dyn Fn(), &'a str);
     let cases: [Case; 9] = [
         (&["--run", "project"], &|| (), "project is not empty, and not a run"),

@@ -12,7 +12,7 @@ fn pays(problem: &str, reference: &str, text: &str, reasoning: &str) -> bool {
     state.apply("reasoner", text).unwrap().success
 }
 
-/// What is judged otherwise than it should be.
+/// The answers that are judged wrongly.
 fn misjudged(problem: &str, reference: &str, texts: [&[&str]; 2], reasoning: &str) -> Vec<String> {
     let of = |right: bool| {
         let wrong = texts[usize::from(!right)]

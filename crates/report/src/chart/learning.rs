@@ -261,7 +261,7 @@ impl<'a> Drawn<'a> {
         series
     }
 
-    /// A curve for each method and environment; those of training are thin and without a band.
+    /// A curve for each method and environment. Curves of training are thin and have no band.
     fn of_success(&self, metric: &'a str, split: &'a str, label: &str, on_tokens: bool) -> Vec<Series> {
         let environments: BTreeSet<&str> = (self.runs.iter())
             .flat_map(|run| ["test", "train"].map(|split| run.values(split, metric, |one| &one.environment)))
