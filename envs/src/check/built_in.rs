@@ -29,7 +29,7 @@ pub fn check_built_in(
     let train = effort.tasks.max(EPISODE_TASKS.min(effort.episodes));
     let mut tasks = drawn.tasks(Split::Train, effort.seed, train)?;
     tasks.extend(drawn.tasks(Split::Test, effort.seed, effort.tasks)?);
-    check_with(ledger, program, &tasks, effort, advance)
+    check_with(ledger, Some(environment), program, &tasks, effort, advance)
 }
 
 struct Drawn<'a> {

@@ -17,7 +17,7 @@ const STRIDE: u64 = 100;
 
 /// Plays `effort.episodes` episodes of `tasks` with random test actions, some of them repeated turn after turn.
 pub fn play(
-    checker: &Checker,
+    checker: &Checker<'_>,
     effort: &Effort,
     tasks: &[Task],
     ledger: &mut Ledger,

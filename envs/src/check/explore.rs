@@ -33,7 +33,7 @@ struct TurnOutcome {
 type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(checker: &Checker, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
+pub fn explore(checker: &Checker<'_>, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
     let start = checker.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();
@@ -111,7 +111,7 @@ pub fn has_oracle(state: &dyn State) -> bool {
 
 /// Tries every test action of every agent of a turn, the oracle's answer first.
 fn turn(
-    checker: &Checker,
+    checker: &Checker<'_>,
     mut state: Box<dyn State>,
     number: usize,
     ledger: &mut Ledger,
@@ -174,7 +174,7 @@ struct Try {
 /// oracle's answers of the others, and with the others' test actions of the same index. With `only`, for a
 /// stage of one agent, actions are just scored alone.
 fn stage(
-    checker: &Checker,
+    checker: &Checker<'_>,
     state: &dyn State,
     agents: &[String],
     only: bool,

@@ -49,8 +49,10 @@ const LONG: usize = 1 << 16;
 const NUMBER: u64 = 1 << 40;
 
 /// A program whose answers are compared.
-pub(super) struct Checker {
+pub(super) struct Checker<'a> {
     external: External,
+    /// The same environment in this process, if it is built in: it plays the episodes, and the program answers single requests.
+    built_in: Option<&'a dyn Environment>,
     /// Processes that get only some of the requests, so that their internal state would differ.
     others: Processes,
     pub(super) workflows: Vec<Option<String>>,
@@ -63,12 +65,13 @@ pub fn check(
     effort: &Effort,
     advance: &mut dyn FnMut(),
 ) -> Result<Report> {
-    check_with(Ledger::default(), program, tasks, effort, advance)
+    check_with(Ledger::default(), None, program, tasks, effort, advance)
 }
 
 /// [`check`], whose findings are added to `ledger`'s.
 pub(super) fn check_with(
     mut ledger: Ledger,
+    built_in: Option<&dyn Environment>,
     program: &Program,
     tasks: &[Task],
     effort: &Effort,
@@ -76,7 +79,7 @@ pub(super) fn check_with(
 ) -> Result<Report> {
     let Program { command, timeout, workflows } = program.clone();
     let external = External::lenient(&command, timeout);
-    let checker = Checker { external, others: Processes::new(&command, timeout), workflows };
+    let checker = Checker { external, built_in, others: Processes::new(&command, timeout), workflows };
     let mut notes = Vec::new();
     splits(tasks, &mut ledger, &mut notes);
     let explored: Vec<&Task> = ["train", "test"]
@@ -193,9 +196,12 @@ pub(super) fn instance(task: &str) -> &str {
     task.rsplit('/').next().unwrap_or(task)
 }
 
-impl Checker {
+impl Checker<'_> {
     pub(super) fn begin(&self, task: &Task, workflow: Option<&str>) -> Result<Box<dyn State>> {
-        self.external.begin(task, workflow)
+        match self.built_in {
+            Some(environment) => environment.begin(task, workflow),
+            None => self.external.begin(task, workflow),
+        }
     }
 
     /// Tests whether the program supports `probe`, and if so uses it from then on.
