@@ -1,6 +1,6 @@
 """Environments in Python for Troupe: a subclass of `Environment`, and `main` makes a program of it.
 
-    class Guess(troupe.Environment):
+    class Guess(troupe_rl.Environment):
         name = "guess"
         def tasks(self, split, seed): ...       # (name, spec) forever
         def reset(self, spec): ...              # -> Start
@@ -11,7 +11,7 @@
 
     python3 guess.py                 answers requests, for `rollout --env-command 'python3 guess.py'`
     python3 guess.py tasks|demo      prints task lines, and demonstrations for a warm-up
-    python3 guess.py check           tests the contract by `envs check`; `python3 -m troupe.check guess.py` is the same
+    python3 guess.py check           tests the contract by `envs check`; `python3 -m troupe_rl.check guess.py` is the same
 
 A state is JSON and comes with every request, so `rollout` can try K candidates from one state and play many episodes with one
 process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. docs/stream-format.md specifies the lines.
