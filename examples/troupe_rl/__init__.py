@@ -156,7 +156,7 @@ class Environment:
     def respond(self, request: Mapping[str, Any]) -> Dict[str, Any]:
         """The answer to a request of the step protocol, without its number."""
         for handle in request.get("drop", ()):
-            self._drop(handle)
+            self._close(self._states.pop(handle))
         if "task" in request:
             return self._started(self._call("reset", request["task"]["spec"]))
         state = self._states[request["state"]] if self.handles else request["state"]
@@ -200,10 +200,10 @@ class Environment:
         answer |= {"reward_range": start.reward_range} if start.reward_range != (0.0, 1.0) else {}
         return _with_turn(answer, start.turn)
 
-    def _drop(self, handle: int) -> None:
-        """Forgets a state. An error of `close` is no error of the request with which the name of the state came."""
+    def _close(self, state: Any) -> None:
+        """Calls `close`, whose error is printed, and no error of the request that dropped the state."""
         with contextlib.suppress(Exception):
-            self._call("close", self._states.pop(handle))
+            self._call("close", state)
 
     def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method; the traceback of a fault in it goes to stderr, the first time."""
@@ -233,8 +233,8 @@ class Environment:
                 faulthandler.cancel_dump_traceback_later()
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
-        for handle in list(self._states):
-            self._drop(handle)
+        for state in self._states.values():
+            self._close(state)
 
     def demonstrations(self, count: int, seed: int, share: float) -> Iterator[Dict[str, Any]]:
         """Sample lines of episodes on `count` train tasks in which the best action is taken with probability `share`, otherwise any."""
@@ -249,7 +249,7 @@ class Environment:
                 line |= {"prompt": prompt["messages"], "tools": prompt["tools"]} if isinstance(prompt, Mapping) else {"prompt": prompt}
                 yield line | {"completion": text, "finish_reason": "stop"}
             if self.handles:
-                self.close(start.state)
+                self._close(start.state)
 
     def _episode(self, start: Start, draws: random.Random, share: float) -> Iterator[Tuple[int, str, Sight, str]]:
         state, seen, acts = start.state, start.observations, start.turn

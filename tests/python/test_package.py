@@ -1,6 +1,7 @@
 """The wheel of scripts/package: programs and the loop, on a machine that has neither Rust nor this checkout."""
 import ast
 import os
+import pathlib
 import re
 import shutil
 import subprocess
