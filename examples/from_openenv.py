@@ -30,7 +30,7 @@ import random
 import typing
 
 import adapter
-from troupe import Environment, Probe, Start, Step, clamp, is_test
+from troupe_rl import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("source", help="MODULE:CLASS of an Environment, or the URL of a server")

@@ -21,7 +21,7 @@ import random
 import re
 
 import adapter
-from troupe import Environment, Probe, Start, Step, clamp, digest, is_test
+from troupe_rl import Environment, Probe, Start, Step, clamp, digest, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("family", help="a dataset of reasoning-gym, for example chain_sum")

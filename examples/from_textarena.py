@@ -27,7 +27,7 @@ import random
 import re
 
 import adapter
-from troupe import Environment, Probe, Start, Step, clamp, is_test
+from troupe_rl import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("game", help="an id of TextArena, for example TicTacToe-v0")

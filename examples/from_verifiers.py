@@ -28,7 +28,7 @@ import logging
 import random
 
 import adapter
-from troupe import Environment, Probe, Start, Step, clamp, is_test
+from troupe_rl import Environment, Probe, Start, Step, clamp, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("taskset", help="the id of an installed taskset")

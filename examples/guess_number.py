@@ -14,7 +14,7 @@ much of the range its number rules out (the scout for what its proposal would ha
 
 import random
 
-from troupe import Environment, Probe, Start, Step, digest
+from troupe_rl import Environment, Probe, Start, Step, digest
 
 
 def see(state):

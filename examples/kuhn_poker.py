@@ -30,7 +30,7 @@ import signal
 import sys
 from fractions import Fraction
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--play", choices=["first", "second"], help="the player that a policy plays (default: both)")

@@ -32,7 +32,7 @@ import threading
 from pathlib import Path
 
 import adapter
-from troupe import Environment, Probe, Start, Step, digest, is_test, tool_calls
+from troupe_rl import Environment, Probe, Start, Step, digest, is_test, tool_calls
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("server", help="the command of an MCP server")

@@ -20,7 +20,7 @@ import re
 
 from pettingzoo.classic import tictactoe_v3
 
-from troupe import Environment, Probe, Start, Step, digest
+from troupe_rl import Environment, Probe, Start, Step, digest
 
 AGENTS = ["player_1", "player_2"]
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]

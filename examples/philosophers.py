@@ -24,7 +24,7 @@ a neighbor can eat with a fork that is free, too. A success is an episode of 12 
 import argparse
 import random
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 ACTIONS = {"L": "GRAB_LEFT", "R": "GRAB_RIGHT", "D": "RELEASE", "none": "WAIT"}
 TURNS, ENOUGH = 12, 2

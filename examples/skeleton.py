@@ -10,7 +10,7 @@ Replace `tasks`, `see`, `reset`, `step` and `probe`; `check` finds mistakes, and
 
 import random
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 
 def see(state):

@@ -22,7 +22,7 @@ import random
 import sys
 from fractions import Fraction
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--numbers", type=int, default=8, help="N, 2 to 26")

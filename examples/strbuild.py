@@ -23,7 +23,7 @@ import argparse
 import random
 import re
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--agents", type=int, choices=[1, 2], default=2)

@@ -35,7 +35,7 @@ import signal
 import sys
 from functools import cache
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 CELLS = ("a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2")
 LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))

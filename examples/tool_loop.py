@@ -19,7 +19,7 @@ import json
 import random
 import re
 
-from troupe import Environment, Probe, Start, Step, digest, tool_calls
+from troupe_rl import Environment, Probe, Start, Step, digest, tool_calls
 
 SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 SYSTEM = "Compute with the tools. Say the final number alone."

@@ -29,7 +29,7 @@ import importlib
 import json
 import random
 
-from troupe import Environment, Probe, Start, Step, clamp
+from troupe_rl import Environment, Probe, Start, Step, clamp
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("environment", help="a module of PettingZoo, or gymnasium:ID")

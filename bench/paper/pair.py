@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "examples"))
-from troupe import Environment, Probe, Start, Step, digest  # noqa: E402, F401
+from troupe_rl import Environment, Probe, Start, Step, digest  # noqa: E402, F401
 
 
 def options(text):

@@ -2,11 +2,14 @@
 """Packs built programs: a Python wheel that depends on ONNX Runtime's, and an archive to unpack anywhere.
 
     cargo build --release --workspace --bins && python3 scripts/package/package.py
-    pip install dist/troupe-*.whl && troupe pipeline
+    pip install dist/troupe_rl-*.whl && troupe pipeline
 
-Both hold bin/ (the programs, without symbols, and `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual pages and
-completions for bash, fish and zsh. The wheel also installs the Python module `troupe`, for environments (examples/troupe). It
-needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. Equal files give equal packages. Left out: building, and uploading anywhere.
+Both hold bin/ (the programs, without symbols, and the command `troupe`), share/troupe/ (the loop's scripts, examples, documents), manual
+pages and completions for bash, fish and zsh. The wheel also installs the Python module `troupe_rl`, for environments (examples/troupe_rl).
+It needs no Rust where it is installed; its Python is one for which ONNX Runtime has a wheel, 3.11 or newer. Equal files give equal packages.
+
+The distribution is `troupe-rl`: `troupe` on PyPI is another project, with a module and a command of that name. Where both are installed, the
+command `troupe-rl`, the same file, is still ours. Left out: building, and uploading anywhere.
 """
 import argparse
 import base64
@@ -26,7 +29,16 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAMS = ["envs", "rollout", "group", "advantage", "update", "report", "policy"]
 PARTS = ["troupe-pipeline"]  # of pipeline.sh: nobody types it
-SHARED = ["pipeline.sh", "scripts/fetch-runtime.sh", "scripts/fetch-model.sh", "scripts/fetch-cuda.sh", "examples", "docs", "README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"]
+LICENSES = ["LICENSE-APACHE", "LICENSE-MIT"]
+SHARED = ["pipeline.sh", "scripts/fetch-runtime.sh", "scripts/fetch-model.sh", "scripts/fetch-cuda.sh", "examples", "docs",
+          "README.md", "CHANGELOG.md", "CITATION.cff", *LICENSES]
+AUTHOR = "The Troupe authors"
+CLASSIFIERS = [
+    "Development Status :: 4 - Beta", "Environment :: Console", "Environment :: GPU :: NVIDIA CUDA", "Intended Audience :: Science/Research",
+    "Operating System :: MacOS", "Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Programming Language :: Rust",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence", "Typing :: Typed",
+]
+KEYWORDS = "reinforcement learning,RL,multi-agent,LLM,agents,GRPO,LoRA,fine-tuning"
 SUMMARY = "Trains teams of language-model agents with on-policy reinforcement learning, as small programs on a pipe"
 
 
@@ -60,7 +72,8 @@ def contents(folder):
             subprocess.run([folder / name], env={"TROUPE_MANUALS": share}, check=True)
         for file in sorted(path for path in pathlib.Path(share).rglob("*") if path.is_file()):
             yield f"share/{file.relative_to(share).as_posix()}", file.read_bytes(), False
-    yield "bin/troupe", (ROOT / "scripts/package/troupe").read_bytes(), True
+    for name in ("troupe", "troupe-rl"):
+        yield f"bin/{name}", (ROOT / "scripts/package/troupe").read_bytes(), True
     for name in SHARED:
         top = ROOT / name
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
@@ -87,14 +100,17 @@ def platform_tag(files):
 
 def wheel(files, version, runtime, out):
     tag = f"py3-none-{platform_tag(files)}"
-    name = f"troupe-{version}"
+    name = f"troupe_rl-{version}"
     info = f"{name}.dist-info"
-    metadata = (f"Metadata-Version: 2.1\nName: troupe\nVersion: {version}\nSummary: {SUMMARY}\nLicense: MIT OR Apache-2.0\n"
-                f"Requires-Python: >=3.11\nRequires-Dist: onnxruntime=={runtime}\nDescription-Content-Type: text/markdown\n\n"
-                + as_installed(ROOT / "README.md").decode())
+    fields = [("Metadata-Version", "2.4"), ("Name", "troupe-rl"), ("Version", version), ("Summary", SUMMARY), ("Author", AUTHOR),
+              ("License-Expression", "MIT OR Apache-2.0"), *(("License-File", file) for file in LICENSES), ("Keywords", KEYWORDS),
+              *(("Classifier", line) for line in CLASSIFIERS), ("Requires-Python", ">=3.11"), ("Requires-Dist", f"onnxruntime=={runtime}"),
+              ("Description-Content-Type", "text/markdown")]
+    metadata = "".join(f"{field}: {value}\n" for field, value in fields) + "\n" + as_installed(ROOT / "README.md").decode()
     placed = {"bin": f"{name}.data/scripts", "share": f"{name}.data/data/share"}
     entries = [(f"{placed[path.split('/', 1)[0]]}/{path.split('/', 1)[1]}", data, run) for path, data, run in files]
-    entries += [(f"troupe/{file.name}", as_installed(file), False) for file in sorted((ROOT / "examples/troupe").iterdir()) if file.is_file()]
+    entries += [(f"troupe_rl/{file.name}", as_installed(file), False) for file in sorted((ROOT / "examples/troupe_rl").iterdir()) if file.is_file()]
+    entries += [(f"{info}/licenses/{file}", (ROOT / file).read_bytes(), False) for file in LICENSES]
     entries += [(f"{info}/METADATA", metadata.encode(), False),
                 (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: package.py\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(), False)]
     record = ""
@@ -113,7 +129,7 @@ def wheel(files, version, runtime, out):
 
 
 def archive(files, version, out):
-    name = f"troupe-{version}-{platform.machine()}-{sys.platform}"
+    name = f"troupe-rl-{version}-{platform.machine()}-{sys.platform}"
     target = out / f"{name}.tar.gz"
     with open(target, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0) as packed, \
             tarfile.open(fileobj=packed, mode="w") as tar:

@@ -200,7 +200,7 @@ def test_mcp_tools_answer_and_are_limited(tmp_path):
 
 
 def test_module_for_environments_is_typed(tmp_path):
-    code, told, said = run(f"{interpreter('mypy')} -m mypy --strict --cache-dir {tmp_path} troupe", EXAMPLES)
+    code, told, said = run(f"{interpreter('mypy')} -m mypy --strict --cache-dir {tmp_path} troupe_rl", EXAMPLES)
     assert code == 0, told + said
 
 

@@ -112,3 +112,44 @@ def test_records_through_the_programs_have_the_exact_gradient(toy, kind, pipe, r
     assert abs(row["gradient"] - exact) < 4 * row["error"], row
     # Enough records to tell its sign.
     assert abs(exact) > 2 * row["error"], row
+
+
+def test_every_state_that_stays_in_its_process_is_closed_once(tmp_path):
+    """`close` comes for each state of `reset` and `fork`: in a rollout, in checks, for demonstrations, and for what is left at the end."""
+    (tmp_path / "game.py").write_text('''
+import itertools, os
+from troupe_rl import Environment, Probe, Start, Step
+NUMBERS = itertools.count(1)
+def opened():
+    state = {"number": f"{os.getpid()}-{next(NUMBERS)}", "left": 2}
+    print("open", state["number"], file=open("log", "a"))
+    return state
+class Game(Environment):
+    handles = True
+    def tasks(self, split, seed):
+        return ((f"{split}-{number}", f"{split}-{number}") for number in itertools.count(seed))
+    def reset(self, spec):
+        return Start(opened(), {"player": "go on"}, ["player"], turns=3)
+    def fork(self, state):
+        return opened() | {"left": state["left"]}
+    def step(self, state, agent, text):
+        state["left"] -= text == "a"
+        return Step(state, {"player": "go on"}, team=float(text == "a"), terminated=not state["left"], success=not state["left"])
+    def probe(self, state, agent):
+        return Probe(["a", "b"], "a") if state["left"] else Probe([], solved=True)
+    def close(self, state):
+        print("close", state["number"], file=open("log", "a"))
+        raise RuntimeError("an error here is no error of a request")
+Game().main()
+''')
+    environment = {"PYTHONPATH": str(ROOT / "examples")}
+    must("policy init p --preset tiny --quiet; python3 game.py tasks --count 3 >tasks; python3 game.py tasks --split test --count 3 >>tasks",
+         tmp_path, **environment)
+    for command in ("rollout --env-command 'python3 game.py' --threads 1 --policy p --branches 3 --max-tokens 2 --quiet <tasks",
+                    "envs check --env-command 'python3 game.py' --tasks 1 --episodes 2 <tasks"):
+        printed = must(f"rm -f log; {command}", tmp_path, **environment)
+        assert "no error of a request" not in printed
+        events = (tmp_path / "log").read_text().splitlines()
+        numbers = [event.split()[1] for event in events if event.startswith("close")]
+        assert len(numbers) > 3 and sorted(numbers) == sorted(event.split()[1] for event in events if event.startswith("open")), events
+    must("rm log; python3 game.py demo --count 2; grep -c close log | grep -qx 2", tmp_path, **environment)

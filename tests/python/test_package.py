@@ -1,6 +1,7 @@
 """The wheel of scripts/package: programs and the loop, on a machine that has neither Rust nor this checkout."""
 import ast
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -8,7 +9,7 @@ import sys
 import tomllib
 
 import pytest
-from conftest import BIN, ROOT
+from conftest import BIN, ROOT, interpreter
 
 PROGRAMS = ("envs", "policy", "rollout", "group", "advantage", "update", "report")
 LIBRARY = os.environ["ORT_DYLIB_PATH"]
@@ -49,7 +50,7 @@ def home(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     # Its dependency is here already; of that package pip makes a folder with this file.
     home.must("pip install --quiet --disable-pip-version-check --no-index --no-deps dist/*.whl")
-    assert home.must("python -c \"from importlib.metadata import requires; print(*requires('troupe'))\"").strip() == f"onnxruntime=={VERSION}"
+    assert home.must("python -c \"from importlib.metadata import requires; print(*requires('troupe-rl'))\"").strip() == f"onnxruntime=={VERSION}"
     assert "\nONNX Runtime " not in home.must("rollout --version"), "it finds one that it should not know"
     # The commands it prints exist.
     told = home.must("policy init p --preset tiny 2>&1 && ! (envs tasks plan-path --count 1 | rollout --policy p) 2>&1 >/dev/null && "
@@ -110,7 +111,7 @@ def test_game_runs_by_the_python_of_its_caller(home):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", theirs], check=True)
     packages = next(theirs.glob("lib/python3*/site-packages"))
     shutil.copy(ROOT / "examples/guess_number.py", packages / "only_theirs.py")
-    shutil.copytree(ROOT / "examples/troupe", packages / "troupe")
+    shutil.copytree(ROOT / "examples/troupe_rl", packages / "troupe_rl")
     (home.folder / "game.py").write_text("import only_theirs, runpy, sys\nassert '/theirs/' in sys.prefix + '/', sys.prefix\n"
                                          "runpy.run_module('only_theirs', run_name='__main__')\n")
     train = f"pipeline --env-command 'python3 game.py' {SMALL} --eval-every 2 --eval-tasks 2"
@@ -127,27 +128,58 @@ def test_game_runs_by_the_python_of_its_caller(home):
 
 
 def test_wheel_has_the_module_for_environments(home):
-    """`from troupe import Environment` needs no file in the folder, and has types."""
+    """`from troupe_rl import Environment` needs no file in the folder, and has types."""
     (home.folder / "own").mkdir()
-    (home.folder / "own/game.py").write_text('''import troupe
-class Game(troupe.Environment):
+    (home.folder / "own/game.py").write_text('''import troupe_rl
+class Game(troupe_rl.Environment):
     def tasks(self, split, seed):
         number = split == 'test'
         while True:
             number += 2
             yield str(number), number
     def reset(self, spec):
-        return troupe.Start(spec, {'player': f'say {spec}'}, ['player'], turns=1)
+        return troupe_rl.Start(spec, {'player': f'say {spec}'}, ['player'], turns=1)
     def step(self, state, agent, text):
         won = text == str(state)
-        return troupe.Step(state, {}, team=float(won), terminated=True, success=won)
+        return troupe_rl.Step(state, {}, team=float(won), terminated=True, success=won)
 if __name__ == '__main__': Game().main()
 ''')
-    said = home.must("python -m troupe.check --tasks 2 own/game.py")
+    said = home.must("python -m troupe_rl.check --tasks 2 own/game.py")
     assert "ok     every text has an outcome" in said and "BROKEN" not in said
-    said = home.must("python -c 'import pathlib, troupe; print(pathlib.Path(troupe.__file__).with_name(\"py.typed\").is_file(), troupe.__file__)'")
+    said = home.must("python -c 'import pathlib, troupe_rl; print(pathlib.Path(troupe_rl.__file__).with_name(\"py.typed\").is_file(), troupe_rl.__file__)'")
     assert said.startswith("True ") and "/venv/lib/" in said
     home.must("(python own/game.py tasks; python own/game.py tasks --split test) | envs check --quiet --env-command 'python own/game.py'")
+
+
+def test_wheel_lives_beside_the_other_package_of_that_name(home):
+    """`troupe` on PyPI is somebody else's: its module and its command may be there, too."""
+    theirs = pathlib.Path(interpreter("troupe")).parent.parent
+    ours = home.folder / "beside"
+    subprocess.run([sys.executable, "-m", "venv", ours], check=True)
+    home.must("beside/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps dist/*.whl")
+    packages = next(ours.glob("lib/python3*/site-packages"))
+    for found in theirs.glob("lib/python3*/site-packages/troupe*"):
+        shutil.copytree(found, packages / found.name)
+    shutil.copy(theirs / "bin/troupe", ours / "bin/troupe")
+    said = home.must("beside/bin/python -c 'import troupe, troupe_rl; print(hasattr(troupe, \"Environment\"), troupe_rl.Environment.__name__)'; "
+                     "beside/bin/pip list --disable-pip-version-check; beside/bin/troupe-rl pipeline --help; beside/bin/envs list")
+    assert said.startswith("False Environment\n") and "\ntroupe-rl " in said and re.search("^troupe +[0-9]", said, re.MULTILINE), said
+    assert "the training loop" in said and "plan-path" in said, said
+
+
+def test_metadata_of_the_wheel_are_valid(home):
+    """As an index reads them: a name, a license with its files, an author, classifiers."""
+    program = """import importlib.metadata, pathlib, sys
+from packaging.metadata import Metadata
+distribution = importlib.metadata.distribution("troupe-rl")
+metadata = Metadata.from_email(distribution.read_text("METADATA"))
+assert str(metadata.license_expression) == "MIT OR Apache-2.0" and metadata.author and len(metadata.classifiers) > 5
+folder = pathlib.Path(distribution.locate_file(f"troupe_rl-{metadata.version}.dist-info/licenses"))
+assert sorted(metadata.license_files) == sorted(file.name for file in folder.iterdir())
+assert "pip install" in metadata.description
+"""
+    python = next((home.folder / "venv").glob("lib/python3*/site-packages"))
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(python)}, check=True)
 
 
 def test_image_is_made_with_the_rust_of_the_workspace():
@@ -160,7 +192,7 @@ def test_image_is_made_with_the_rust_of_the_workspace():
 
 def test_shipped_python_is_read_by_version_3_9():
     """README promises Python 3.9. The wheel requires the Python of its ONNX Runtime."""
-    files = [path for folder in ("examples", "examples/troupe", "crates/sandbox/src", "scripts/package") for path in (ROOT / folder).glob("*.py")]
+    files = [path for folder in ("examples", "examples/troupe_rl", "crates/sandbox/src", "scripts/package") for path in (ROOT / folder).glob("*.py")]
     assert len(files) > 12
     for path in files:
         ast.parse(path.read_text(), str(path), feature_version=(3, 9))

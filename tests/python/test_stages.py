@@ -1,5 +1,6 @@
 """Examples in a run's pipe: a judge between `rollout` and `group`, and a rollout by an OpenAI-compatible server."""
 import json
+import re
 
 import pytest
 from conftest import ROOT, Server, closed_port, lines, must, run
@@ -37,12 +38,22 @@ def judge(folder, url, behind="", **variables):
     return run(f"python3 {ROOT}/examples/judge.py < played {behind}", folder, OPENAI_API_KEY="secret", JUDGE_MODEL="large", JUDGE_URL=url, **variables)
 
 
-def test_served_judge_rates_a_candidate(played):
-    server = Server(lambda body: "I say 7 of 10")
+def scores(body):
+    """A reply with the score of each answer that a question shows: its length in characters, at most 10."""
+    answers = re.split(r"\n\nAnswer \d+:\n", body["messages"][0]["content"])[1:]
+    return f"Longer is better.\n{[min(len(answer), 10) for answer in answers]}"
+
+
+def test_served_judge_compares_siblings(played):
+    server = Server(scores)
     code, printed, said = judge(played, server.url)
     assert code == 0, said
-    samples = lines(printed, "sample")
-    assert samples and all(judged(sample, 0.7, 0.1) for sample in samples)
+    samples, groups = lines(printed, "sample"), {}
+    for sample in samples:
+        groups.setdefault((sample["agent"], sample["turn"], json.dumps(sample["prompt"])), set()).add(sample["completion"])
+        sample["group_texts"] = groups[sample["agent"], sample["turn"], json.dumps(sample["prompt"])]
+    assert samples and all(judged(sample, min(len(sample["completion"]), 10) / 10 if len(sample["group_texts"]) > 1 else 0.5, 0.1)
+                           for sample in samples)
     # Lines of other types pass byte for byte, and a sample keeps all that the judge does not write.
     for before, after in zip((played / "played").read_text().splitlines(), printed.splitlines(), strict=True):
         old, new = json.loads(before), json.loads(after)
@@ -50,11 +61,25 @@ def test_served_judge_rates_a_candidate(played):
         for line in (old, new):
             line.pop("reward", None), line.pop("reward_components", None)
         assert old == new
+    # A question for each set of siblings, which has each text once.
     (key, body), *_ = server.asked
-    assert len(server.asked) == len(samples) and key == "Bearer secret" and body["model"] == "large"
-    assert samples[0]["prompt"][0]["content"] in body["messages"][0]["content"]
-    # More than ten is ten.
-    assert all(judged(sample, 1, 0.1) for sample in lines(judge(played, Server(lambda body: "11").url)[1], "sample"))
+    assert len(server.asked) == sum(len(texts) > 1 for texts in groups.values()) and key == "Bearer secret" and body["model"] == "large"
+    shown = body["messages"][0]["content"]
+    assert any(all(shown.count(f":\n{text}") for text in texts) for texts in groups.values()) and samples[0]["prompt"][0]["content"][:20] in shown
+    # Several at a time, in the same order.
+    assert judge(played, server.url, JUDGE_CALLS="1")[1] == printed
+
+
+def test_judge_asks_again_what_failed_for_now(played):
+    asked = []
+
+    def reply(body):
+        asked.append(body)
+        question = [old["messages"] for old in asked].count(body["messages"])
+        return ((429, "slow down"), (503, "busy"), "no list")[question - 1] if question < 4 else scores(body)
+
+    code, printed, said = judge(played, Server(reply).url)
+    assert code == 0 and all(sample["reward"] is not None for sample in lines(printed, "sample")), said
 
 
 def test_candidate_without_a_rating_is_unscored(played):
@@ -71,7 +96,8 @@ def test_judge_reports_errors_without_an_end_line(played):
         (f"http://127.0.0.1:{closed_port()}/v1", {}, 69, "judge.py: http://127.0.0.1:"),
         (Server(lambda body: (401, "bad key")).url, {}, 69, "HTTPError: HTTP Error 401"),
         (Server(lambda body: (200, "<html>")).url, {}, 69, "/v1: JSONDecodeError: "),
-        (Server(lambda body: "7").url, {"JUDGE_WEIGHT": "much"}, 2, "judge.py: JUDGE_WEIGHT: could not convert"),
+        (Server(lambda body: (500, "broken")).url, {}, 69, "HTTP Error 500"),
+        (Server(lambda body: "7").url, {"JUDGE_WEIGHT": "much"}, 2, "judge.py: JUDGE_WEIGHT or JUDGE_CALLS: could not convert"),
     ):
         found, printed, said = judge(played, url, **variables)
         assert found == code and len(said.splitlines()) == 2 and cause in said and "\nhint: " in said, said

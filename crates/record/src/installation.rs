@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-/// Returns true if this program came as a package, with `troupe` in the same folder and the scripts
-/// elsewhere.
+/// Returns true if this program came as a package, with `troupe-rl` in the same folder and the scripts
+/// elsewhere. (`troupe` may be another package's.)
 fn is_installed() -> bool {
-    std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe").is_file())
+    std::env::current_exe().is_ok_and(|program| program.with_file_name("troupe-rl").is_file())
 }
 
 /// The command that starts the training loop.

@@ -8,11 +8,11 @@ use record::failure::{Failure, Result};
 use record::stage::note;
 
 const SKELETON: &str = include_str!("../../../examples/skeleton.py");
-/// The module `troupe`, for a Python that has not installed it.
+/// The module `troupe_rl`, for a Python that has not installed it.
 const MODULE: [(&str, &str); 3] = [
-    ("__init__.py", include_str!("../../../examples/troupe/__init__.py")),
-    ("check.py", include_str!("../../../examples/troupe/check.py")),
-    ("py.typed", include_str!("../../../examples/troupe/py.typed")),
+    ("__init__.py", include_str!("../../../examples/troupe_rl/__init__.py")),
+    ("check.py", include_str!("../../../examples/troupe_rl/check.py")),
+    ("py.typed", include_str!("../../../examples/troupe_rl/py.typed")),
 ];
 
 /// Modules of Python's standard library. A program of the same name would shadow the module in its imports.
@@ -35,9 +35,9 @@ const PYTHON: &str = "\
     traceback tracemalloc tty turtle turtledemo types typing unicodedata unittest urllib uu uuid venv \
     warnings wave weakref webbrowser winreg winsound wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport \
     zlib zoneinfo \
-    troupe";
+    troupe_rl";
 
-/// Writes a template environment in Python: NAME.py, and the module troupe/ that it imports, in the same folder.
+/// Writes a template environment in Python: NAME.py, and the module troupe_rl/ that it imports, in the same folder.
 #[derive(clap::Args)]
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
@@ -81,7 +81,7 @@ impl New {
         let text = text.replace("./pipeline.sh", record::stage::pipeline());
         self.write(&path, &text, true)?;
         // Another environment may have brought it.
-        let module = self.dir.join("troupe");
+        let module = self.dir.join("troupe_rl");
         std::fs::create_dir_all(&module)
             .map_err(|error| Failure::io(format!("{}: {error}", module.display())))?;
         for (name, text) in MODULE {

@@ -3,7 +3,7 @@ observation is the number of states kept here."""
 
 import sys
 
-from troupe import Environment, Probe, Start, Step
+from troupe_rl import Environment, Probe, Start, Step
 
 FLAW = sys.argv.pop(1) if sys.argv[1:2] in (["shared"], ["count"]) else ""
 

@@ -5,7 +5,7 @@ import sys
 sys.path.insert(0, sys.argv.pop(1))
 FLAW = sys.argv.pop(1)
 
-from troupe import Environment, Probe, Start, Step, is_test
+from troupe_rl import Environment, Probe, Start, Step, is_test
 
 SIGHTS = {"left": "say 1", "right": "say 1"}
 

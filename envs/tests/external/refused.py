@@ -5,7 +5,7 @@ import os
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from troupe import Environment, Start, Step, is_test  # noqa: E402
+from troupe_rl import Environment, Start, Step, is_test  # noqa: E402
 
 
 class Say(Environment):

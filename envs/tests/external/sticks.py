@@ -3,7 +3,7 @@ who acts, and nobody else's observation is sent."""
 
 import argparse
 
-from troupe import Environment, Probe, Start, Step
+from troupe_rl import Environment, Probe, Start, Step
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--named", action="store_true")

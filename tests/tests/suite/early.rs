@@ -137,9 +137,9 @@ fn a_workflow_that_a_program_does_not_know_is_refused() {
     let examples = root().join("examples");
     let game = folder.path().join("game.py");
     let text = fs::read_to_string(examples.join("guess_number.py")).expect("an example");
-    let module = folder.path().join("troupe");
+    let module = folder.path().join("troupe_rl");
     fs::create_dir(&module).expect("a folder");
-    fs::write(module.join("__init__.py"), fs::read(examples.join("troupe/__init__.py")).expect("a file"))
+    fs::write(module.join("__init__.py"), fs::read(examples.join("troupe_rl/__init__.py")).expect("a file"))
         .expect("written");
     fs::write(&game, text).expect("written");
     let command = format!("python3 {}", game.display());

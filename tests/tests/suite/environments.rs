@@ -85,7 +85,7 @@ fn a_new_environment_keeps_the_contract_and_trains() {
         ("My game", "is no name of an environment"),
         ("sudoku", "ships with Troupe"),
         ("json", "json.py would stand in for the module json"),
-        ("troupe", "troupe.py would stand in for the module troupe"),
+        ("troupe-rl", "troupe_rl.py would stand in for the module troupe_rl"),
         ("other --dir nowhere", "nowhere: no such directory"),
     ] {
         let dir = if wrong.contains("--dir") { String::new() } else { format!("--dir {at}") };
@@ -107,14 +107,14 @@ fn the_documented_environment_keeps_the_contract() {
     std::fs::write(folder.path().join("echo.py"), shown).expect("written");
     let examples = root().join("examples").display().to_string();
     let told = must(&format!(
-        "cd {} && export PYTHONPATH={examples} && python3 echo.py check && python3 -m troupe.check --tasks 1 echo.py",
+        "cd {} && export PYTHONPATH={examples} && python3 echo.py check && python3 -m troupe_rl.check --tasks 1 echo.py",
         folder.path().display()
     ));
     assert!(
         told.matches("ok     every text has an outcome").count() == 2 && !told.contains("BROKEN"),
         "{told}"
     );
-    let (code, _, said) = run(&format!("PYTHONPATH={examples} python3 -m troupe.check nothing.py"));
+    let (code, _, said) = run(&format!("PYTHONPATH={examples} python3 -m troupe_rl.check nothing.py"));
     assert!(code == 2 && said.contains("nothing.py: no such file\nhint: "), "{code} {said}");
 }
 
@@ -123,7 +123,7 @@ fn the_documented_environment_keeps_the_contract() {
 fn a_check_ends_whatever_the_environment_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().display();
-    let program = "import os, sys, time\nfrom troupe import Environment, Start, Step\nclass E(Environment):\n    name = 'e'\n    \
+    let program = "import os, sys, time\nfrom troupe_rl import Environment, Start, Step\nclass E(Environment):\n    name = 'e'\n    \
                    def setup(self):\n        SETUP\n    \
                    def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield (str(seed + (split == 'test')),) * 2\n    \
                    def reset(self, spec):\n        return Start(spec, {'p': 'x'}, ['p'], turns=1)\n    \
@@ -154,7 +154,7 @@ fn a_check_ends_whatever_the_environment_does() {
 fn pay_by_agent_is_checked() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().display();
-    let program = "import sys\nfrom troupe import Environment, Start, Step\nclass Haggle(Environment):\n    name = 'haggle'\n    \
+    let program = "import sys\nfrom troupe_rl import Environment, Start, Step\nclass Haggle(Environment):\n    name = 'haggle'\n    \
                    def tasks(self, split, seed):\n        while True:\n            seed += 2\n            yield str(seed + (split == 'test')), seed\n    \
                    def reset(self, spec):\n        return Start(spec, {'buyer': 'bid', 'seller': 'ask'}, ['buyer', 'seller'], turns=1)\n    \
                    def step(self, state, agent, text):\n        \

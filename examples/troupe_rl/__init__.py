@@ -1,6 +1,6 @@
 """Environments in Python for Troupe: a subclass of `Environment`, and `main` makes a program of it.
 
-    class Guess(troupe.Environment):
+    class Guess(troupe_rl.Environment):
         name = "guess"
         def tasks(self, split, seed): ...       # (name, spec) forever
         def reset(self, spec): ...              # -> Start
@@ -11,7 +11,7 @@
 
     python3 guess.py                 answers requests, for `rollout --env-command 'python3 guess.py'`
     python3 guess.py tasks|demo      prints task lines, and demonstrations for a warm-up
-    python3 guess.py check           tests the contract by `envs check`; `python3 -m troupe.check guess.py` is the same
+    python3 guess.py check           tests the contract by `envs check`; `python3 -m troupe_rl.check guess.py` is the same
 
 A state is JSON and comes with every request, so `rollout` can try K candidates from one state and play many episodes with one
 process. A state that cannot be JSON, or is too large to travel, stays here: `handles = True`. docs/stream-format.md specifies the lines.
@@ -20,6 +20,7 @@ process. A state that cannot be JSON, or is too large to travel, stays here: `ha
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import faulthandler
 import hashlib
@@ -92,7 +93,7 @@ class Probe(NamedTuple):
 
 
 class Environment:
-    """An environment of one or several agents. `tasks`, `reset` and `step` are needed; `joint`, `probe` and `demonstrate` are optional."""
+    """An environment of one or several agents. `tasks`, `reset` and `step` are needed; `joint`, `probe`, `demonstrate` and `close` are optional."""
 
     name = "environment"
     parser: Optional[argparse.ArgumentParser] = None
@@ -141,6 +142,10 @@ class Environment:
         """With `handles`: an independent copy of a state."""
         return copy.deepcopy(state)
 
+    def close(self, state: Any) -> None:
+        """With `handles`: releases what a state holds, such as a browser or a container. Called once for each state that `reset` or `fork`
+        made: when no episode needs it any more, and for those that are left when the program ends."""
+
     def setup(self) -> None:
         """Called once the options are read."""
 
@@ -151,7 +156,7 @@ class Environment:
     def respond(self, request: Mapping[str, Any]) -> Dict[str, Any]:
         """The answer to a request of the step protocol, without its number."""
         for handle in request.get("drop", ()):
-            self._states.pop(handle, None)
+            self._close(self._states.pop(handle))
         if "task" in request:
             return self._started(self._call("reset", request["task"]["spec"]))
         state = self._states[request["state"]] if self.handles else request["state"]
@@ -195,6 +200,11 @@ class Environment:
         answer |= {"reward_range": start.reward_range} if start.reward_range != (0.0, 1.0) else {}
         return _with_turn(answer, start.turn)
 
+    def _close(self, state: Any) -> None:
+        """Calls `close`, whose error is printed, and no error of the request that dropped the state."""
+        with contextlib.suppress(Exception):
+            self._call("close", state)
+
     def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method; the traceback of a fault in it goes to stderr, the first time."""
         try:
@@ -223,21 +233,25 @@ class Environment:
                 faulthandler.cancel_dump_traceback_later()
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
+        for state in self._states.values():
+            self._close(state)
 
     def demonstrations(self, count: int, seed: int, share: float) -> Iterator[Dict[str, Any]]:
         """Sample lines of episodes on `count` train tasks in which the best action is taken with probability `share`, otherwise any."""
         draws = random.Random(seed)
         for episode, (instance, spec) in enumerate(self._drawn("train", count, seed)):
-            for turn, agent, sight, text in self._episode(spec, draws, share):
+            start = self.reset(spec)
+            for turn, agent, sight, text in self._episode(start, draws, share):
                 line = {"type": "sample", "v": 1, "env": self.name, "task": f"{self.name}/train/{instance}"}
                 line |= {"episode": str(episode), "turn": turn, "agent": agent, "branch": 0, "branches": 1}
                 line |= {"id": f"{episode}/{turn}/{agent}/0"}
                 prompt = messages({agent: sight})[agent]
                 line |= {"prompt": prompt["messages"], "tools": prompt["tools"]} if isinstance(prompt, Mapping) else {"prompt": prompt}
                 yield line | {"completion": text, "finish_reason": "stop"}
+            if self.handles:
+                self._close(start.state)
 
-    def _episode(self, spec: Any, draws: random.Random, share: float) -> Iterator[Tuple[int, str, Sight, str]]:
-        start = self.reset(spec)
+    def _episode(self, start: Start, draws: random.Random, share: float) -> Iterator[Tuple[int, str, Sight, str]]:
         state, seen, acts = start.state, start.observations, start.turn
         for turn, stage in itertools.product(range(start.turns), stages(start)):
             before, named = seen, acts  # agents that act in parallel see the state before the stage

@@ -1,9 +1,9 @@
 """The contract of an environment, tested by `envs check` in one command, with the tracebacks of faults.
 
     python3 my_env.py check --tasks 20
-    python3 -m troupe.check --tasks 20 my_env.py [its options]
+    python3 -m troupe_rl.check --tasks 20 my_env.py [its options]
 
-    from troupe.check import check_env      # in a test: raises AssertionError with the rules that were broken
+    from troupe_rl.check import check_env      # in a test: raises AssertionError with the rules that were broken
     def test_my_env():
         check_env("my_env.py", "--its", "options")
 """
@@ -42,7 +42,7 @@ def draw(program: Sequence[str], split: str, count: int, seed: int, timeout: int
 def check(program: Sequence[str], tasks: int = 8, seed: int = 0, timeout: int = 60) -> "subprocess.CompletedProcess[str]":
     """The table of rules that `program`, a command, keeps or breaks, in `stdout`; `returncode` is 1 if one is broken."""
     if shutil.which("envs") is None:
-        sys.stderr.write("troupe.check: there is no program `envs` in PATH\nhint: export PATH=target/release:$PATH, in a checkout\n")
+        sys.stderr.write("troupe_rl.check: there is no program `envs` in PATH\nhint: export PATH=target/release:$PATH, in a checkout\n")
         raise Failed(69)
     train = draw(program, "train", max(tasks, DRAWN), seed, timeout)
     again = [draw(program, "train", SOME, seed + more, timeout) for more in (0, 1, 2)]
@@ -79,7 +79,7 @@ def check_env(program: str, *options: str, tasks: int = 8, seed: int = 0) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser("troupe.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser("troupe_rl.check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="8", help="tasks of each split")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--timeout", default="60", help="seconds for an answer")
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("options", nargs=argparse.REMAINDER, help="its own options")
     words = parser.parse_args()
     if not os.path.isfile(words.program):
-        sys.stderr.write(f"troupe.check: {words.program}: no such file\nhint: python3 -m troupe.check my_env.py\n")
+        sys.stderr.write(f"troupe_rl.check: {words.program}: no such file\nhint: python3 -m troupe_rl.check my_env.py\n")
         sys.exit(2)
     limits = ["--tasks", words.tasks, "--seed", words.seed, "--timeout", words.timeout]
     os.execv(sys.executable, [sys.executable, words.program, *words.options, "check", *limits])
