@@ -7,7 +7,7 @@ use serde_json::Value;
 
 const FLOORS: [&[&str]; 6] = [
     &["record", "gemm", "compile-kernels"],
-    &["sandbox", "functional", "environment"],
+    &["sandbox", "functional", "environment", "endpoint"],
     &["device", "policy", "games", "problems"],
     &["envs"],
     &["rollout", "group", "advantage", "update", "report", "pipeline"],
