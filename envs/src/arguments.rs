@@ -49,9 +49,13 @@ impl Program {
     /// Prints the lines of `command`, which is `env_command` with arguments.
     pub fn print(&self, command: &str) -> Result<()> {
         let mut writer = Writer::stdout();
-        let timeout = Duration::from_secs(self.timeout.max(1));
-        lines(command, timeout, |line| writer.raw(&line))?;
+        self.each(command, |line| writer.raw(&line))?;
         writer.flush()
+    }
+
+    /// Takes each line that `command` prints.
+    pub fn each(&self, command: &str, take: impl FnMut(String) -> Result<()>) -> Result<()> {
+        lines(command, Duration::from_secs(self.timeout.max(1)), take)
     }
 }
 

@@ -36,6 +36,9 @@ Examples:
   # one of 8 processes
   rollout --policy run/shared --shard 3/8 < tasks.jsonl > shard-3.jsonl
 
+  # an OpenAI-compatible server with two models, tool and planner; curl http://127.0.0.1:8000/v1/models
+  rollout --serve 8000 --policy tool=run/tool --policy planner=run/planner --max-tokens 512
+
   # success rate on held-out tasks
   envs tasks plan-path --split test --count 200 | rollout --policy run/shared --temperature 0 |
     jq -s 'map(select(.type == \"episode\").success) | (map(select(.)) | length) / length'
@@ -69,6 +72,15 @@ pub struct Arguments {
         help_heading = "Team"
     )]
     pub policy: Vec<String>,
+
+    /// Serve the policies to clients of OpenAI's API instead of playing tasks: each is a model with the name of its agent
+    ///
+    /// /v1/chat/completions (streaming, tools, logprobs, stop, seed), /v1/models and /health. A port, which only this
+    /// machine reaches, or HOST:PORT, which needs a key in the variable TROUPE_API_KEY if others reach it. Sampling flags
+    /// are the defaults of calls. A text of a call's `stop` is cut from the answer, a text of --stop stays in it. A stream
+    /// comes token by token; calls of tools and what follows a thought come in one chunk at the end.
+    #[arg(long, value_name = "[HOST:]PORT", help_heading = "Serving")]
+    pub serve: Option<String>,
 
     /// Replace this agent's answers with TEXT, or with nothing
     ///
@@ -284,10 +296,16 @@ pub struct CommandLine {
     pub format: Format,
 }
 
-/// --version takes no other flags.
+/// --version takes no other flags, and --serve none that concerns tasks.
 fn refuse_with_version(argument: Arg) -> Arg {
-    let allowed = ["version", "format"].contains(&argument.get_id().as_str());
-    if allowed { argument } else { argument.conflicts_with("version") }
+    if ["version", "format"].contains(&argument.get_id().as_str()) {
+        return argument;
+    }
+    let heading = argument.get_help_heading().unwrap_or_default();
+    let of_tasks = ["Episodes", "Joint actions", "Environment", "Servers", "Stream"].contains(&heading)
+        || ["absent", "workflow", "opponents"].contains(&argument.get_id().as_str());
+    let plays = of_tasks && !["quiet", "seed"].contains(&argument.get_id().as_str());
+    argument.conflicts_with_all(if plays { &["version", "serve"][..] } else { &["version"] })
 }
 
 /// How the version is printed.

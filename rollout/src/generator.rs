@@ -85,7 +85,7 @@ const NO_TOOLS: &str = "the chat template does not print the tools that the envi
                         use a template that prints `tools`, or put them into the system message";
 
 /// The tokens of a prompt, and whether they end with the beginning of a thought.
-fn encoded(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<(Vec<u32>, bool)> {
+pub fn encoded(tokenizer: &Tokenizer, ids: Vec<u32>) -> Result<(Vec<u32>, bool)> {
     let end = tokenizer.decode(&ids[ids.len().saturating_sub(MARK_TOKENS)..])?;
     let begins_thought = thoughts::is_begun_by(&end);
     Ok((ids, begins_thought))
@@ -174,6 +174,7 @@ impl Generator for EngineGenerator {
             max_tokens: sampling.max_tokens as usize,
             sampling: sampling.params,
             stop,
+            watch: None,
         })?;
         Ok(prompt)
     }

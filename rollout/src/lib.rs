@@ -25,6 +25,7 @@ pub mod queue;
 pub mod reader;
 pub mod runtime;
 pub mod sampling;
+pub mod serve;
 pub mod server;
 pub mod settings;
 pub mod stage;

@@ -26,12 +26,12 @@ use crate::runtime::spawn_failure;
 use crate::server::{RetryPolicy, Server};
 
 /// A policy that is loaded.
-struct LoadedModel {
+pub struct LoadedModel {
     /// Index of its engine, and of its adapter there.
-    engine: usize,
-    adapter: Option<u32>,
-    tokenizer: Arc<Tokenizer>,
-    version: String,
+    pub engine: usize,
+    pub adapter: Option<u32>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub version: String,
 }
 
 /// State carried over from one part of the input to the next.
@@ -188,9 +188,18 @@ impl Policies {
         })
     }
 
-    /// The generators of one thread, in the order of the policies. Threads use the devices of a policy in turn.
-    pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
-        let models: Vec<(Arc<Service>, usize)> = match &self.inference {
+    /// The policies that are loaded.
+    pub fn models(&self) -> impl Iterator<Item = &LoadedModel> {
+        self.policies.iter().filter_map(|backend| match backend {
+            PolicyBackend::Model(loaded) => Some(loaded),
+            PolicyBackend::Server(_) | PolicyBackend::Absent(_) => None,
+        })
+    }
+
+    /// What runs the engines for one thread, in their order, each with its index there. Threads use the devices of a policy
+    /// in turn.
+    pub fn services(&self) -> Result<Vec<(Arc<Service>, usize)>> {
+        Ok(match &self.inference {
             Inference::Cpu(engines) => {
                 let own = engines.clone();
                 let service = Service::start(move || Ok(own.iter().map(Engine::decoder).collect()))?;
@@ -201,7 +210,12 @@ impl Policies {
                 let of_thread = |own: &Vec<Arc<Service>>| (own[thread % own.len()].clone(), 0);
                 services.iter().map(of_thread).collect()
             }
-        };
+        })
+    }
+
+    /// The generators of one thread, in the order of the policies.
+    pub fn generators(&self) -> Result<Vec<Box<dyn Generator>>> {
+        let models = self.services()?;
         let inbox = Inbox::new();
         let generator = |backend: &PolicyBackend| -> Box<dyn Generator> {
             match backend {

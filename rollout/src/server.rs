@@ -27,6 +27,7 @@ use crate::generator::{Generated, Generator, GeneratorTimes, GroupRequest};
 use crate::prompts::{Prompt, PromptCache};
 use crate::runtime;
 use endpoint::Endpoint;
+pub use endpoint::key_in;
 
 /// Concurrent calls.
 const CONNECTIONS: usize = 32;

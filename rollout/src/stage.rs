@@ -32,6 +32,7 @@ use crate::queue::Queue;
 use crate::reader::TaskReader;
 use crate::runtime;
 use crate::sampling;
+use crate::serve;
 use crate::server;
 use crate::settings::Settings;
 use crate::stats::Stats;
@@ -42,11 +43,11 @@ use crate::writer::{Event, write_in_order};
 
 /// Rows that a thread decodes together. A small model's throughput on a CPU levels off at a few dozen rows
 /// per thread; more would only evict its keys and values from the processor's caches.
-const ROWS: usize = 128;
+pub const ROWS: usize = 128;
 
 /// Size of the KV caches of all policies and threads together, in bytes; allocated on demand.
 /// Groups that do not fit wait.
-const CACHE_BYTES: usize = 2 << 30;
+pub const CACHE_BYTES: usize = 2 << 30;
 
 /// Makes what plays on a thread, on that thread: one generator for each policy.
 pub type MakeGenerators = Box<dyn Fn() -> Result<Vec<Box<dyn Generator>>> + Send + Sync>;
@@ -97,6 +98,9 @@ fn run(settings: &Settings) -> Result<()> {
         server::check(&owner.directory.to_string_lossy(), settings.retry_policy)?;
     }
     record::stage::end_if_dry_run();
+    if let Some(address) = &settings.flags.serve {
+        return serve::run(settings, address);
+    }
     let mut writer = Writer::stdout();
     let external = settings.env_command.as_ref().map(|(command, timeout)| External::new(command, *timeout));
     let reader = Arc::new(Mutex::new(Reader::stdin()));

@@ -30,6 +30,8 @@ use body::Body;
 const EVENTS_AHEAD: usize = 64;
 /// How long calls may go on when the server stops, and threads after them.
 const GRACE: Duration = Duration::from_secs(5);
+/// The variable that a key for clients is taken from.
+pub const KEY_VARIABLE: &str = "TROUPE_API_KEY";
 /// The path that needs no key.
 const HEALTH: &str = "/health";
 
@@ -152,14 +154,14 @@ impl Server {
     /// `/health` needs `Authorization: Bearer KEY`.
     ///
     /// # Errors
-    /// 2: no address; 69: it is in use, or another's.
+    /// 2: no address, or one that others reach without a key; 69: it is in use, or another's.
     pub fn start(
         address: &str,
         limits: Limits,
         key: Option<String>,
         handler: impl Fn(&Call) -> Answer + Send + Sync + 'static,
     ) -> Result<Server> {
-        let listener = listen(address)?;
+        let listener = listen(address, key.is_some())?;
         let failure = |error: std::io::Error| Failure::unavailable(format!("{address}: {error}"));
         let address = listener.local_addr().map_err(failure)?;
         listener.set_nonblocking(true).map_err(failure)?;
@@ -189,7 +191,7 @@ impl Drop for Server {
     }
 }
 
-fn listen(address: &str) -> Result<TcpListener> {
+fn listen(address: &str, has_key: bool) -> Result<TcpListener> {
     let place =
         if address.parse::<u16>().is_ok() { format!("127.0.0.1:{address}") } else { address.to_owned() };
     let places: Vec<SocketAddr> = match place.to_socket_addrs() {
@@ -200,6 +202,10 @@ fn listen(address: &str) -> Result<TcpListener> {
             ));
         }
     };
+    if !has_key && !places.iter().all(|place| place.ip().is_loopback()) {
+        return Err(Failure::usage(format!("{address}: others may reach that address, and there is no key"))
+            .hint(format!("put a key for clients into {KEY_VARIABLE}, or listen at 127.0.0.1")));
+    }
     TcpListener::bind(&places[..]).map_err(|error| {
         Failure::unavailable(format!("{address}: cannot listen there: {error}"))
             .hint("another program may use that port: choose another, or 0 for any that is free")

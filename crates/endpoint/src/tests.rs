@@ -175,6 +175,7 @@ fn it_stops_after_the_calls_in_progress() {
     let refused =
         |address: &str| Server::start(address, LIMITS, None, |_: &Call| Answer::Json(Value::Null)).err();
     assert_eq!(refused("nowhere").expect("refused").code, record::failure::USAGE);
+    assert_eq!(refused("0.0.0.0:0").expect("refused").code, record::failure::USAGE);
     let busy = TcpListener::bind("127.0.0.1:0").expect("a port");
     let failure = refused(&busy.local_addr().expect("an address").to_string()).expect("refused");
     assert_eq!(failure.code, record::failure::UNAVAILABLE);

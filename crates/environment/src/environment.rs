@@ -129,6 +129,16 @@ pub trait Environment: Send + Sync {
         Err(Failure::usage(format!("{} draws no tasks", self.name())))
     }
 
+    /// The task of a user's own question, to which no answer is known.
+    ///
+    /// # Errors
+    /// No task can be made of a text, or not of this one: usage.
+    fn question(&self, text: &str, settings: &Settings) -> Result<Task> {
+        let _ = (text, settings);
+        Err(Failure::usage(format!("no task of {} can be stated as a text", self.name()))
+            .hint("math, code, tldr and arxiv take questions, and programs that know `tasks --ask TEXT`"))
+    }
+
     /// Actions in styles that policies are known to use, for `envs check`.
     fn extraction_cases(&self) -> Vec<ExtractionCase> {
         Vec::new()

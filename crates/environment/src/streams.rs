@@ -39,6 +39,9 @@ pub fn task(environment: &str, split: Split, name: &str, spec: Value) -> Task {
     }
 }
 
+/// The split of a task without a reference answer, which a user asks.
+pub const ASKED: &str = "asked";
+
 /// The first task that `draw` finds in `attempts` draws.
 pub fn first_task(
     attempts: u32,

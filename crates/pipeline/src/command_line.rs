@@ -42,6 +42,8 @@ Examples:
                                                    # evaluate a model before any training
   ./pipeline.sh evaluate --policies tool=A --policies planner=B | report evaluate
                                                    # evaluate policies
+  ./pipeline.sh ask runs/math 'What is 6 + 7?'     # the trained team answers, turn by turn
+  ./pipeline.sh serve runs/math                    # and is an OpenAI endpoint at http://127.0.0.1:8000/v1
   ./pipeline.sh setup --device cuda                # only download the libraries for an NVIDIA GPU
 
 Pretrained policies get prompts in prose (--set encoding=full).
@@ -75,6 +77,31 @@ pub enum Action {
         step: u64,
         #[command(flatten)]
         settings: Box<Settings>,
+    },
+    /// Serve the team of a run to clients of OpenAI's API: each agent is a model, by its best version
+    ///
+    /// Sampling, limits and stop texts are the run's unless a call sets others. A key for clients is taken from the variable
+    /// TROUPE_API_KEY, which an address that others reach needs. rollout --help says what is served.
+    Serve {
+        #[arg(value_name = "RUN")]
+        run: String,
+        /// A port, which only this machine reaches, or an address and a port
+        #[arg(value_name = "[HOST:]PORT", default_value = "8000")]
+        address: String,
+    },
+    /// Ask the team of a run: its workflow on questions of yours, greedily, by its best versions
+    ///
+    /// Prints what each agent says, then the last word. Environments math, code, tldr and arxiv take questions, with any
+    /// workflow, and programs (--env-command) that know `tasks --ask TEXT`.
+    Ask {
+        #[arg(value_name = "RUN")]
+        run: String,
+        /// Without one, each line of stdin is a question
+        #[arg(value_name = "QUESTION")]
+        questions: Vec<String>,
+        /// Print a line of JSON for each question: turns with their prompts, and the answer
+        #[arg(long)]
+        json: bool,
     },
     /// Print the pipe with the flags of --method
     Explain(Box<Settings>),

@@ -1,6 +1,7 @@
 //! `troupe-pipeline`: the bookkeeping behind `pipeline.sh`. It parses the flags, takes the run's lock, tells the
 //! shell which pipe to run next, and commits a step once its pipe has succeeded.
 
+mod ask;
 mod checks;
 mod claim;
 mod collapse;
@@ -93,6 +94,8 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         CommandLine::from_arg_matches(&matches).map_err(|error| Failure::usage(error.render()))?.action;
     match &action {
         Some(Action::Completions { shell }) => return completions::print(*shell),
+        Some(Action::Serve { run, address }) => return ask::serve(run, address),
+        Some(Action::Ask { run, questions, json }) => return ask::ask(run, questions, *json),
         Some(Action::List { folder }) => return runs::print(&Programs::find()?, Path::new(folder)),
         _ => {}
     }

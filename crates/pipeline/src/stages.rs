@@ -242,6 +242,30 @@ impl Plan<'_> {
         [("test-tasks", tasks), ("test-rollout", play)]
     }
 
+    /// Plays questions greedily, as the evaluation plays test tasks.
+    pub fn asking(&self, questions: &[String]) -> [ShellLine; 2] {
+        let tasks = self.environment_program("tasks").flag_of_each("--ask", questions);
+        let play = self.player(self.program("rollout")).flag("--temperature", 0).word("--quiet");
+        [tasks, play.words(self.settings.given_to("rollout", &OF_EVALUATIONS))]
+    }
+
+    /// Serves the policies, sampled as in training unless a call says otherwise.
+    pub fn serving(&self, address: &str) -> ShellLine {
+        let settings = self.settings;
+        self.program("rollout")
+            .flag("--serve", address)
+            .flag_of_each("--policy", &self.team.players(self.run))
+            .flag_of_each("--max-tokens", &settings.max_tokens)
+            .flag_of_each("--stop", &settings.stop)
+            .flag_of_each("--temperature", &settings.temperature)
+            .flag_of_each("--top-p", &settings.top_p)
+            .flag_of_each("--top-k", &settings.top_k)
+            .flag_of_each("--min-p", &settings.min_p)
+            .flag("--device", &settings.device)
+            .flag_if_any("--dtype", settings.dtype.as_ref())
+            .words(settings.given_to("rollout", &["--device-memory", "--isa", "--threads"]))
+    }
+
     /// Trains on demonstrations, which teach the action format and deliberately contain
     /// mistakes for training to remove.
     fn warm_up(&self) -> [(&'static str, ShellLine); 3] {

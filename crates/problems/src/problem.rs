@@ -65,6 +65,12 @@ pub trait Problem: Clone + Debug + Send + Sync + 'static {
         Err(spec::fail("these tasks are drawn, not read"))
     }
 
+    /// The `spec` of a user's question, with something in the place of the answer that nobody knows; `None`: a text alone
+    /// is no problem.
+    fn question(_rules: &Self::Rules, _text: &str) -> Option<Value> {
+        None
+    }
+
     /// The task of the environment called `name`.
     fn parse(name: &str, spec: &Value) -> Result<Self>;
     fn turns(&self, workflow: &Workflow) -> u32;
@@ -169,6 +175,20 @@ impl<P: Playable> Environment for ProblemEnvironment<P> {
             Some(file) => crate::file::tasks::<P>(name, file, &rules, selection),
             None => Ok(streams::tasks(name, selection, move |split, stream| P::draw(&rules, split, stream))),
         }
+    }
+
+    fn question(&self, text: &str, settings: &Settings) -> Result<Task> {
+        let refused = |cause: &str| {
+            Failure::usage(format!("{}: {cause}", self.name)).hint(
+                "math and code take questions in prose (--set encoding=full), tldr and arxiv take texts",
+            )
+        };
+        let spec = P::question(&P::rules(settings)?, text);
+        let spec = spec.ok_or_else(|| refused("its tasks cannot be stated as a text"))?;
+        P::parse(self.name, &spec).map_err(|failure| refused(&failure.message))?;
+        let task = format!("{}/{}/{:016x}", self.name, streams::ASKED, crate::file::identity(text));
+        let (env, split) = (self.name.to_owned(), Some(streams::ASKED.to_owned()));
+        Ok(Task { env, task, split, spec, ..Task::default() })
     }
 
     fn reset(&self, spec: &Value, workflow: &str) -> Result<Box<dyn State>> {

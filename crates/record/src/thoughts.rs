@@ -36,6 +36,12 @@ pub fn is_begun_by(prompt: &str) -> bool {
     MARKS.iter().any(|(begin, _)| prompt.trim_end().ends_with(begin))
 }
 
+/// Returns true while `text` is a thought from its beginning on, or may become one.
+pub fn may_begin(text: &str) -> bool {
+    let text = text.trim_start();
+    MARKS.iter().any(|(begin, _)| begin.starts_with(text) || text.starts_with(begin))
+}
+
 /// Returns true if `token` is a mark, or a part of one, that a text needs even if its tokenizer calls it special.
 pub fn is_mark(token: &str) -> bool {
     ["<|channel|>", "<|message|>"].contains(&token)
@@ -45,6 +51,14 @@ pub fn is_mark(token: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_may_begin_a_thought_until_it_differs() {
+        for (text, expected) in [("", true), (" <th", true), ("<think>4", true), ("<a", false), ("5", false)]
+        {
+            assert_eq!(may_begin(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn thoughts_are_no_answer() {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 
+use environment::streams::ASKED;
 use envs::Split;
 use record::failure::{Failure, Result};
 use record::line::End;
@@ -34,10 +35,61 @@ pub struct Tasks {
     /// Number of tasks.
     #[arg(long, default_value_t = 1, value_name = "N")]
     count: u64,
+    /// A task of your own question, to which no answer is known, instead of drawn ones; - reads one per line from stdin
+    ///
+    /// Its rewards mean nothing. Repeatable. With --env-command it is passed on; the program answers with tasks whose `split`
+    /// is `asked`.
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["split", "count", "seed"])]
+    ask: Vec<String>,
 }
 
 impl Tasks {
+    /// Writes the tasks of questions.
+    fn asked(&self) -> Result<()> {
+        let mut questions = Vec::new();
+        for text in &self.ask {
+            match text == "-" {
+                true => questions
+                    .extend(io::stdin().lines().collect::<io::Result<Vec<_>>>().map_err(Failure::io)?),
+                false => questions.push(text.clone()),
+            }
+        }
+        questions.retain(|text| !text.trim().is_empty());
+        if questions.is_empty() {
+            return Err(Failure::usage("--ask: there is no question").hint("--ask 'What is 6 + 7?'"));
+        }
+        let count = questions.len() as u64;
+        let mut writer = Writer::stdout();
+        if let Some(command) = &self.program.env_command {
+            let quoted = questions.iter().map(|text| format!(" --ask '{}'", text.replace('\'', "'\\''")));
+            let line = format!("{command} tasks{}", quoted.collect::<String>());
+            let hint = "it has to take `tasks --ask TEXT` and to answer with a task of that text, whose `split` is `asked`";
+            let mut asked = 0;
+            let outcome = self.program.each(&line, |line| {
+                let task: Value = serde_json::from_str(&line).unwrap_or_default();
+                asked += u64::from(task["type"] == "task" && task["split"] == ASKED);
+                writer.raw(&line)
+            });
+            outcome.map_err(|failure| failure.hint(hint))?;
+            if asked != count {
+                return Err(
+                    Failure::data(format!("{command}: {asked} tasks for {count} questions")).hint(hint)
+                );
+            }
+            return writer.flush();
+        }
+        let (environment, settings) =
+            (self.choice.environment()?, self.choice.selection(self.split)?.settings);
+        for text in &questions {
+            writer.object(&environment.question(text, &settings)?)?;
+        }
+        end(&mut writer, &[("tasks", count)])
+    }
+
     pub fn run(&self) -> Result<()> {
+        if !self.ask.is_empty() {
+            return self.asked();
+        }
         if let Some(command) = &self.program.env_command {
             let (split, count, seed) = (self.split.name(), self.count, self.choice.seed);
             return self

@@ -179,6 +179,7 @@ fn request(place: [u64; 3], prompt: usize, branches: usize, tokens: usize) -> Re
         max_tokens: tokens,
         sampling: SamplingParams::PLAIN,
         stop: None,
+        watch: None,
     }
 }
 

@@ -7,6 +7,7 @@ use super::sequence::Sequence;
 use super::stop::StopStrings;
 use record::philox::Stream;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 #[derive(Debug)]
 struct Branch {
@@ -23,6 +24,7 @@ struct Ends<'a> {
     stop_ids: &'a [u32],
     stop: Option<&'a StopStrings>,
     max_tokens: usize,
+    watch: Option<&'a Sender<SampledToken>>,
 }
 
 /// Where a branch's tokens come from.
@@ -56,6 +58,7 @@ impl Branch {
             }
             Source::Given(ids) => completion.ids.len() == ids.len(),
         };
+        self.done |= ends.watch.is_some_and(|watch| watch.send(token).is_err());
     }
 }
 
@@ -69,6 +72,7 @@ pub struct Group {
     max_tokens: usize,
     sampling: SamplingParams,
     stop: Option<Arc<StopStrings>>,
+    watch: Option<Sender<SampledToken>>,
     adapter: Option<u32>,
 }
 
@@ -76,7 +80,7 @@ impl Group {
     /// A request's group, under one of the engine's adapters or the base model. It has a branch for each of
     /// `sources`; given branches have between 1 and `request.max_tokens` tokens.
     pub fn new(adapter: Option<u32>, request: Request, sources: impl Iterator<Item = Source>) -> Group {
-        let Request { id, prompt, max_tokens, sampling, stop, .. } = request;
+        let Request { id, prompt, max_tokens, sampling, stop, watch, .. } = request;
         let branch = |source| Branch {
             source,
             sequence: Sequence::default(),
@@ -85,7 +89,17 @@ impl Group {
             done: false,
         };
         let branches = sources.map(branch).collect();
-        Group { id, prompt, stored: Sequence::default(), branches, max_tokens, sampling, stop, adapter }
+        Group {
+            id,
+            prompt,
+            stored: Sequence::default(),
+            branches,
+            max_tokens,
+            sampling,
+            stop,
+            watch,
+            adapter,
+        }
     }
 
     /// Returns true if its branches have their first token.
@@ -176,7 +190,8 @@ impl Group {
         pool: &mut BlockPool,
     ) {
         pool.insert(self.adapter, self.stored.blocks(), &self.prompt);
-        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
+        let (stop, watch) = (self.stop.as_deref(), self.watch.as_ref());
+        let ends = Ends { stop_ids, stop, max_tokens: self.max_tokens, watch };
         for (branch, token) in self.branches.iter_mut().zip(tokens) {
             branch.append(token, &ends);
             if !branch.done {
@@ -193,7 +208,8 @@ impl Group {
         stop_ids: &[u32],
         pool: &mut BlockPool,
     ) {
-        let ends = Ends { stop_ids, stop: self.stop.as_deref(), max_tokens: self.max_tokens };
+        let (stop, watch) = (self.stop.as_deref(), self.watch.as_ref());
+        let ends = Ends { stop_ids, stop, max_tokens: self.max_tokens, watch };
         for branch in self.branches.iter_mut().filter(|branch| !branch.done) {
             let Some(token) = tokens.next() else { return };
             branch.append(token, &ends);

@@ -7,6 +7,7 @@ use super::stop::StopStrings;
 use record::failure::{Failure, Result};
 use record::philox::Stream;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 
 /// How a token is chosen from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,6 +67,8 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// Texts that end a completion.
     pub stop: Option<Arc<StopStrings>>,
+    /// Gets each token of every branch when it is sampled. When its receiver is gone, generation ends.
+    pub watch: Option<Sender<SampledToken>>,
 }
 
 /// The completion of one branch.

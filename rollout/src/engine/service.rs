@@ -137,7 +137,8 @@ impl Service {
         Client { service: self.clone(), model, adapter, inbox: inbox.clone(), number }
     }
 
-    fn has_ended(&self) -> bool {
+    /// Returns true if its thread has ended, after a failure.
+    pub fn has_ended(&self) -> bool {
         self.thread.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }

@@ -353,7 +353,7 @@ fn check(url: &str) -> Result<()> {
 }
 
 /// A key in an environment variable; `None` if it is empty or unset.
-fn key_in(variable: &str) -> Result<Option<String>> {
+pub fn key_in(variable: &str) -> Result<Option<String>> {
     let key = std::env::var(variable).unwrap_or_default().trim().to_owned();
     if key.contains(|c: char| !c.is_ascii_graphic()) {
         return Err(Failure::usage(format!("{variable} holds characters that no key has")));

@@ -7,7 +7,7 @@ use record::line::Task;
 use record::philox::Stream;
 use serde_json::Value;
 
-use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, TaskSettings};
+use super::spec::{CodeProblem, Encoding, Instance, Reasoning, Rules, Style, TaskSettings, Test};
 use super::{full, generate, judge, test_actions};
 use crate::workflow_file::Checker;
 use crate::{Problem, fences};
@@ -59,6 +59,15 @@ impl Problem for Instance {
         problem.name = name.to_owned();
         problem.tests.truncate(rules.tests.max(problem.examples));
         Ok(rules.rules.spec(&problem))
+    }
+
+    fn question(rules: &TaskSettings, text: &str) -> Option<Value> {
+        // A test that is not shown and that no program passes.
+        let tests = vec![Test { output: "\u{0}".to_owned(), ..Test::default() }];
+        let (name, statement, style) = (String::new(), text.to_owned(), Style::Stdin);
+        let (function, examples, solution, wrong) = (None, 0, None, Vec::new());
+        let problem = CodeProblem { name, statement, style, function, tests, examples, solution, wrong };
+        (rules.rules.encoding == Encoding::Full).then(|| rules.rules.spec(&problem))
     }
 
     fn parse(_name: &str, spec: &Value) -> Result<Self> {

@@ -84,6 +84,14 @@ impl Problem for MathProblem {
         Ok(rules.spec(problem, answer))
     }
 
+    fn question(rules: &Rules, text: &str) -> Option<Value> {
+        let text = text.trim();
+        let value = Chain::read_shortly(text).filter(|_| rules.is_compact()).and_then(|chain| chain.value());
+        // A word, so that any kind of answer can be found.
+        let answer = value.map_or("unknown".to_owned(), |value| value.to_string());
+        Some(rules.spec(text.to_owned(), answer))
+    }
+
     fn parse(_name: &str, spec: &Value) -> Result<Self> {
         MathProblem::parse(spec)
     }

@@ -223,6 +223,10 @@ impl Problem for Prose {
         Ok(write(&Spec { problem, rules: rules.clone() }))
     }
 
+    fn question(rules: &Rules, text: &str) -> Option<Value> {
+        Some(write(&Spec { problem: text.to_owned(), rules: rules.clone() }))
+    }
+
     fn parse(name: &str, spec: &Value) -> Result<Self> {
         let spec: Spec = read(spec)?;
         if spec.problem.trim().is_empty() {

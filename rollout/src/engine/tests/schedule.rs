@@ -103,7 +103,7 @@ fn scheduler(fork: Fork, blocks: usize, rows: usize, prompt_tokens: usize) -> Sc
 fn request(id: u64, prompt: Vec<u32>, branches: usize, max_tokens: usize) -> Request {
     let stream = |branch| Stream::named(5, &[Part::Number(id), Part::Number(branch)]);
     let streams = (0..branches as u64).map(stream).collect();
-    Request { id, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN, stop: None }
+    Request { id, prompt, streams, max_tokens, sampling: SamplingParams::PLAIN, stop: None, watch: None }
 }
 
 /// The expected completions of a request, computed without a cache.

@@ -58,7 +58,15 @@ fn service(tokens: [u32; 2], most: usize) -> (Arc<Service>, Arc<AtomicUsize>) {
 
 fn request(id: u64, max_tokens: usize) -> Request {
     let streams = vec![Stream::named(5, &[Part::Number(id)])];
-    Request { id, prompt: vec![1], streams, max_tokens, sampling: SamplingParams::PLAIN, stop: None }
+    Request {
+        id,
+        prompt: vec![1],
+        streams,
+        max_tokens,
+        sampling: SamplingParams::PLAIN,
+        stop: None,
+        watch: None,
+    }
 }
 
 /// The client, the id, the first token and the length of the completion of each group. Only the first client that is

@@ -170,6 +170,7 @@ pub fn request(id: u64, prompt: usize, branches: usize, max_tokens: usize) -> Re
         max_tokens,
         sampling: SamplingParams::PLAIN,
         stop: None,
+        watch: None,
     }
 }
 
@@ -202,7 +203,8 @@ impl<R: Runner> Scheduler<R> {
     ) {
         let max_tokens = completions.iter().map(Vec::len).max().expect("a completion");
         let sampling = SamplingParams { temperature, ..SamplingParams::PLAIN };
-        let request = Request { id, prompt, streams: Vec::new(), max_tokens, sampling, stop: None };
+        let request =
+            Request { id, prompt, streams: Vec::new(), max_tokens, sampling, stop: None, watch: None };
         self.push(Group::new(adapter, request, completions.iter().cloned().map(Source::Given)));
     }
 
