@@ -2,7 +2,7 @@
 import json
 
 import pytest
-from conftest import ROOT, keeps_the_contract, must, plays
+from conftest import ROOT, keeps_the_contract, lines, must, plays, trains
 
 EXAMPLES = f"python3 {ROOT}/examples"
 TOYS = f"{EXAMPLES}/toy_credit.py"
@@ -153,3 +153,23 @@ Game().main()
         numbers = [event.split()[1] for event in events if event.startswith("close")]
         assert len(numbers) > 3 and sorted(numbers) == sorted(event.split()[1] for event in events if event.startswith("open")), events
     must("rm log; python3 game.py demo --count 2; grep -c close log | grep -qx 2", tmp_path, **environment)
+
+
+def test_summarizer_passes_on_what_it_keeps_and_no_prompt_grows(tmp_path):
+    for pages in (3, 6):
+        program = f"{EXAMPLES}/summarizer.py --pages {pages}"
+        keeps_the_contract(program)
+        samples = trains(program, tmp_path, "--turns 9")
+        assert {sample["agent"] for sample in samples} == {"summarizer", "answerer"} and max(sample["turn"] for sample in samples) == pages - 1
+        assert max(len(sample["prompt"][0]["content"]) for sample in samples) < 420, "two pages would be more"
+    program = f"{EXAMPLES}/summarizer.py"
+    spec = lines(must(f"{program} tasks --count 1"))[0]["spec"]
+    (one, first), (two, second) = spec["counts"][:2]
+    # All of the first page, half of it with more words than are kept, nothing of it; a wrong number is no count.
+    kept = [plays(program, text)[-1]["rewards"]["team"]
+            for text in (f"{one} {first}, {second} {two}", f"{one}: {first} " + "and so on " * 8 + f"{two} {second}", "nothing", f"{one} {first + 1}")]
+    assert kept == [1.0, 0.5, 0.0, 0.0]
+    asked = dict(map(tuple, spec["counts"]))[spec["asked"]]
+    for answer, right in ((f"{asked}.", True), (f"{asked} or {asked + 1}", False)):
+        last = plays(program, f"{one} {first}", "none", "none", answer)[-1]
+        assert (last["success"], last["rewards"]["local"], last["terminated"]) == (right, float(right), True)

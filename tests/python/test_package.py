@@ -162,9 +162,9 @@ def test_wheel_lives_beside_the_other_package_of_that_name(home):
         shutil.copytree(found, packages / found.name)
     shutil.copy(theirs / "bin/troupe", ours / "bin/troupe")
     said = home.must("beside/bin/python -c 'import troupe, troupe_rl; print(hasattr(troupe, \"Environment\"), troupe_rl.Environment.__name__)'; "
-                     "beside/bin/pip list --disable-pip-version-check; beside/bin/troupe-rl pipeline --help; beside/bin/envs list")
+                     "beside/bin/pip list --disable-pip-version-check; beside/bin/troupe-rl envs list plan-path")
     assert said.startswith("False Environment\n") and "\ntroupe-rl " in said and re.search("^troupe +[0-9]", said, re.MULTILINE), said
-    assert "the training loop" in said and "plan-path" in said, said
+    assert "\nplan-path: " in said, said
 
 
 def test_metadata_of_the_wheel_are_valid(home):
