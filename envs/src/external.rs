@@ -98,6 +98,8 @@ impl External {
             workflow: Workflow::in_order(workflow.unwrap_or("default"), &response.order, &response.agents)?,
             turns: response.turns.unwrap_or(TURNS),
             together: response.together,
+            begun: (!response.copies)
+                .then(|| Arc::new((self.clone(), task.clone(), workflow.map(str::to_owned)))),
             state: StateValue::new(&self.processes, process, response.state, response.handles),
             observations: response.observations,
             generations: BTreeMap::new(),
@@ -182,6 +184,8 @@ pub struct ExternalState {
     workflow: Arc<Workflow>,
     turns: u32,
     together: bool,
+    /// If states cannot be copied, what began the episode.
+    begun: Option<Arc<(External, Task, Option<String>)>>,
     reward_range: (f64, f64),
     strict: bool,
     state: StateValue,
@@ -341,6 +345,17 @@ impl State for ExternalState {
 
     fn reward_range(&self) -> (f64, f64) {
         self.reward_range
+    }
+
+    fn can_be_copied(&self) -> bool {
+        self.begun.is_none()
+    }
+
+    fn begin_again(&self) -> Result<Box<dyn State>> {
+        match self.begun.as_deref() {
+            None => Ok(self.clone_state()),
+            Some((external, task, workflow)) => external.begin(task, workflow.as_deref()),
+        }
     }
 
     fn acts(&self, agent: &str) -> bool {

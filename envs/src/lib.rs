@@ -7,6 +7,7 @@
 pub mod check;
 pub mod external;
 pub mod import;
+pub mod program;
 pub mod step;
 
 pub use environment::{

@@ -9,6 +9,7 @@ mod command {
     pub mod list;
     pub mod new;
     pub mod play;
+    pub mod program;
     pub mod step;
     pub mod tasks;
 }
@@ -28,7 +29,8 @@ Examples:
   envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
   envs play plan-path
   envs import aime24.jsonl --split test > aime24-tasks.jsonl
-  envs new my-game")]
+  envs new my-game
+  envs program --roles solver,checker --tasks sums.jsonl -- python3 team.py check")]
 struct Arguments {
     /// No progress on stderr.
     #[arg(long, short, global = true)]
@@ -47,6 +49,7 @@ enum Command {
     Play(command::play::Play),
     Import(command::import::Import),
     New(command::new::New),
+    Program(Box<command::program::Program>),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
             Command::Play(play) => play.run(),
             Command::Import(import) => import.run(),
             Command::New(new) => new.run(quiet),
+            Command::Program(program) => program.run(),
         }
     })
 }

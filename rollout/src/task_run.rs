@@ -144,8 +144,14 @@ impl TaskRun {
             refused: None,
         };
         run.stats.tasks = 1;
-        let requests = match state {
-            Ok(state) => run.begin_episodes(&*state),
+        let states = state.and_then(|state| {
+            let others = (1..run.episode_count()).map(|_| state.begin_again());
+            let mut states = others.collect::<Result<Vec<_>>>()?;
+            states.insert(0, state);
+            Ok(states)
+        });
+        let requests = match states {
+            Ok(states) => run.begin_episodes(states),
             Err(error) => {
                 run.refused = Some(Stop::Error(error));
                 Vec::new()
@@ -155,18 +161,19 @@ impl TaskRun {
         (run, requests)
     }
 
-    fn begin_episodes(&mut self, state: &dyn State) -> Vec<SharedRequest> {
+    fn begin_episodes(&mut self, states: Vec<Box<dyn State>>) -> Vec<SharedRequest> {
         let settings = self.context.settings.clone();
         let (branches, count) = (settings.metadata.branches, self.episode_count());
         let width = branches / count;
-        let (agents, number) = (state.workflow().agents(), settings.metadata.step + self.task.index);
+        let (agents, number) = (states[0].workflow().agents(), settings.metadata.step + self.task.index);
         self.seats = self.context.opponents.seats(&settings.team, agents, &self.streams, number);
         let mut shared: Vec<SharedRequest> = Vec::new();
-        for (index, first) in (0..branches).step_by(width as usize).enumerate() {
+        let firsts = (0..branches).step_by(width as usize);
+        for (index, (first, state)) in firsts.zip(states).enumerate() {
             let (name, streams) = (self.name.clone(), self.streams.clone());
             let (branches, learner) = (first..first + width, self.seats.learner);
             let id = EpisodeId { name, streams, branches, learner };
-            let (episode, requests) = Episode::begin(settings.episodes.clone(), id, state.clone_state());
+            let (episode, requests) = Episode::begin(settings.episodes.clone(), id, state);
             self.episodes.push(episode);
             self.stats.groups_expected += requests.len() as u64;
             for request in requests {

@@ -137,6 +137,13 @@ impl<'a> Worker<'a> {
             Err(failure) if failure.code == DATA => Err(EpisodeError::at("task", failure.message)),
             state => state.map_err(EpisodeError::from),
         };
+        let compares = !settings.metadata.parallel && settings.metadata.branches > 1;
+        if compares && state.as_ref().is_ok_and(|state| !state.can_be_copied()) {
+            return Err(Failure::usage(
+                "this environment makes no copies of a state, and a tree compares candidates on them",
+            )
+            .hint("--sampling parallel plays each candidate as an episode of its own"));
+        }
         if let (Some(joint), Ok(state)) = (&settings.episodes.joint, &state) {
             joint.check(&**state, &settings.episodes.widths, settings.flags.turns)?;
         }

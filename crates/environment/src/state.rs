@@ -39,6 +39,19 @@ pub trait State: Send {
     /// An independent copy with the same future.
     fn clone_state(&self) -> Box<dyn State>;
 
+    /// False if only one of a state and its copy can go on: then candidates cannot be compared in one state.
+    fn can_be_copied(&self) -> bool {
+        true
+    }
+
+    /// In a first state, one for another episode of the same task: a copy, or begun anew if states cannot be copied.
+    ///
+    /// # Errors
+    /// The environment failed.
+    fn begin_again(&self) -> Result<Box<dyn State>> {
+        Ok(self.clone_state())
+    }
+
     /// Everything that [`crate::Environment::restore`] needs to go on from here.
     fn to_json(&self) -> Value;
 

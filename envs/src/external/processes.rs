@@ -7,7 +7,7 @@
 //! Descendants of a process end with it ([`descendants`]), and its stderr is passed on ([`errors`]). Left out: a sandbox. The
 //! program belongs to the user, and runs as `sh -c` would run it.
 
-mod descendants;
+pub(crate) mod descendants;
 mod errors;
 
 use std::collections::{BTreeMap, HashMap};
@@ -421,7 +421,7 @@ impl Running {
             // before the child is reaped.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
-        descendants::kill(&self.mark);
+        descendants::kill(descendants::MARK, &self.mark);
         self.process.wait().ok().filter(|_| exited)
     }
 

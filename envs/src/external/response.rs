@@ -71,8 +71,15 @@ pub(super) struct ResetResponse {
     /// True if a `state` is a handle of its process.
     #[serde(default)]
     pub(super) handles: bool,
+    /// False if states cannot be copied.
+    #[serde(default = "yes")]
+    pub(super) copies: bool,
     #[serde(default = "unit")]
     pub(super) reward_range: (f64, f64),
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn unit() -> (f64, f64) {

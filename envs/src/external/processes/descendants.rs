@@ -24,9 +24,9 @@ pub fn mark() -> String {
     format!("{}-{started}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Kills what carries `mark`, and its children, until there is none.
-pub fn kill(mark: &str) {
-    let entry = format!("{MARK}={mark}");
+/// Kills what carries `mark` in the environment variable `name`, and its children, until there is none.
+pub fn kill(name: &str, mark: &str) {
+    let entry = format!("{name}={mark}");
     for _ in 0..ROUNDS {
         let found = marked(entry.as_bytes());
         if found.is_empty() {
