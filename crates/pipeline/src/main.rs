@@ -12,6 +12,7 @@ mod directory;
 mod disk;
 mod environment;
 mod evaluation;
+mod export;
 mod file;
 mod frozen_settings;
 mod inputs;
@@ -93,6 +94,7 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         CommandLine::from_arg_matches(&matches).map_err(|error| Failure::usage(error.render()))?.action;
     match &action {
         Some(Action::Completions { shell }) => return completions::print(*shell),
+        Some(Action::Export { run, folder, base }) => return export::team(run, folder, base.as_deref()),
         Some(Action::List { folder }) => return runs::print(&Programs::find()?, Path::new(folder)),
         _ => {}
     }
