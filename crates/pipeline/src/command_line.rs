@@ -44,6 +44,7 @@ Examples:
                                                    # evaluate policies
   ./pipeline.sh ask runs/math 'What is 6 + 7?'     # the trained team answers, turn by turn
   ./pipeline.sh serve runs/math                    # and is an OpenAI endpoint at http://127.0.0.1:8000/v1
+  ./pipeline.sh export runs/two team               # the trained team as one folder for vLLM, llama.cpp and others
   ./pipeline.sh setup --device cuda                # only download the libraries for an NVIDIA GPU
 
 Pretrained policies get prompts in prose (--set encoding=full).
@@ -69,6 +70,18 @@ pub enum Action {
     List {
         #[arg(value_name = "DIR", default_value = "runs")]
         folder: String,
+    },
+    /// Write a run's team to a new folder for other programs: policies, prompts, a card, and a script that plays it
+    Export {
+        /// The folder of the run
+        #[arg(value_name = "RUN")]
+        run: String,
+        /// The folder to make
+        #[arg(value_name = "DIR")]
+        folder: String,
+        /// What others call the base of the adapters [default: its name on the hub; without one the base is copied]
+        #[arg(long, value_name = "ORG/NAME")]
+        base: Option<String>,
     },
     /// Print the stream of an evaluation of --policies AGENT=DIR, or of --model, which then plays all agents
     Evaluate {

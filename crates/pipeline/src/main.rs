@@ -13,6 +13,7 @@ mod directory;
 mod disk;
 mod environment;
 mod evaluation;
+mod export;
 mod file;
 mod frozen_settings;
 mod inputs;
@@ -96,6 +97,7 @@ fn pipeline(arguments: &[String]) -> Result<()> {
         Some(Action::Completions { shell }) => return completions::print(*shell),
         Some(Action::Serve { run, address }) => return ask::serve(run, address),
         Some(Action::Ask { run, questions, json }) => return ask::ask(run, questions, *json),
+        Some(Action::Export { run, folder, base }) => return export::team(run, folder, base.as_deref()),
         Some(Action::List { folder }) => return runs::print(&Programs::find()?, Path::new(folder)),
         _ => {}
     }

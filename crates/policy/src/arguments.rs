@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use policy::adapter::{Adapter, Target};
+use policy::gguf::Format;
 use policy::weights::ElementType;
 use serde_json::Value;
 
@@ -165,12 +166,9 @@ pub struct Check {
 /// Write a version for other tools: without optimizer state, with a model card
 ///
 /// Examples:
-///   policy export run/tool tool-export
-///   policy export run/tool tool-merged --merge
+///   policy export run/tool tool-merged --merge --push ORG/NAME
 ///   policy export run/tool/step-000012 tool-adapter --base Qwen/Qwen3-0.6B
-///
-/// transformers loads the result; PEFT loads an adapter. An adapter names the hub model that its base
-/// was downloaded from, or the one of --base. The card lists the run's settings and evaluations.
+///   policy export run/tool --gguf tool.gguf --dtype q8_0
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Export {
@@ -178,12 +176,21 @@ pub struct Export {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// The directory to make
-    #[arg(value_name = "OUT")]
-    pub output: PathBuf,
+    #[arg(value_name = "OUT", required_unless_present = "gguf")]
+    pub output: Option<PathBuf>,
+    /// Write a GGUF file for llama.cpp, adapters merged, and a Modelfile for Ollama next to it
+    #[arg(long, value_name = "FILE")]
+    pub gguf: Option<PathBuf>,
+    /// Type of its weights: float32, float16, bfloat16, q8_0 [default: the type of the policy]
+    #[arg(long, value_name = "TYPE", requires = "gguf", value_parser = gguf_format)]
+    pub dtype: Option<Format>,
+    /// Upload OUT to the hub through huggingface_hub; a new model is private
+    #[arg(long, value_name = "ORG/NAME", requires = "output")]
+    pub push: Option<String>,
     /// Merge the adapter into the weights of its base: a complete model
     #[arg(long)]
     pub merge: bool,
-    /// The base's name for other users: a hub model ORG/NAME, or a path on their machines
+    /// The base's name for other users: a hub model, or a path [default: its name on the hub]
     #[arg(long, value_name = "NAME")]
     pub base: Option<String>,
     /// The run to describe in the card [default: RUN of RUN/policies/NAME]
@@ -225,6 +232,16 @@ pub enum Attention {
 
 fn variables(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
+}
+
+fn gguf_format(text: &str) -> Result<Format, String> {
+    match text {
+        "float32" | "f32" => Ok(Format::F32),
+        "float16" | "f16" => Ok(Format::F16),
+        "bfloat16" | "bf16" => Ok(Format::BF16),
+        "q8_0" | "Q8_0" => Ok(Format::Q8_0),
+        _ => Err("types: float32, float16, bfloat16, q8_0".to_owned()),
+    }
 }
 
 /// `rank=8,alpha=16,targets=q_proj+v_proj`.

@@ -5,7 +5,7 @@
 //! model's format. Further variables, such as Qwen3's `enable_thinking`, belong to the policy ([`ARGUMENTS`]). Documents, which no
 //! record carries, are none.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use minijinja::value::{Serde, Value as Jinja};
 use minijinja::{Environment, Error, ErrorKind, context};
@@ -34,6 +34,27 @@ const HINT: &str =
 /// every program renders the same prompt. `transformers` takes them as arguments of `apply_chat_template` instead.
 pub(crate) const ARGUMENTS: &str = "chat_template_kwargs.json";
 
+/// The template for conversations, and the one for those with tools if there is one.
+type Source = (String, Option<String>);
+
+/// A directory's template and the file it is from: `chat_template.jinja`, else the key of `tokenizer_config.json`, else
+/// `chat_template.json`; `None` without any of them.
+pub(crate) fn source(directory: &Path, tokenizer_config: &Value) -> Result<Option<(Source, PathBuf)>> {
+    let own_file = directory.join(FILE);
+    if own_file.exists() {
+        let tool_use = directory.join(TOOL_USE_FILE);
+        let tool_use = tool_use.exists().then(|| read_text(&tool_use, LARGEST_JSON)).transpose()?;
+        return Ok(Some(((read_text(&own_file, LARGEST_JSON)?, tool_use), own_file)));
+    }
+    if let Some(template) = tokenizer_config.get(NAME).filter(|value| !value.is_null()) {
+        let place = directory.join("tokenizer_config.json");
+        return Ok(Some((pick(template, &place)?, place)));
+    }
+    let place = directory.join("chat_template.json");
+    let Some(value) = read_json_if_present(&place)? else { return Ok(None) };
+    Ok(Some((pick(&value[NAME], &place)?, place)))
+}
+
 /// A compiled chat template and the special tokens it may print.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
@@ -44,29 +65,14 @@ pub(crate) struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Finds and compiles the template of a Hugging Face directory: `chat_template.jinja`, else the key of
-    /// `tokenizer_config.json`, else `chat_template.json`; `None` without any of them. It may print the
-    /// special tokens. A template named `tool_use` beside it is for conversations with tools.
+    /// Finds and compiles the template of a Hugging Face directory. It may print the special tokens. A template named
+    /// `tool_use` beside it is for conversations with tools.
     pub(crate) fn load(
         directory: &Path,
         tokenizer_config: &Value,
         special_tokens: &Map<String, Value>,
     ) -> Result<Option<ChatTemplate>> {
-        let own_file = directory.join(FILE);
-        let (source, place) = if own_file.exists() {
-            let tool_use = directory.join(TOOL_USE_FILE);
-            let tool_use = tool_use.exists().then(|| read_text(&tool_use, LARGEST_JSON)).transpose()?;
-            ((read_text(&own_file, LARGEST_JSON)?, tool_use), own_file)
-        } else if let Some(template) = tokenizer_config.get(NAME).filter(|value| !value.is_null()) {
-            let place = directory.join("tokenizer_config.json");
-            (pick(template, &place)?, place)
-        } else {
-            let place = directory.join("chat_template.json");
-            match read_json_if_present(&place)? {
-                Some(value) => (pick(&value[NAME], &place)?, place),
-                None => return Ok(None),
-            }
-        };
+        let Some((source, place)) = source(directory, tokenizer_config)? else { return Ok(None) };
         let side = directory.join(ARGUMENTS);
         let arguments = read_json_if_present(&side)?.unwrap_or_else(|| Value::Object(Map::new()));
         check_arguments(&arguments).map_err(|cause| Failure::data(format!("{}: {cause}", show(&side))))?;

@@ -109,7 +109,7 @@ impl<'a> Writer<'a> {
 }
 
 /// Converts values to bytes, 16-bit floats rounded to nearest even; returns whether `dtype` is a type of weights.
-fn convert(values: &[f32], dtype: ElementType, bytes: &mut Vec<u8>) -> bool {
+pub(crate) fn convert(values: &[f32], dtype: ElementType, bytes: &mut Vec<u8>) -> bool {
     match dtype {
         ElementType::F32 => fill(bytes, values.iter().map(|value| value.to_le_bytes())),
         ElementType::BF16 => {

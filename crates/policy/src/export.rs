@@ -2,8 +2,8 @@
 //!
 //! A whole model is its Hugging Face directory; an adapter is a PEFT directory, or merged into a copy of its
 //! base. PEFT finds a base by a name or by a path from the working directory, so an exported adapter names
-//! its base in a way that survives a move: a model on the hub, or the user's choice. Left out: uploads, and
-//! formats other than safetensors.
+//! its base in a way that survives a move: a model on the hub, or the user's choice. Left out: uploads
+//! ([`crate::hub`]), and other formats ([`crate::gguf`]).
 
 use std::path::Path;
 
@@ -96,21 +96,31 @@ fn copy(from: &Policy, to: &Path) -> Result<()> {
 /// Writes the base's weight files with `W + scale · B·A` in place of each adapted `W`, in f32, then rounded to its type.
 fn merge(base: &Weights, adapter: &Adapter, factors: &Weights, to: &Path) -> Result<()> {
     let written = checkpoint::rewrite(base, to, |writer, name, entry| {
-        let module = name.strip_suffix(".weight").unwrap_or(name);
-        let [a, b] = ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"));
-        if factors.tensor(&a).is_err() {
-            return Ok(false);
-        }
-        let (mut sum, a, b) = (base.to_f32(name)?, factors.to_f32(&a)?, factors.to_f32(&b)?);
-        let inputs = a.len() / adapter.rank;
-        for (row, b) in sum.chunks_exact_mut(inputs).zip(b.chunks_exact(adapter.rank)) {
-            for (a, b) in a.chunks_exact(inputs).zip(b) {
-                let factor = adapter.scale() * b;
-                row.iter_mut().zip(a).for_each(|(sum, a)| *sum += factor * a);
-            }
-        }
+        let Some(sum) = merged(base, (adapter, factors), name)? else { return Ok(false) };
         let merged = NewTensor { name, shape: &entry.shape, data: Data::F32(&sum) };
         writer.tensor(&merged, entry.dtype).map(|()| true)
     });
     written.map(drop)
+}
+
+/// `W + scale · B·A` in f32 of a weight that the adapter changes; `None` of any other.
+pub(crate) fn merged(
+    base: &Weights,
+    (adapter, factors): (&Adapter, &Weights),
+    name: &str,
+) -> Result<Option<Vec<f32>>> {
+    let module = name.strip_suffix(".weight").unwrap_or(name);
+    let [a, b] = ["A", "B"].map(|factor| format!("base_model.model.{module}.lora_{factor}.weight"));
+    if factors.tensor(&a).is_err() {
+        return Ok(None);
+    }
+    let (mut sum, a, b) = (base.to_f32(name)?, factors.to_f32(&a)?, factors.to_f32(&b)?);
+    let inputs = a.len() / adapter.rank;
+    for (row, b) in sum.chunks_exact_mut(inputs).zip(b.chunks_exact(adapter.rank)) {
+        for (a, b) in a.chunks_exact(inputs).zip(b) {
+            let factor = adapter.scale() * b;
+            row.iter_mut().zip(a).for_each(|(sum, a)| *sum += factor * a);
+        }
+    }
+    Ok(Some(sum))
 }

@@ -1,9 +1,9 @@
-//! Models by name: `policy init --from hf:ORG/NAME`, or `hf:ORG/NAME/FILE.gguf`, through the hub's Python client.
+//! Models by name: `policy init --from hf:ORG/NAME`, or `hf:ORG/NAME/FILE.gguf`, and `policy export --push ORG/NAME`, through the
+//! hub's Python client.
 //!
 //! `huggingface_hub` knows the hub's address and login, shares its cache with `transformers`, resumes
 //! interrupted downloads, and reads HF_HOME, HF_ENDPOINT, HF_TOKEN and proxies. The crate `hf-hub` would link
-//! an HTTP stack of 75 to 300 packages for less, into programs that otherwise open no connection. Left out:
-//! uploads.
+//! an HTTP stack of 75 to 300 packages for less, into programs that otherwise open no connection.
 
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const PREFIX: &str = "hf:";
 /// In a copy of a hub's model: where it is from.
 const SOURCE: &str = "source.json";
 
-/// Downloads a snapshot and prints its path, or what went wrong, as JSON.
+/// Downloads a snapshot or uploads a folder, and prints where it is, or what went wrong, as JSON.
 const SCRIPT: &str = r#"
 import json, os, sys
 try:
@@ -34,7 +34,16 @@ except ImportError:
     sys.exit()
 token = getattr(huggingface_hub, "get_token", lambda: None)
 try:
-    name, revision, file = sys.argv[1], sys.argv[2] or None, sys.argv[3]
+    name, revision, file, folder = sys.argv[1], sys.argv[2] or None, sys.argv[3], sys.argv[4]
+    if folder and not token():
+        print(json.dumps({"kinds": ["NoToken"]}))
+        sys.exit()
+    if folder:
+        api = huggingface_hub.HfApi()
+        url = api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder)
+        print(json.dumps({"path": str(url)}))
+        sys.exit()
     parts = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md"]
     def get(parts, **more):
         return snapshot_download(
@@ -104,9 +113,47 @@ impl HubModel {
         if !quiet {
             stage::note("policy", format_args!("fetching {name} with huggingface_hub"));
         }
+        let told = self.ask("", quiet)?;
+        match told["path"].as_str() {
+            Some(path) => Ok(PathBuf::from(path)),
+            None => Err(self.failure(&told)),
+        }
+    }
+
+    /// Uploads a folder and returns the model's address; a new model is private.
+    ///
+    /// # Errors
+    /// No Python, package, token or network, or the hub refuses: 69.
+    pub fn push(&self, folder: &Path, quiet: bool) -> Result<String> {
+        let (name, folder) = (&self.name, show(folder));
+        let told = self.ask(&folder, quiet)?;
+        if let Some(address) = told["path"].as_str() {
+            return Ok(address.to_owned());
+        }
+        let (cause, hint) = match (told["kinds"][0].as_str(), told["token"].as_str()) {
+            (Some("ImportError"), _) => (
+                "python3 has no package huggingface_hub".to_owned(),
+                "python3 -m pip install huggingface_hub",
+            ),
+            (Some("NoToken"), _) => {
+                ("no token, without which nothing is uploaded".to_owned(), "hf auth login, or set HF_TOKEN")
+            }
+            (_, token) => {
+                let text = told["text"].as_str().unwrap_or("python3 failed");
+                let text = address::hide(text, &token.into_iter().collect::<Vec<_>>());
+                (text.chars().take(300).collect(), "check the name, and that the token may write there")
+            }
+        };
+        Err(Failure::unavailable(format!("{name}: {cause}"))
+            .hint(format!("{hint}; {folder} is complete: hf upload {name} {folder}")))
+    }
+
+    /// What the client prints about a download, or the upload of a folder.
+    fn ask(&self, folder: &str, quiet: bool) -> Result<Value> {
+        let name = &self.name;
         let mut command = stage::python();
         let (revision, file) = (self.revision.as_deref(), self.file.as_deref());
-        command.args(["-c", SCRIPT, name, revision.unwrap_or_default(), file.unwrap_or_default()]);
+        command.args(["-c", SCRIPT, name, revision.unwrap_or_default(), file.unwrap_or_default(), folder]);
         command.stdin(Stdio::null());
         if quiet || !io::stderr().is_terminal() {
             command.env("HF_HUB_DISABLE_PROGRESS_BARS", "1");
@@ -124,11 +171,7 @@ impl HubModel {
             .lines()
             .last()
             .and_then(|line| serde_json::from_str(line).ok());
-        let told: Value = last.unwrap_or_default();
-        match told["path"].as_str() {
-            Some(path) => Ok(PathBuf::from(path)),
-            None => Err(self.failure(&told)),
-        }
+        Ok(last.unwrap_or_default())
     }
 
     /// The failure for an exception of the client.

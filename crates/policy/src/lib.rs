@@ -29,6 +29,7 @@ mod layout;
 mod lock;
 pub mod lora;
 mod mapping;
+mod modelfile;
 pub mod models;
 mod onnx;
 pub mod ownership;

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
             Command::Fetch(arguments) => command::fetch::run(&arguments, quiet),
             Command::Encode(arguments) => command::encode::run(&arguments, quiet),
             Command::Check(arguments) => command::check::run(&arguments),
-            Command::Export(arguments) => command::export::run(&arguments),
+            Command::Export(arguments) => command::export::run(&arguments, quiet),
             Command::Graph(arguments) => command::graph::run(&arguments),
         }
     })

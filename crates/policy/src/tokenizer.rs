@@ -19,10 +19,10 @@ use crate::special_tokens::special_tokens;
 use crate::token_bytes::{self, TokenBytes};
 use crate::vocabulary;
 
-const FILE: &str = "tokenizer.json";
-const SIDE_FILE: &str = "tokenizer_config.json";
+pub(crate) const FILE: &str = "tokenizer.json";
+pub(crate) const SIDE_FILE: &str = "tokenizer_config.json";
 /// Larger than any tokenizer.json, in bytes.
-const LARGEST: u64 = 256 << 20;
+pub(crate) const LARGEST: u64 = 256 << 20;
 /// Hint for a file that is not a tokenizer.
 const FAST: &str = "only fast tokenizers are read; make the file with AutoTokenizer.save_pretrained";
 

@@ -21,7 +21,7 @@ pub(super) struct Architecture {
     /// The class in `transformers`.
     class: &'static str,
     /// Rows of query and key heads are interleaved for llama.cpp's rotation of neighbors.
-    pub(super) interleaved: bool,
+    interleaved: bool,
     /// Keys that no other family has.
     own: &'static [&'static str],
 }
@@ -133,7 +133,25 @@ impl Architecture {
         })
     }
 
-    fn key(&self, key: &str) -> String {
+    /// The architecture of a `config.json`.
+    pub(super) fn of_model(json: &Value) -> Option<&'static Architecture> {
+        let kind = json["model_type"].as_str()?;
+        let kind = if kind == "mistral" { "llama" } else { kind };
+        ARCHITECTURES.iter().find(|one| one.model_type == kind)
+    }
+
+    /// Rows of a head, if the rows of this tensor are interleaved.
+    pub(super) fn interleaved_rows(&self, name: &str, config: &Config) -> Option<usize> {
+        let turned = [".q_proj.", ".k_proj."].iter().any(|module| name.contains(module));
+        (self.interleaved && turned).then_some(config.head_dim)
+    }
+
+    /// What llama.cpp adds to a tensor's values: it stores Gemma's norm weights plus 1.
+    pub(super) fn offset(&self, shape: &[usize]) -> f32 {
+        if self.name == GEMMA3 && shape.len() == 1 { 1.0 } else { 0.0 }
+    }
+
+    pub(super) fn key(&self, key: &str) -> String {
         format!("{}.{key}", self.name)
     }
 
@@ -338,11 +356,15 @@ pub(super) fn read(stored: &Stored) -> Vec<f32> {
     values
 }
 
+/// Llama 3's factors of its wavelengths, one for each pair.
+pub(super) fn factors(config: &Config) -> Vec<f32> {
+    let plain = Config { rope_scaling: RopeScaling::None, ..config.clone() }.inverse_frequencies();
+    plain.iter().zip(config.inverse_frequencies()).map(|(plain, scaled)| plain / scaled).collect()
+}
+
 /// Checks that Llama 3's factors are those that its settings give (arXiv 2407.21783).
 pub(super) fn check_factors(factors: &Stored, config: &Config) -> Result<()> {
-    let plain = Config { rope_scaling: RopeScaling::None, ..config.clone() }.inverse_frequencies();
-    let scaled = config.inverse_frequencies();
-    let expected: Vec<f32> = plain.iter().zip(&scaled).map(|(plain, scaled)| plain / scaled).collect();
+    let expected = self::factors(config);
     let close = |(found, expected): (&f32, &f32)| (found - expected).abs() <= TOLERANCE * expected;
     let found = read(factors);
     if found.len() == expected.len() && found.iter().zip(&expected).all(close) {

@@ -12,7 +12,7 @@ use super::few_bits::{array, iq4_nl, iq4_xs, mxfp4, nibble, q2_k, q3_k, scale};
 
 /// How a tensor's values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub enum Format {
     F32,
     F16,
     BF16,

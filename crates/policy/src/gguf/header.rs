@@ -21,7 +21,7 @@ const LONGEST_TEXT: usize = 16 << 20;
 /// The format's limit.
 const MOST_EXTENTS: u32 = 4;
 /// Where tensors begin, unless `general.alignment` says otherwise, in bytes.
-const ALIGNMENT: usize = 32;
+pub(super) const ALIGNMENT: usize = 32;
 const LARGEST_ALIGNMENT: u64 = 1 << 16;
 
 /// Hint for a file that ends too early.
@@ -82,7 +82,7 @@ enum Kind {
 }
 
 /// The number of a list's type.
-const LIST: u32 = 9;
+pub(super) const LIST: u32 = 9;
 
 impl Kind {
     fn of(number: u32) -> Option<Kind> {

@@ -1,8 +1,8 @@
 //! A policy from a GGUF file: llama.cpp's one file of configuration, tokenizer and weights, quantized or not.
 //!
 //! The file is mapped and its weights are dequantized piece by piece, so no model need fit into memory. What comes out is a
-//! Hugging Face directory like any other; the quantized values are its weights, and training starts from them. Left out:
-//! writing GGUF files; models cut into several files.
+//! Hugging Face directory like any other; the quantized values are its weights, and training starts from them. The way
+//! back is [`export`]. Left out: models cut into several files.
 
 mod architecture;
 mod dequantize;
@@ -11,6 +11,7 @@ mod header;
 mod pieces;
 mod tensors;
 mod tokenizer;
+mod write;
 
 use std::fs::File;
 use std::path::Path;
@@ -32,6 +33,9 @@ use crate::mapping::Mapping;
 use crate::publish;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{ElementType, SINGLE};
+
+pub use dequantize::Format;
+pub use write::export;
 
 use architecture::Architecture;
 use header::Header;

@@ -83,6 +83,22 @@ impl Pieces {
         })
     }
 
+    /// The name of the rule by which a `tokenizer.json` cuts texts.
+    pub(super) fn of(tokenizer: &Value) -> Option<&'static str> {
+        let own = |value: &Value| {
+            without_offsets(&match value["type"].as_str() {
+                Some("ByteLevel") => json!({ "type": "Sequence", "pretokenizers": [value] }),
+                _ => value.clone(),
+            })
+        };
+        let same = |rule: &&Pieces| {
+            own(&rule.pre_tokenizer()) == own(&tokenizer["pre_tokenizer"])
+                && rule.normalizer() == tokenizer["normalizer"]
+                && rule.ignore_merges == (tokenizer["model"]["ignore_merges"] == true)
+        };
+        RULES.iter().find(same).map(|rule| rule.names[0])
+    }
+
     pub(super) fn normalizer(&self) -> Value {
         if self.composed { json!({ "type": "NFC" }) } else { Value::Null }
     }
@@ -102,6 +118,18 @@ impl Pieces {
         };
         let steps: Vec<Value> = first.into_iter().chain([byte_level(gpt2)]).collect();
         json!({ "type": "Sequence", "pretokenizers": steps })
+    }
+}
+
+/// Without what changes no token.
+fn without_offsets(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(without_offsets).collect(),
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, _)| *key != "trim_offsets");
+            Value::Object(kept.map(|(key, value)| (key.clone(), without_offsets(value))).collect())
+        }
+        other => other.clone(),
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) struct Source<'a> {
     pub(super) first_row: usize,
     /// Rows of a head, where the file has them interleaved.
     pub(super) interleaved: Option<usize>,
-    /// Subtracted from each value: llama.cpp stores Gemma's norm weights plus 1.
+    /// Subtracted from each value.
     pub(super) offset: f32,
 }
 
@@ -75,11 +75,10 @@ pub(super) fn sources<'a>(
                 place.name, stored.shape
             )));
         }
-        let turned = [".q_proj.", ".k_proj."].iter().any(|module| name.contains(module));
         Ok(Source {
             first_row: place.expert.map_or(0, |expert| expert * shape[0]),
-            interleaved: (architecture.interleaved && turned).then_some(config.head_dim),
-            offset: if architecture.name == GEMMA3 && shape.len() == 1 { 1.0 } else { 0.0 },
+            interleaved: architecture.interleaved_rows(&name, config),
+            offset: architecture.offset(&shape),
             stored: stored.clone(),
             name,
             shape,
@@ -94,15 +93,15 @@ pub(super) fn sources<'a>(
 }
 
 /// The tensor of a file in which another one is.
-struct Place {
-    name: String,
-    layer: usize,
-    expert: Option<usize>,
+pub(super) struct Place {
+    pub(super) name: String,
+    pub(super) layer: usize,
+    pub(super) expert: Option<usize>,
 }
 
 impl Place {
     /// `blk.3.attn_q.weight`, of `model.layers.3.self_attn.q_proj.weight`; `blk.3.ffn_up_exps.weight` with its number, of an expert.
-    fn of(name: &str, architecture: &Architecture) -> Place {
+    pub(super) fn of(name: &str, architecture: &Architecture) -> Place {
         let (module, kind) = name.rsplit_once('.').unwrap_or((name, ""));
         let in_layer = module.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
         let (number, module) = in_layer.unwrap_or(("", module));

@@ -20,15 +20,16 @@ const MOST_BYTES: usize = 16 << 20;
 /// SentencePiece's space.
 const SPACE: &str = "\u{2581}";
 
-const TOKENS: &str = "tokenizer.ggml.tokens";
-const MERGES: &str = "tokenizer.ggml.merges";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const MERGES: &str = "tokenizer.ggml.merges";
 
 /// Types of tokens.
-const UNKNOWN: i128 = 2;
-const CONTROL: i128 = 3;
-const USER_DEFINED: i128 = 4;
-const UNUSED: i128 = 5;
-const BYTE: i128 = 6;
+pub(super) const NORMAL: i128 = 1;
+pub(super) const UNKNOWN: i128 = 2;
+pub(super) const CONTROL: i128 = 3;
+pub(super) const USER_DEFINED: i128 = 4;
+pub(super) const UNUSED: i128 = 5;
+pub(super) const BYTE: i128 = 6;
 
 /// The files, and what `config.json` says of tokens.
 pub(super) struct Files<'a> {
@@ -102,7 +103,7 @@ impl<'a> Vocabulary<'a> {
         }
         let mut types = header.integers("tokenizer.ggml.token_type", MOST_TOKENS)?;
         if types.is_empty() {
-            types = vec![1; count];
+            types = vec![NORMAL; count];
         }
         if types.len() != count {
             return Err(Failure::data(format!("{} types for {count} tokens", types.len())));
@@ -264,7 +265,8 @@ fn merges(header: &Header, vocabulary: &Vocabulary) -> Result<Vec<Value>> {
         let (scores, tokens) = (scores.len(), vocabulary.tokens.len());
         return Err(Failure::data(format!("{scores} scores for {tokens} tokens")));
     }
-    let normal = || vocabulary.used().filter(|(id, _)| [1, USER_DEFINED].contains(&vocabulary.types[*id]));
+    let normal =
+        || vocabulary.used().filter(|(id, _)| [NORMAL, USER_DEFINED].contains(&vocabulary.types[*id]));
     if let Some((id, token)) = normal().find(|(_, token)| token.len() > LONGEST_PIECE) {
         let length = token.len();
         return Err(Failure::data(format!("token {id} has {length} bytes, more than {LONGEST_PIECE}")));
@@ -274,7 +276,7 @@ fn merges(header: &Header, vocabulary: &Vocabulary) -> Result<Vec<Value>> {
     }
     let ids: HashMap<&str, usize> = normal().map(|(id, token)| (token, id)).collect();
     let mut merges = Vec::new();
-    for (id, token) in normal().filter(|(id, _)| vocabulary.types[*id] == 1) {
+    for (id, token) in normal().filter(|(id, _)| vocabulary.types[*id] == NORMAL) {
         if merges.len() > MOST_TOKENS {
             break;
         }

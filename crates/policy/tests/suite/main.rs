@@ -11,6 +11,7 @@ mod export;
 mod families;
 mod fuzz;
 mod gguf;
+mod gguf_export;
 mod graph;
 mod hostile;
 mod hub;
