@@ -4,7 +4,7 @@ A text comes page by page. The summarizer sees its notes and the next page, and 
 the last page the answerer sees the notes alone, and answers a question about any page. Nobody ever sees two pages at once, so an episode
 of a hundred pages has prompts as short as one of three.
 
-Notes are paid by what they make possible: the share of all counts so far that an answerer could read from them. That is known for each
+Notes are paid by what they make possible: the share of all counts so far that an answerer could read from them. It is known for each
 candidate at once, so siblings differ before the question is asked. Written as any environment: the state is JSON, and each turn's prompt is
 made from it, which is all that "rewriting the history" takes here.
 

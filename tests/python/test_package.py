@@ -168,7 +168,7 @@ def test_wheel_lives_beside_the_other_package_of_that_name(home):
 
 
 def test_metadata_of_the_wheel_are_valid(home):
-    """As an index reads them: a name, a license with its files, an author, classifiers."""
+    """An index reads them: a name, a license with its files, an author, classifiers."""
     program = """import importlib.metadata, pathlib, sys
 from packaging.metadata import Metadata
 distribution = importlib.metadata.distribution("troupe-rl")

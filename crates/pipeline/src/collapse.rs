@@ -1,4 +1,4 @@
-//! Detects collapse by comparing a run's last step with the steps before it. It only warns and never stops the run.
+//! Detects collapse by comparing a run's last step with the steps before it. `--on-collapse` says what follows.
 //!
 //! docs/evaluation.md says from which runs the limits were found.
 

@@ -15,11 +15,12 @@ use crate::settings::Settings;
 use crate::values::{Number, PolicyChoice};
 
 /// Settings that a run may change at any time, because they change no sample.
-const FREE: [&str; 11] = [
+const FREE: [&str; 12] = [
     "steps",
     "token-budget",
     "keep",
     "keep-best",
+    "on-collapse",
     "save-every",
     "resident",
     "shards",

@@ -60,6 +60,16 @@ pub enum LauncherChoice {
     Srun,
 }
 
+/// What a run does that may be collapsing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnCollapse {
+    /// Say so and go on.
+    Warn,
+    /// End the run after the step, with exit code 1.
+    Stop,
+}
+
 /// The flags of a run.
 #[derive(Args, Clone, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -268,6 +278,10 @@ pub struct Settings {
     /// Clip range of the ratio
     #[arg(long, value_name = "X", default_value = "0.2", help_heading = "Training")]
     pub clip: Number,
+
+    /// When the run may be collapsing (docs/evaluation.md has the signs)
+    #[arg(long, value_enum, value_name = "HOW", default_value = "warn", help_heading = "Training")]
+    pub on_collapse: OnCollapse,
 
     /// Weight of the KL divergence from the first version
     #[arg(long, value_name = "X", default_value = "0", help_heading = "Training")]

@@ -15,6 +15,7 @@ use crate::frozen_settings;
 use crate::processes;
 use crate::quote::quoted;
 use crate::rate;
+use crate::settings::OnCollapse;
 use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
@@ -206,8 +207,8 @@ impl<'a> Training<'a> {
         if step == 1 {
             self.warn_of_roles(&folder.join("metrics.jsonl"))?;
         }
-        self.warn_of_collapse(step);
         self.compress(step)?;
+        self.heed_collapse(step)?;
         // TensorBoard events are appended, one process at a time, at every step. Otherwise the page is drawn
         // during the last step too, so that the final drawing has little left to read.
         if settings.tensorboard.is_some() {
@@ -235,23 +236,24 @@ impl<'a> Training<'a> {
         Ok(())
     }
 
-    /// Prints a warning with the signs of a collapse and a remedy.
-    fn warn_of_collapse(&mut self, step: u64) {
+    /// Reports the signs of a collapse with a remedy: as a warning, or as the run's end.
+    fn heed_collapse(&mut self, step: u64) -> Result<()> {
         let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
-        let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return };
+        let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return Ok(()) };
         let run = quoted(&self.run.path().display().to_string());
         let best = match self.best.filter(|_| self.plan.settings.keep_best) {
             Some(best) => format!("; the best policies, of step {}, are in {run}/best", best.step),
             None => String::new(),
         };
         let lr = self.plan.settings.lr;
-        let warning = Failure::work(format!("step {step}: the run may be collapsing: {signs}"));
-        record::stage::report(
-            "pipeline.sh",
-            &warning.hint(format!(
-                "begin again in another --run with a smaller --lr than {lr}, or go on with ./pipeline.sh --resume {run} --lr X{best}"
-            )),
-        );
+        let warning = Failure::work(format!("step {step}: the run may be collapsing: {signs}")).hint(format!(
+            "begin again in another --run with a smaller --lr than {lr}, or go on with ./pipeline.sh --resume {run} --lr X{best}"
+        ));
+        if self.plan.settings.on_collapse == OnCollapse::Stop {
+            return Err(warning);
+        }
+        record::stage::report("pipeline.sh", &warning);
+        Ok(())
     }
 
     fn play_and_update(&mut self, step: u64) -> Result<()> {

@@ -144,15 +144,16 @@ fn a_resumed_run_takes_other_values_from_the_next_step_on() {
 fn a_run_that_collapses_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
     let policy = troupe_tests::warmed_up().display();
-    let run = |lr: &str| {
+    let run = |lr: &str, name: &str, how: &str| {
         let policies = [format!("tool={policy}"), format!("planner={policy}")];
-        let more = ["--policies", &policies[0], "--policies", &policies[1], "--lr", lr, "--run", lr];
-        let small = "--steps 4 --tasks 12 --branches 6 --eval-every 0";
-        let (_, _, said) =
+        let more = ["--policies", &policies[0], "--policies", &policies[1], "--lr", lr, "--run", name];
+        let small = format!("--on-collapse {how} --steps 4 --tasks 12 --branches 6 --eval-every 0");
+        let (code, _, said) =
             called(folder.path(), &[&more[..], &small.split(' ').collect::<Vec<_>>()].concat());
-        said
+        (code, said)
     };
-    let said = run("0.3");
+    let (code, said) = run("0.3", "warned", "warn");
+    assert_eq!(code, Some(0), "{said}");
     let at = said.find("the run may be collapsing: ").expect("a warning");
     assert!(said[..at].lines().next_back().expect("a line").starts_with("pipeline.sh: step "), "{said}");
     assert!(
@@ -160,6 +161,21 @@ fn a_run_that_collapses_says_so() {
         "{said}"
     );
     assert_eq!(said.matches("may be collapsing").count(), 1, "{said}");
-    let said = run("1e-3");
+    let (_, said) = run("1e-3", "sound", "stop");
     assert!(!said.contains("collapsing"), "{said}");
+    // `stop` ends the run after the step that was named, and the run can go on.
+    let (code, said) = run("0.3", "stopped", "stop");
+    let step = said.split("pipeline.sh: step ").nth(1).and_then(|rest| rest.split(':').next());
+    let step = format!("{:0>6}", step.expect("a step"));
+    let last = |run: &str| {
+        let steps = fs::read_dir(folder.path().join(run).join("steps")).expect("a folder").flatten();
+        steps
+            .filter(|step| step.path().join("done").exists())
+            .map(|step| step.file_name())
+            .max()
+            .expect("a step")
+    };
+    assert!(code == Some(1) && last("stopped") == *step && *step < *"000004", "{said}");
+    let (code, _, said) = called(folder.path(), &["--resume", "stopped", "--lr", "1e-3"]);
+    assert!(code == Some(0) && last("stopped") == *"000004", "{said}");
 }
