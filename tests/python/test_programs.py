@@ -49,7 +49,7 @@ def marked():
     return found
 
 
-SAMPLINGS = ["--sampling parallel", "--joint aligned --expand ends=1", "--joint aligned --expand all", ""]
+SAMPLINGS = ["--sampling parallel", "--joint aligned --expand ends=1", "--joint aligned --expand all --turns 2", ""]
 
 
 def test_a_program_plays_as_its_native_environment_does(sums):
@@ -60,7 +60,15 @@ def test_a_program_plays_as_its_native_environment_does(sums):
         native = rollout(sums, f"{sys.executable} {HERE}/native.py", flags, tasks=tasks)
         assert [line for line in played if line["type"] == "error"] == []
         assert played == native, flags
+        assert rollout(sums, world("plain", "--preload http.client"), flags) == played, flags
         assert sum(line["type"] == "sample" for line in played) >= 12, flags
+
+
+def test_the_step_protocol_is_spoken_as_documented(sums):
+    block = (ROOT / "docs/stream-format.md").read_text().split("```program\n")[1].split("```")[0]
+    requests, answers = ("".join(line[2:] + "\n" for line in block.splitlines() if line[0] == mark) for mark in "→←")
+    (sums / "requests").write_text(requests)
+    assert must(f"{world('plain')} < requests", sums) == answers and answers.count("\n") == 4
 
 
 def test_calls_at_once_give_the_same_bytes_with_any_number_of_threads(sums):
@@ -72,7 +80,7 @@ def test_calls_at_once_give_the_same_bytes_with_any_number_of_threads(sums):
 
 
 def test_ends_are_scored(sums):
-    by_what = {what: rollout(sums, world(what, "--silence 2"), "--sampling parallel", count=1)
+    by_what = {what: rollout(sums, world(what), "--sampling parallel", count=1)
                for what in ("crash", "silent", "keys", "local", "leaves", "prints")}
     samples = {what: [line for line in played if line["type"] == "sample"] for what, played in by_what.items()}
     assert {(line["reward"], line["reward_components"]["crashed"]) for line in samples["crash"]} == {(0, 1)}
@@ -169,6 +177,6 @@ def test_programs_of_frameworks_train_unchanged(sums, package, script, calls):
     command = world(f"{ROOT}/examples/agents/{script}.py", python=interpreter(package))
     assert "deterministic  yes" in must(f"{command} check", sums)
     for flags in SAMPLINGS[:2]:
-        played = rollout(sums, command, flags, count=1)
+        played = rollout(sums, world(f"{ROOT}/examples/agents/{script}.py", f"--preload {package}", interpreter(package)), flags, count=1)
         assert [line for line in played if line["type"] == "error"] == [], flags
         assert len([line for line in played if line["type"] == "sample"]) >= 3 * calls, flags

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::call::{Asked, Endpoint};
 use super::episode::{Arrival, Event, Exit, Running, Start};
+use super::preload::{Forked, Preloaded};
 use super::roles::Settings;
 use crate::external::processes::descendants;
 
@@ -47,20 +48,31 @@ type Sessions = Arc<Mutex<HashMap<String, Sender<Event>>>>;
 pub struct Launcher {
     command: Vec<String>,
     keep_keys: bool,
+    /// Modules, separated by commas.
+    preload: Option<String>,
+    preloaded: Option<Preloaded>,
     sessions: Sessions,
     server: Server,
 }
 
 impl Launcher {
     /// # Errors
-    /// This machine gives no port: unavailable.
-    pub fn new(command: Vec<String>, keep_keys: bool, settings: Settings) -> Result<Launcher> {
+    /// This machine gives no port: unavailable. What has modules to preload is no script of Python: usage.
+    pub fn new(
+        command: Vec<String>,
+        keep_keys: bool,
+        preload: Option<String>,
+        settings: Settings,
+    ) -> Result<Launcher> {
+        if preload.is_some() && !(command[0].contains("python") && command.len() > 1) {
+            return Err(Failure::usage("--preload is for a script of Python").hint("-- python3 team.py"));
+        }
         let sessions = Sessions::default();
         let shared = (sessions.clone(), Mutex::default());
         let handler =
             move |call: &Call| handle(call, &shared.0, &settings, &shared.1).unwrap_or_else(Answer::Error);
         let server = Server::start("0", Limits::default(), None, handler)?;
-        Ok(Launcher { command, keep_keys, sessions, server })
+        Ok(Launcher { command, keep_keys, preload, preloaded: None, sessions, server })
     }
 }
 
@@ -123,24 +135,38 @@ fn secret() -> Result<String> {
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
-impl Start for Launcher {
-    fn start(&mut self, spec: &Value) -> Result<Running> {
-        let (secret, mark) = (secret()?, descendants::mark());
-        let url = format!("http://{}/{secret}/v1", self.server.address());
+impl Launcher {
+    /// A command with the environment that all starts have.
+    fn command(&self) -> Command {
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         for (name, _) in std::env::vars_os() {
             // A second client of the program would spend money, once for each copy.
-            let is_key = ["API_KEY", "AUTH_TOKEN", "ACCESS_KEY"]
-                .iter()
-                .any(|end| name.to_string_lossy().ends_with(end));
-            if is_key && !self.keep_keys {
+            let ends = ["API_KEY", "AUTH_TOKEN", "ACCESS_KEY"];
+            if !self.keep_keys && ends.iter().any(|end| name.to_string_lossy().ends_with(end)) {
                 command.env_remove(name);
             }
         }
-        command.envs(ENVIRONMENT).env("OPENAI_BASE_URL", &url).env("OPENAI_API_BASE", url).env(MARK, &mark);
-        #[cfg(target_os = "linux")]
+        command.envs(ENVIRONMENT);
+        command
+    }
+
+    /// A process with these variables: its number, its stdin and stdout, and its end.
+    fn launch(&mut self, variables: &[(&str, &str)]) -> Result<(u32, Input, Output, End)> {
+        if let Some(modules) = &self.preload {
+            if self.preloaded.is_none() {
+                self.preloaded = Some(Preloaded::new(&mut self.command(), modules, &self.command[1..])?);
+            }
+            let variables: Value = variables.iter().map(|(name, value)| (*name, *value)).collect();
+            if let Some(preloaded) = &self.preloaded {
+                let Forked { id, input, output, ended } = preloaded.start(&variables)?;
+                return Ok((id, Box::new(input), Box::new(output), End::Forked(ended)));
+            }
+        }
+        let mut command = self.command();
+        command.args(&self.command[1..]).envs(variables.iter().copied());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         // SAFETY: prctl is one system call, which touches no memory; it runs in the child alone.
+        #[cfg(target_os = "linux")]
         unsafe {
             command.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
                 0 => Ok(()),
@@ -151,19 +177,41 @@ impl Start for Launcher {
             Failure::work(format!("{}: {error}", self.command[0]))
                 .hint("after `--` comes a program and its arguments, as in: -- python3 team.py")
         })?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => {
+                Ok((child.id(), Box::new(input), Box::new(output), End::Child(child)))
+            }
+            _ => Err(Failure::work("a process without pipes")),
+        }
+    }
+}
+
+type Input = Box<dyn Write + Send>;
+type Output = Box<dyn Read + Send>;
+
+/// What tells that a process has ended.
+enum End {
+    Child(Child),
+    Forked(Receiver<ExitStatus>),
+}
+
+impl Start for Launcher {
+    fn start(&mut self, spec: &Value) -> Result<Running> {
+        let (secret, mark) = (secret()?, descendants::mark());
+        let url = format!("http://{}/{secret}/v1", self.server.address());
+        let variables = [("OPENAI_BASE_URL", &*url), ("OPENAI_API_BASE", &*url), (MARK, &*mark)];
+        let (id, mut input, output, end) = self.launch(&variables)?;
         let (sender, events) = channel();
         lock(&self.sessions).insert(secret.clone(), sender.clone());
-        let input = child.stdin.take().zip(Some(format!("{spec}\n")));
-        let output = child.stdout.take().map(|output| thread::spawn(move || tail(output)));
-        let process = Arc::new(Process { id: child.id(), mark, is_over: Mutex::new(false) });
+        let (task, output) = (format!("{spec}\n"), thread::spawn(move || tail(output)));
+        let process = Arc::new(Process { id, mark, is_over: Mutex::new(false) });
         let watched = process.clone();
         thread::spawn(move || {
-            if let Some((mut input, task)) = input {
-                // A program that reads no task has closed the pipe.
-                let _ = input.write_all(task.as_bytes());
-            }
-            let status = watched.wait(child);
-            let output = output.and_then(|output| output.join().ok()).unwrap_or_default();
+            // A program that reads no task has closed the pipe.
+            let _ = input.write_all(task.as_bytes());
+            drop(input);
+            let status = watched.wait(end);
+            let output = output.join().unwrap_or_default();
             let failed = match status {
                 Ok(status) => failure_of(status),
                 Err(error) => Some(error.to_string()),
@@ -203,21 +251,29 @@ struct Process {
 
 impl Process {
     /// Waits until it exits, then ends what it has started and reaps it.
-    fn wait(&self, mut child: Child) -> std::io::Result<ExitStatus> {
-        // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the calls that fill it in.
-        unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            while libc::waitid(libc::P_PID, self.id, &raw mut info, libc::WEXITED | libc::WNOWAIT) != 0
-                && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-            {}
-        }
+    fn wait(&self, end: End) -> std::io::Result<ExitStatus> {
+        let ended = match end {
+            End::Child(child) => {
+                // SAFETY: all-zero bytes are a valid siginfo_t, which outlives the calls that fill it in.
+                unsafe {
+                    let mut info: libc::siginfo_t = std::mem::zeroed();
+                    let flags = libc::WEXITED | libc::WNOWAIT;
+                    while libc::waitid(libc::P_PID, self.id, &raw mut info, flags) != 0
+                        && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+                    {
+                    }
+                }
+                Err(child)
+            }
+            End::Forked(ended) => Ok(ended.recv().map_err(std::io::Error::other)),
+        };
         let mut is_over = lock(&self.is_over);
         self.kill();
         *is_over = true;
-        child.wait()
+        ended.unwrap_or_else(|mut child| child.wait())
     }
 
-    /// Kills all of it; its number is not reused, because it is not reaped yet.
+    /// Kills all of it; its number is not reused, because it is not reaped yet, or was a moment ago.
     fn kill(&self) {
         if let Ok(group) = i32::try_from(self.id) {
             // SAFETY: kill only sends a signal.

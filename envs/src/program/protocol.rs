@@ -51,10 +51,10 @@ struct Generation {
 
 /// The episodes of this process.
 pub struct States<'a, S> {
+    /// By name; second: when the episode was last asked. Dropped before `start`, which serves their calls.
+    episodes: HashMap<u64, (Episode, u64)>,
     start: S,
     settings: &'a Settings,
-    /// By name; second: when the episode was last asked.
-    episodes: HashMap<u64, (Episode, u64)>,
     last: u64,
     clock: u64,
 }
@@ -75,7 +75,7 @@ pub fn run(start: impl Start, settings: &Settings) -> Result<()> {
 
 impl<S: Start> States<'_, S> {
     pub fn new(start: S, settings: &Settings) -> States<'_, S> {
-        States { start, settings, episodes: HashMap::new(), last: 0, clock: 0 }
+        States { episodes: HashMap::new(), start, settings, last: 0, clock: 0 }
     }
 
     /// The line that answers `line`.
@@ -174,7 +174,12 @@ impl<S: Start> States<'_, S> {
             return Err(Failure::work("no state"));
         };
         let answered = episode.answer(&mut self.start, answer).and_then(|()| match episode.exit() {
-            None => Ok(self.seen(&episode)),
+            None => {
+                let mut answer = self.seen(&episode);
+                answer["rewards"] = json!({"team": 0.0, "local": 0.0});
+                (answer["terminated"], answer["success"]) = (false.into(), false.into());
+                Ok(answer)
+            }
             Some(exit) => outcome(exit, episode.spec(), self.settings),
         });
         self.episodes.insert(name, (episode, used));
@@ -183,7 +188,7 @@ impl<S: Start> States<'_, S> {
         Ok(answer)
     }
 
-    /// What the role that is asked sees, with no reward.
+    /// What the role that is asked sees.
     fn seen(&self, episode: &Episode) -> Value {
         let Some(asked) = episode.asked() else { return json!({}) };
         let messages = episode.prompt();
@@ -192,8 +197,7 @@ impl<S: Start> States<'_, S> {
             Some(tools) => json!({"messages": messages, "tools": tools}),
         };
         let observations: Map<String, Value> = [(asked.role.clone(), observation)].into_iter().collect();
-        json!({"observations": observations, "turn": [asked.role], "rewards": {"team": 0.0, "local": 0.0},
-            "terminated": false, "success": false})
+        json!({"observations": observations, "turn": [asked.role]})
     }
 
     fn keep(&mut self, episode: Episode) -> u64 {
