@@ -229,7 +229,10 @@ impl Episode {
             if live.exit.is_none() && live.waiting.is_empty() {
                 return Err(silent(self.silence));
             }
-            let (absent, unmatched) = self.differences(&live);
+            let (absent, mut unmatched) = self.differences(&live);
+            if !missing.is_empty() {
+                unmatched = live.waiting.iter().map(|arrival| &arrival.asked).collect();
+            }
             let was = missing.first().map(|answered| &*answered.asked).or(absent.first().copied());
             // The same role's, if it calls: with calls at once, others may be early.
             let same = unmatched.iter().find(|call| was.is_some_and(|was| was.role == call.role));
