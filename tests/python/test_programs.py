@@ -146,6 +146,10 @@ def test_tasks_have_a_fixed_split(sums):
     names = {split: {line["task"] for line in lines(must(f"{world('plain')} tasks --split {split} --count 200 --seed {seed}", sums), "task")}
              for split in ("train", "test") for seed in (1, 2)}
     assert len(names["train"] | names["test"]) == 36 and not names["train"] & names["test"] and len(names["test"]) >= 2
+    asked = lines(must(f"envs tasks --env-command '{world('plain')}' --ask 'What is 6 + 7?'", sums), "task")
+    assert [(task["split"], task["spec"]["question"]) for task in asked] == [("asked", "What is 6 + 7?")]
+    played = rollout(sums, world("answer"), "", tasks="".join(json.dumps(task) + "\n" for task in asked) + '{"type":"end","v":1,"stage":"envs","ok":true}\n')
+    assert {(line["success"], line["reward"]) for line in played if line["type"] == "episode"} == {(False, 0)}
     for lines_of_file, told in (("[1]\n", "sums.jsonl:1: a task is a JSON object"), ("{\n", "sums.jsonl:1: "), ("\n", "there is no task in it")):
         (sums / "sums.jsonl").write_text(lines_of_file)
         code, _, said = run(f"{world('plain')} tasks", sums)

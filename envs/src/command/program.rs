@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use envs::program::{Launcher, Settings, Tail, Word, check, read, run, write};
+use envs::program::{Launcher, Settings, Tail, Word, check, question, read, run, write};
 use record::failure::{Failure, Result};
 use record::write::{self as output, Writer};
 
@@ -48,7 +48,12 @@ impl Program {
         };
         match word {
             None => run(launcher()?, &self.settings),
-            Some(Word::Tasks { split, count, seed }) => {
+            Some(Word::Tasks { ask, .. }) if !ask.is_empty() => {
+                let mut writer = Writer::stdout();
+                ask.iter().try_for_each(|text| writer.object(&question(&self.tasks, text)?))?;
+                super::tasks::end(&mut writer, &[("tasks", ask.len() as u64)])
+            }
+            Some(Word::Tasks { split, count, seed, .. }) => {
                 let mut writer = Writer::stdout();
                 write(&mut writer, &self.tasks, split, count, seed)?;
                 super::tasks::end(&mut writer, &[("tasks", count)])

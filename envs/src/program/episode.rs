@@ -63,7 +63,7 @@ pub struct Exit {
 
 /// What a program does.
 pub enum Event {
-    Called(Arrival),
+    Called(Box<Arrival>),
     Exited(Exit),
 }
 
@@ -299,7 +299,7 @@ impl Live {
     fn take(&mut self, event: Event, log: &[Arc<Answered>]) {
         let arrival = match event {
             Event::Exited(exit) => return self.exit = Some(exit),
-            Event::Called(arrival) => arrival,
+            Event::Called(arrival) => *arrival,
         };
         let Asked { key, role, .. } = &arrival.asked;
         let again =

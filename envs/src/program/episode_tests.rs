@@ -30,7 +30,7 @@ struct Caller(Sender<Event>);
 impl Caller {
     fn send(&self, role: &str, said: &str, is_retry: bool) -> Client {
         let (arrival, client) = Arrival::new(asked(role, said), is_retry);
-        let _ = self.0.send(Event::Called(arrival));
+        let _ = self.0.send(Event::Called(Box::new(arrival)));
         client
     }
 
@@ -243,7 +243,7 @@ fn a_call_of_tools_is_seen_again_as_the_text_that_was_written() {
         let ask = |messages: Value| {
             let asked = Asked::read(Endpoint::Chat, &body(messages), &settings()).expect("a call");
             let (arrival, client) = Arrival::new(asked.clone(), false);
-            let _ = caller.0.send(Event::Called(arrival));
+            let _ = caller.0.send(Event::Called(Box::new(arrival)));
             Some(client.answer.recv().ok()?.body(&asked)["choices"][0]["message"].clone())
         };
         let first = ask(json!([user]))?;

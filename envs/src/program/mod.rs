@@ -18,4 +18,4 @@ pub use check::check;
 pub use process::Launcher;
 pub use protocol::run;
 pub use roles::{Crash, Role, Scorer, Settings};
-pub use tasks::{Tail, Word, read, write};
+pub use tasks::{Tail, Word, question, read, write};

@@ -112,7 +112,7 @@ fn handle(
     }
     let is_retry = call.header("x-stainless-retry-count").is_some_and(|count| count != "0");
     let (arrival, client) = Arrival::new(asked.clone(), is_retry);
-    events.send(Event::Called(arrival)).map_err(|_| ended())?;
+    events.send(Event::Called(Box::new(arrival))).map_err(|_| ended())?;
     drop(events);
     let answer = loop {
         match client.answer.recv_timeout(TICK) {

@@ -9,7 +9,7 @@ use record::failure::{Failure, Result};
 use record::line::Task;
 use record::philox::{Draws, Part, Stream};
 use record::write::Writer;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::call::canonical;
 
@@ -34,6 +34,8 @@ pub enum Word {
         count: u64,
         #[arg(long, default_value_t = 0)]
         seed: u64,
+        #[arg(long)]
+        ask: Vec<String>,
     },
     /// Runs the program with answers of our own, and says what it needs to be trained.
     Check,
@@ -85,6 +87,21 @@ pub fn read(file: &Path) -> Result<Vec<Task>> {
             .hint("one JSON object a line, for example {\"question\": \"6 + 7\", \"answer\": \"13\"}")),
         false => Ok(tasks),
     }
+}
+
+/// The task of a question of the user, to which no answer is known: a JSON object, or the text that `file` has in its place.
+///
+/// # Errors
+/// As [`read`].
+pub fn question(file: &Path, text: &str) -> Result<Task> {
+    let like = read(file)?.swap_remove(0);
+    let is_text = |(name, value): &(&String, &Value)| value.is_string() && *name != "answer";
+    let field = like.spec.as_object().and_then(|spec| spec.iter().find(is_text));
+    let field = field.map_or("question", |(name, _)| name);
+    let given: Option<Map<String, Value>> = serde_json::from_str(text).ok();
+    let spec = given.map_or_else(|| json!({field: text, "answer": null}), Value::Object);
+    let task = format!("{}/{}/{:016x}", like.env, streams::ASKED, streams::first_word(text.as_bytes()));
+    Ok(Task { env: like.env, task, split: Some(streams::ASKED.to_owned()), spec, ..Task::default() })
 }
 
 /// Writes `count` tasks of `split`: those for testing in the file's order, those for training shuffled by `seed`, again and again.

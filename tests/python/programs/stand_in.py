@@ -69,6 +69,8 @@ def main(what, task):
     elif what == "prints":
         for _ in range(1 << 10):
             sys.stdout.write("x" * (1 << 20) + "\n")
+    elif what == "answer":
+        return {"answer": said}
     elif what == "local":
         return {"reward": 0.5, "rewards": {"solver": 0.25}, "success": True}
     last = ask("checker", f"{question} {said}")
