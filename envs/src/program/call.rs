@@ -1,4 +1,4 @@
-//! What a program asks of a model: the role of a call of `/chat/completions` or `/responses`, what it says, and the key by which equal
+//! A program's calls of a model: the role of a call of `/chat/completions` or `/responses`, what it says, and the key by which equal
 //! calls are known. `/responses` is a thin translation: function tools alone, no stored responses, no streams.
 
 use endpoint::Error;
@@ -35,7 +35,7 @@ impl Asked {
     /// Reads the body of a call.
     ///
     /// # Errors
-    /// 400: what is not supported, or malformed; 404: a model that is no role.
+    /// 400: a malformed call, or one that is not supported; 404: a model that is no role.
     pub fn read(endpoint: Endpoint, body: &Value, settings: &Settings) -> Result<Asked> {
         let mut body = body.clone();
         if let Some(ignore) = &settings.ignore {
@@ -125,7 +125,7 @@ fn as_chat(body: &Value) -> Result<Value> {
     )
 }
 
-/// Adds an item of `input` to the messages; the calls of one answer are items of their own.
+/// Adds an item of `input` to the messages; each call of an answer is an item.
 fn add(messages: &mut Vec<Value>, item: &Value) -> Result<()> {
     match item["type"].as_str().unwrap_or("message") {
         "message" => messages.push(json!({"role": item["role"], "content": item["content"]})),

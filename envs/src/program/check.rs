@@ -1,4 +1,4 @@
-//! What a program needs to be trained: each of some tasks is played several times with answers of our own, and compared.
+//! Whether a program can be trained, and how: some tasks are played several times with fixed answers, and compared.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ struct Play {
     end: Result<Value>,
 }
 
-/// Plays tasks and writes what was found; the second is true if the program can be trained.
+/// Plays tasks and describes the program; the second is true if the program can be trained.
 ///
 /// # Errors
 /// The program cannot be started, or a signal arrived.
@@ -64,7 +64,9 @@ pub fn check(start: &mut impl Start, tasks: &[Task], settings: &Settings) -> Res
     row("tasks", format!("{count}, each played {PLAYS} times with answers of our own"));
     row("calls", format!("{least} to {most} an episode"));
     row("roles", format!("{}, of {count} tasks", roles.join(", ")));
-    row("a start", format!("{seconds:.2} s to the first call; {cpu:.2} CPU-s to the end"));
+    // What a preloaded Python starts is not our child.
+    let cpu = if cpu > 0.0 { format!("; {cpu:.2} CPU-s to the end") } else { String::new() };
+    row("a start", format!("{seconds:.2} s to the first call{cpu}"));
     row("crashed", format!("{crashed} of {count} tasks"));
     match &difference {
         None => {

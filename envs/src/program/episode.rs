@@ -67,7 +67,7 @@ pub enum Event {
     Exited(Exit),
 }
 
-/// A program: what it does, and what ends it when it is dropped.
+/// A program: its events, and a guard that ends it when it is dropped.
 pub struct Running {
     pub events: Receiver<Event>,
     pub _end: Box<dyn Send>,
@@ -267,7 +267,7 @@ impl Live {
         place.map(|place| self.waiting.remove(place).answer.send(answer.clone())).is_some()
     }
 
-    /// Takes what has come without waiting.
+    /// Takes the events that have come, without waiting.
     fn listen(&mut self, log: &[Arc<Answered>]) {
         while let Ok(event) = self.running.events.try_recv() {
             self.take(event, log);

@@ -41,7 +41,7 @@ impl Caller {
     }
 }
 
-/// A stand-in program: what it does in each start, of which it gets the number.
+/// A stand-in program: a function of its calls and of the number of the start.
 struct Script {
     play: Arc<dyn Fn(&Caller, usize) -> Option<()> + Send + Sync>,
     starts: AtomicUsize,
@@ -150,7 +150,7 @@ fn calls_at_once_are_asked_in_one_order() {
     }
 }
 
-/// What a first start and a replay call, and what is said about the difference.
+/// The calls of a first start and of a replay, and the message about their difference.
 #[test]
 fn a_program_that_differs_is_told_at_the_first_difference() {
     type Calls = &'static [(&'static str, &'static str)];
@@ -220,7 +220,7 @@ fn a_call_that_is_asked_again_is_no_turn() {
         // After the answer, which the client missed.
         let again = caller.send("solver", "x", true).answer.recv().ok()?.text.clone();
         caller.call("checker", &format!("{text} {again}"))?;
-        // Equal, but not a retry: a call of its own.
+        // Equal, but not a retry: another call.
         caller.call("checker", &format!("{text} {again}"))?;
         Some(())
     });

@@ -1,6 +1,6 @@
 //! The processes of a program, and the server that they call.
 //!
-//! Each start has an address of its own, whose path is a secret: it says which episode a call belongs to, and ends with it. A process
+//! Each start has another address, whose path is a secret: it says which episode a call belongs to, and ends with it. A process
 //! gets the task on stdin and runs in a group of its own, which is killed with all descendants once it exits or is no longer needed.
 
 use std::collections::{HashMap, HashSet};
@@ -57,7 +57,7 @@ pub struct Launcher {
 
 impl Launcher {
     /// # Errors
-    /// This machine gives no port: unavailable. What has modules to preload is no script of Python: usage.
+    /// This machine gives no port: unavailable. Modules to preload, but no script of Python: usage.
     pub fn new(
         command: Vec<String>,
         keep_keys: bool,
@@ -250,7 +250,7 @@ struct Process {
 }
 
 impl Process {
-    /// Waits until it exits, then ends what it has started and reaps it.
+    /// Waits until it exits, then ends its descendants and reaps it.
     fn wait(&self, end: End) -> std::io::Result<ExitStatus> {
         let ended = match end {
             End::Child(child) => {

@@ -62,7 +62,7 @@ pub struct States<'a, S> {
 /// Answers request lines on stdin.
 ///
 /// # Errors
-/// Reading or writing failed; a signal arrived. What is wrong with a request, or with the program, is its answer.
+/// Reading or writing failed; a signal arrived. A fault of a request, or of the program, is its answer.
 pub fn run(start: impl Start, settings: &Settings) -> Result<()> {
     let (mut reader, mut writer) = (Reader::stdin(), Writer::stdout());
     let mut states = States::new(start, settings);

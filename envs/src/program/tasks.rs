@@ -37,7 +37,7 @@ pub enum Word {
         #[arg(long)]
         ask: Vec<String>,
     },
-    /// Runs the program with answers of our own, and says what it needs to be trained.
+    /// Runs the program with fixed answers, and says how it can be trained.
     Check,
     /// There are none.
     Demo {
