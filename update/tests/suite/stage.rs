@@ -328,6 +328,31 @@ fn flat_groups_cost_nothing_and_count_all_the_same() {
 }
 
 #[test]
+fn a_sample_without_an_advantage_counts_nowhere() {
+    let (place, root, input) = one();
+    let is_left_out = |index: usize| index % 3 == 1;
+    let all = edited(&input, |index, sample| {
+        let fields = sample.as_object_mut().unwrap();
+        fields.remove("group_size");
+        fields.insert("advantage".to_owned(), json!((!is_left_out(index)).then_some(index as f64 - 4.0)));
+    });
+    let lines = all.lines().filter(|line| !line.contains("\"advantage\":null"));
+    let rest: String = lines.map(|line| format!("{line}\n")).collect();
+    assert!(rest.lines().count() < all.lines().count());
+    // Neither numerator nor denominator of any average has them.
+    for how in ["token", "sequence", "constant=8"] {
+        let flags = format!("--policy p --optimizer sgd --lr 1 --allow-incomplete --aggregate {how}");
+        let left_out = place.update(&flags, &all).ok().metrics();
+        let after = weights(&root);
+        let removed = place.update(&flags, &rest).ok().metrics();
+        assert_eq!(after, weights(&root), "{how}");
+        for name in ["loss", "samples", "tokens", "groups"] {
+            assert_eq!(left_out[name], removed[name], "{how}: {name}");
+        }
+    }
+}
+
+#[test]
 fn kl_pulls_towards_the_reference() {
     let (place, root, input) = one();
     place.policy("base", GOLDEN);
