@@ -128,6 +128,10 @@ pub struct Arguments {
     #[arg(long, help_heading = "Flat groups")]
     pub drop_flat: bool,
 
+    /// What happens to answers that the token limit cut (finish_reason length)
+    #[arg(long, value_enum, default_value_t = Cut::Keep, value_name = "WHAT", help_heading = "Cut answers")]
+    pub cut: Cut,
+
     /// The flags of every decorating stage.
     #[command(flatten)]
     pub flags: Flags,
@@ -156,6 +160,18 @@ impl Credit {
     pub fn is_of_episodes(self) -> bool {
         matches!(self, Credit::Episode | Credit::EpisodeOwn | Credit::Gigpo)
     }
+}
+
+/// What happens to answers that the token limit cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cut {
+    /// They are as good as any
+    Keep,
+    /// They are compared, and their advantage is 0: they count in update's averages, as flat groups do
+    Zero,
+    /// They count nowhere: siblings are compared without them, and their advantage is null, so that update's averages
+    /// have neither their terms nor their tokens; a group of nothing else is dropped
+    Drop,
 }
 
 /// How often an episode counts in mean and standard deviation.

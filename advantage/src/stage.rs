@@ -13,7 +13,7 @@ use record::stream::with_earlier;
 use serde_json::{Value, json};
 
 use crate::anchors::AnchorReturns;
-use crate::arguments::{Arguments, Credit};
+use crate::arguments::{Arguments, Credit, Cut};
 use crate::baselines::Baselines;
 use crate::credit::{CreditKey, Credits};
 use crate::estimator::{Estimator, EstimatorConfig};
@@ -30,6 +30,8 @@ pub(crate) type Member = decorate::Member<Data>;
 #[derive(Debug)]
 pub struct Data {
     pub(crate) size: u32,
+    /// True if the token limit cut the answer.
+    pub(crate) cut: bool,
     /// The sample's reward.
     pub(crate) reward: f64,
     /// The agent, kept only for `--credit tree`.
@@ -61,6 +63,9 @@ pub struct Advantages {
     dropped: u64,
     gated: u64,
     dropped_gated: u64,
+    /// Cut answers, and groups that have no others.
+    cut: u64,
+    dropped_cut: u64,
 }
 
 impl Advantages {
@@ -78,6 +83,8 @@ impl Advantages {
             dropped: 0,
             gated: 0,
             dropped_gated: 0,
+            cut: 0,
+            dropped_cut: 0,
             arguments,
             method,
         }
@@ -102,6 +109,10 @@ impl Advantages {
         }
     }
 
+    fn trains_on(&self, member: &Member) -> bool {
+        self.arguments.cut == Cut::Keep || !member.data.cut
+    }
+
     fn baseline(&self, sample: &Sample, line: &Line) -> Result<f64> {
         match sample.baseline {
             Some(baseline) => Ok(baseline),
@@ -120,6 +131,9 @@ impl Decorate for Advantages {
         sample.require(line, &[Field::Id])?;
         if self.arguments.credit == Credit::Tree {
             sample.require(line, &[Field::Agent])?;
+        }
+        if self.arguments.cut != Cut::Keep {
+            sample.require(line, &[Field::FinishReason])?;
         }
         sample
             .require(line, &[Field::Group, Field::GroupSize])
@@ -146,8 +160,10 @@ impl Decorate for Advantages {
             let cause = format!("group_size is {size}, but {other} on {first} of the same group");
             return Err(sample.failure(line, cause).hint("were two runs joined after they were grouped?"));
         }
+        let cut = sample.finish_reason.as_deref() == Some("length");
+        self.cut += u64::from(cut);
         let agent = sample.agent.filter(|_| self.arguments.credit == Credit::Tree).map(String::from);
-        Ok(Data { size, reward, agent, baseline, key, more })
+        Ok(Data { size, cut, reward, agent, baseline, key, more })
     }
 
     fn joint(&mut self, joint: Joint, line: &Line) -> Result<()> {
@@ -190,7 +206,9 @@ impl Decorate for Advantages {
             let scored = self.score(group)?;
             let counts = !(scored.gated || scored.flat && self.arguments.drop_flat);
             for (member, &advantage) in group.members.iter().zip(&scored.advantages).filter(|_| counts) {
-                whitening.take(&more(member).policy, advantage, more(member).tokens);
+                if let Some(advantage) = advantage.filter(|_| self.trains_on(member)) {
+                    whitening.take(&more(member).policy, advantage, more(member).tokens);
+                }
             }
             self.scored.insert(group.key.clone(), scored);
         }
@@ -208,7 +226,11 @@ impl Decorate for Advantages {
             Some(scored) => scored,
             None => self.score(&group)?,
         };
-        let Scored { advantages, statistics, flat, gated } = scored;
+        let Scored { advantages, statistics, flat, gated, cut } = scored;
+        if cut {
+            self.dropped_cut += 1;
+            return Ok(());
+        }
         self.flat += u64::from(flat);
         self.gated += u64::from(gated);
         if flat && self.arguments.drop_flat {
@@ -218,10 +240,12 @@ impl Decorate for Advantages {
         }
         let (mean, deviation) = (splice::json(&statistics.mean), splice::json(&statistics.deviation));
         for (member, advantage) in group.members.iter().zip(advantages) {
-            let advantage = match &self.whitening {
-                Some(whitening) if !gated => whitening.of(&more(member).policy, advantage),
+            let advantage = advantage.map(|advantage| match &self.whitening {
+                Some(whitening) if !gated && self.trains_on(member) => {
+                    whitening.of(&more(member).policy, advantage)
+                }
                 _ => advantage,
-            };
+            });
             let (mean, deviation) = (mean.clone(), deviation.clone());
             let advantage = splice::json(&advantage);
             output
@@ -240,6 +264,11 @@ impl Decorate for Advantages {
             "groups_flat": self.flat,
             "dropped_groups": {"flat": self.dropped},
         });
+        if self.arguments.cut != Cut::Keep {
+            counts["cut"] = choice(&self.arguments.cut).into();
+            counts["samples_cut"] = self.cut.into();
+            counts["dropped_groups"]["cut"] = self.dropped_cut.into();
+        }
         if self.gate.is_some() {
             counts["groups_gated"] = self.gated.into();
             counts["dropped_groups"]["gate"] = self.dropped_gated.into();
@@ -275,6 +304,9 @@ impl Decorate for Advantages {
         }
         if self.dropped + self.dropped_gated > 0 {
             text += &format!(" and left out ({})", counted(stats.samples - stats.written, "sample"));
+        }
+        if self.arguments.cut != Cut::Keep {
+            text += &format!("; {} not trained on", counted(self.cut, "cut answer"));
         }
         text
     }

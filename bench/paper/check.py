@@ -75,17 +75,22 @@ def check_cells():
         assert tables.final(place, cells[0], 1) is None, "a run without all its steps is no result"
 
 
+def tiny_model(place, folder):
+    """A policy of random weights with enough tokens to be pretrained for pipeline.sh."""
+    place.run(["policy", "init", f"{folder}/tiny", "--preset", "tiny"])
+    config = json.loads(Path(folder, "tiny/current/config.json").read_text(encoding="utf-8"))
+    Path(folder, "config.json").write_text(json.dumps(dict(config, vocab_size=1024)), encoding="utf-8")
+    place.run(["policy", "init", f"{folder}/model", "--config", f"{folder}/config.json"])
+    return f"{folder}/model"
+
+
 def check_real_models():
     """Every cell of tables of a pretrained model, with a tiny model of random weights in its place."""
     with tempfile.TemporaryDirectory() as folder:
         there, place = Path(folder) / "runs", lab.Lab(Path(folder) / "runs")
-        place.run(["policy", "init", f"{folder}/tiny", "--preset", "tiny"])
-        config = json.loads(Path(folder, "tiny/current/config.json").read_text(encoding="utf-8"))
-        # Enough tokens to make it pretrained for pipeline.sh.
-        Path(folder, "config.json").write_text(json.dumps(dict(config, vocab_size=1024)), encoding="utf-8")
-        place.run(["policy", "init", f"{folder}/model", "--config", f"{folder}/config.json"])
+        model = tiny_model(place, folder)
         for script, world, rows in [(real_model, "sums", 7), (two_beat_one, "orders-prose", 12)]:
-            lab.WORLDS[world] = replace(lab.WORLDS[world], model=f"{folder}/model", max_tokens=4, budget=100, samples=16, test_tasks=4)
+            lab.WORLDS[world] = replace(lab.WORLDS[world], model=model, max_tokens=4, budget=100, samples=16, test_tasks=4)
             cells = [cell for cell in script.CELLS if cell.place == world]
             assert lab.Plan(cells, lambda lab, seed: evaluate_warm_ups(lab, seed, cells)).work(there, 2, [1]) == []
             for cell in cells:
@@ -98,9 +103,32 @@ def check_real_models():
             assert "not run" not in table and len(table.splitlines()) == 2 + rows, table
 
 
+def check_public():
+    """Both experiments on public data sets, with records of their layouts and a tiny model, and what they print."""
+    code = [dict(task_id=f"T/{n}", prompt=f'def add_{n}(x):\n    """Adds {n} to x."""\n', entry_point=f"add_{n}",
+                 test=f"def check(candidate):\n    assert candidate(1) == {n + 1}\n") for n in range(12)]
+    stories = [dict(question=f"Ann has {n} apples and buys {n + 1}. How many has she?", answer=f"{n}+{n + 1}={2 * n + 1}\n#### {2 * n + 1}")
+               for n in range(4)]
+    with tempfile.TemporaryDirectory() as folder:
+        there = Path(folder)
+        model = tiny_model(lab.Lab(folder), there)
+        for name, records in [("code", code), ("train", stories[:2]), ("test", stories[2:])]:
+            (there / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        for script, data in [("human_eval", there / "code.jsonl"), ("gsm8k", there)]:
+            command = [sys.executable, f"bench/paper/{script}.py", "run", "--data", data, "--model", model, "--root", there / "runs", "--results",
+                       there / "public.tsv", "--seeds", 1, "--budget", 20, "--tasks", 1, "--threads", 1, "--max-tokens", 6]
+            lab.Lab(folder).run(command, there / "table.md")
+            table = (there / "table.md").read_text(encoding="utf-8")
+            assert "not run" not in table and table.count("met (") >= 3, table
+            lines = (there / "public.tsv").read_bytes()
+            lab.Lab(folder).run(command)
+            assert lines == (there / "public.tsv").read_bytes(), "a finished cell was run again"
+
+
 if __name__ == "__main__":
     check_figures()
     check_answers()
     check_cells()
     check_real_models()
+    check_public()
     print("all well", file=sys.stderr)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """AT-GRPO on GSM8K, with the control that the paper lacks: one agent that writes the program alone.
 
-The claim (Stronger-MAS, arXiv 2510.11062): a tool user who writes Python beside a reasoner beats one agent. Who gains, the second agent or
+The claim (Stronger-MAS, arXiv 2510.11062): a tool user who writes Python and a reasoner beat one agent. Who gains, the second agent or
 Python? 500 problems of the training split, 300 of the test split, equal generated tokens, adapters of rank 16. The team acts once:
 it has an answer where both agree, and none otherwise.
 
 Criterion, written before the first run. Success on the test problems, greedy, mean over seeds:
   1. the team with AT-GRPO solves more than the single reasoner with GRPO at equal tokens of training;
   2. and more than one agent that writes the program alone, with GRPO;
-  3. and more than the majority of as many sampled answers of the trained reasoner as the team's test tokens pay for.
+  3. and more than the majority of sampled answers of the trained reasoner, whose number the team's test tokens pay for.
 Each difference counts if its interval, paired over problems, leaves out 0.
 
     envs fetch gsm8k --split train > train.jsonl; envs fetch gsm8k --split test > test.jsonl
@@ -72,7 +72,7 @@ class GsmBench(Bench):
             super().cell(cell, seed)
 
     def vote(self, cell, seed):
-        """The majority of so many sampled answers of the trained reasoner as the team's test tokens pay for; of equals the first."""
+        """The majority of sampled answers of the trained reasoner, whose number the team's test tokens pay for; of equals the first."""
         single, team = (self.results.find(self.experiment, found, seed) for found in CELLS if found.name in ("single-grpo", "team-at-grpo"))
         if not (single and team):
             raise RuntimeError("single-grpo and team-at-grpo come first")

@@ -122,6 +122,7 @@ class Bench:
         self.settings = [word for setting in experiment.settings for word in ("--set", setting)]
         self.threads = arguments.threads
         self.test_tasks = arguments.tasks or experiment.test_tasks
+        self.max_tokens = arguments.max_tokens or experiment.max_tokens
 
     def directory(self, cell, seed):
         return self.lab.root / self.experiment.name / cell.name / f"seed-{seed}"
@@ -163,7 +164,7 @@ class Bench:
     def train(self, cell, seed, directory):
         """CPU-seconds of training, those of an interrupted call left out."""
         command = ["./pipeline.sh", "--env", self.experiment.environment, *self.settings, "--workflow", cell.workflow, "--model", self.model,
-                   "--policies", "adapter-per-role", "--method", cell.method, "--max-tokens", self.experiment.max_tokens,
+                   "--policies", "adapter-per-role", "--method", cell.method, "--max-tokens", self.max_tokens,
                    "--token-budget", self.budget, "--steps", 1000, "--eval-every", 0, "--seed", seed, *self.experiment.train,
                    "--flags", f"rollout=--threads {self.threads}", "--flags", f"update=--threads {self.threads}", "--run", directory]
         say(shlex.join(map(str, command)))
@@ -172,7 +173,7 @@ class Bench:
     def play(self, cell, seed, players, file, samples=1):
         """Greedy play of the test tasks, or several sampled answers to each."""
         tasks = ["envs", "tasks", self.experiment.environment, *self.settings, "--split", "test", "--count", self.test_tasks]
-        play = ["rollout", "--workflow", cell.workflow, *(word for player in players for word in player), "--max-tokens", self.experiment.max_tokens,
+        play = ["rollout", "--workflow", cell.workflow, *(word for player in players for word in player), "--max-tokens", self.max_tokens,
                 "--dtype", "bfloat16", "--threads", self.threads, "--quiet"]
         play += ["--temperature", 0] if samples == 1 else ["--temperature", 0.7, "--branches", samples, "--seed", seed]
         pipe = " | ".join(shlex.join(map(str, part)) for part in (tasks, play, ["jq", "-c", SHORT]))
@@ -235,6 +236,7 @@ def main(text, build, verdict, bench=Bench):
     parser.add_argument("--threads", type=int, default=os.cpu_count(), metavar="N", help="[default: all processors]")
     parser.add_argument("--budget", type=int, help="tokens of training; the default is the table's")
     parser.add_argument("--tasks", type=int, help="test tasks; the default is the table's")
+    parser.add_argument("--max-tokens", type=int, help="of an answer; the default is the table's")
     arguments = parser.parse_args()
     if arguments.what == "run" and not arguments.data:
         parser.error("run needs --data")

@@ -4,12 +4,12 @@
 
 All have the same weights, the same prompts (from `envs tasks`), the same number of completions and token limit, temperature
 1, random rewards, and one pinned processor. Troupe's programs are measured as processes, including start-up, loading and
-publishing; peers without loading. Some completions end early: only sampled tokens count. CPU-seconds are counted, since other
+publishing; peers without loading. Some completions end early, except llama.cpp's: only sampled tokens count. CPU-seconds are counted, since other
 load on a machine affects wall time first. The engines take turns, and each one's best round counts. A round takes three to
 four minutes for 135M weights, and `--rounds 2` (the default) eight at most.
 
-Needs a C compiler and `pip install torch transformers trl peft datasets`. With `llama-cpp-python` and `--gguf FILE`, llama.cpp
-generates too, from another format of the weights. A peer that is not installed is skipped with a line on stderr.
+Needs a C compiler and `pip install torch transformers trl peft datasets`. With `pip install xllamacpp gguf` and `--gguf FILE`, llama.cpp
+generates too, from the same weights in each of `--llama-types`. A peer that is not installed is skipped with a line on stderr.
 """
 
 import argparse
@@ -97,7 +97,7 @@ class Troupe:
     def measure(self):
         """Rows of generation, update and the whole step, with full training and with an adapter."""
         rows = []
-        for policy in ["base", "adapter"]:
+        for policy in ["base", "adapter"] if self.arguments.updates else ["base"]:
             for dtype in self.arguments.dtypes:
                 output, *spent = self.rollout(policy, dtype)
                 tokens = sum(len(sample["completion_ids"]) for sample in lines(output, "sample"))
@@ -105,6 +105,8 @@ class Troupe:
                 name = f"Troupe, {dtype}"
                 if policy == "base":
                     rows.append(row(name, "generation", "", tokens, *spent))
+                if not self.arguments.updates:
+                    continue
                 # Each repetition starts from this version.
                 copy = self.folder / "copy" / policy
                 subprocess.run(["rm", "-rf", copy], check=True)
@@ -229,50 +231,59 @@ def trl_step(arguments, prompts, adapter):
             row("TRL, float32", "whole step", trained, tokens, cpu, wall, peak())]
 
 
+def gguf_as(source, kind, target):
+    """Writes a GGUF file with the weights in another type; norms and biases stay as they are."""
+    import gguf
+    reader = gguf.GGUFReader(source)
+    wanted = gguf.GGMLQuantizationType[kind.upper()]
+    text = lambda field: field.contents()
+    writer = gguf.GGUFWriter(target, text(reader.fields["general.architecture"]))
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+            part = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(name, text(field), field.types[0], part)
+    for tensor in reader.tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        own = wanted if len(tensor.shape) > 1 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(tensor.name, gguf.quants.quantize(values, own), raw_dtype=own)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def llama_cpp_generate(arguments, prompts):
-    """llama.cpp: evaluates a prompt once, and its completions in one batch."""
-    import ctypes
-    import llama_cpp
-    model_parameters = llama_cpp.llama_model_default_params()
-    model = llama_cpp.llama_model_load_from_file(arguments.gguf.encode(), model_parameters)
-    parameters = llama_cpp.llama_context_default_params()
-    most = arguments.completions * (max(map(len, prompts)) + arguments.tokens)
-    parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = most, 512, 512
-    parameters.n_seq_max, parameters.n_threads, parameters.n_threads_batch = arguments.completions, 1, 1
-    context = llama_cpp.llama_init_from_model(model, parameters)
-    vocabulary = llama_cpp.llama_model_get_vocab(model)
-    chain = llama_cpp.llama_sampler_chain_init(llama_cpp.llama_sampler_chain_default_params())
-    llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_temp(1.0))
-    llama_cpp.llama_sampler_chain_add(chain, llama_cpp.llama_sampler_init_dist(7))
-    batch, tokens, clock = llama_cpp.llama_batch_init(512, 0, 1), 0, Clock()
+    """llama.cpp's server in this process: a prompt is evaluated once for its completions, and all prompts decode in one batch. No
+    completion ends early, so that tokens can be counted."""
+    import concurrent.futures
+    import xllamacpp
+    rows = []
+    for kind in arguments.llama_types:
+        file = pathlib.Path(arguments.gguf).with_suffix(f".{kind}.gguf")
+        if not file.exists():
+            gguf_as(arguments.gguf, kind, file.with_suffix(".tmp"))
+            file.with_suffix(".tmp").rename(file)
+        parameters = xllamacpp.CommonParams()
+        parameters.model.path = str(file)
+        parameters.n_parallel = len(prompts) * arguments.completions
+        parameters.n_ctx = parameters.n_parallel * (max(map(len, prompts)) + arguments.tokens)
+        parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
+        parameters.kv_unified, parameters.warmup, parameters.verbosity = True, False, -1
+        server = xllamacpp.Server(parameters)
 
-    def fill(entries):
-        batch.n_tokens = len(entries)
-        for index, (token, position, sequence, wanted) in enumerate(entries):
-            batch.token[index], batch.pos[index], batch.n_seq_id[index] = token, position, 1
-            batch.seq_id[index][0], batch.logits[index] = sequence, ctypes.c_int8(wanted)
-        if llama_cpp.llama_decode(context, batch) != 0:
-            raise RuntimeError("llama_decode failed")
+        def complete(prompt):
+            answer = server.handle_completions({
+                "prompt": prompt, "n_predict": arguments.tokens, "n": arguments.completions, "ignore_eos": True, "cache_prompt": False,
+                "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "samplers": ["temperature"], "seed": 7})
+            answer = answer if isinstance(answer, dict) else json.loads(answer)
+            assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * arguments.completions, answer
 
-    for prompt in prompts:
-        memory = llama_cpp.llama_get_memory(context)
-        llama_cpp.llama_memory_clear(memory, True)
-        fill([(token, position, 0, position + 1 == len(prompt)) for position, token in enumerate(prompt)])
-        running = {}
-        for branch in range(arguments.completions):
-            if branch:
-                llama_cpp.llama_memory_seq_cp(memory, 0, branch, -1, -1)
-            running[branch] = llama_cpp.llama_sampler_sample(chain, context, batch.n_tokens - 1)
-            tokens += 1
-        for place in range(arguments.tokens - 1):
-            running = {branch: token for branch, token in running.items() if not llama_cpp.llama_vocab_is_eog(vocabulary, token)}
-            if not running:
-                break
-            fill([(token, len(prompt) + place, branch, True) for branch, token in running.items()])
-            running = {branch: llama_cpp.llama_sampler_sample(chain, context, index) for index, branch in enumerate(running)}
-            tokens += len(running)
-    spent = clock.read()
-    return [row(f"llama.cpp, {pathlib.Path(arguments.gguf).name}", "generation", "", tokens, *spent, peak())]
+        clock = Clock()
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            list(pool.map(complete, prompts))
+        rows.append(row(f"llama.cpp, {kind}", "generation", "", len(prompts) * arguments.completions * arguments.tokens, *clock.read(), peak()))
+        del server
+    return rows
 
 
 PEERS = {
@@ -309,6 +320,7 @@ def main():
     parser = argparse.ArgumentParser(description="A real model: Troupe beside transformers, TRL and llama.cpp.")
     parser.add_argument("--model", required=True, help="Hugging Face directory of the model")
     parser.add_argument("--gguf", help="the same model for llama.cpp")
+    parser.add_argument("--llama-types", nargs="*", default=["f32", "bf16", "q8_0"], help="of llama.cpp's weights")
     parser.add_argument("--binaries", default="target/release", help="where Troupe's programs are")
     parser.add_argument("--env", default="math")
     parser.add_argument("--set", nargs="*", default=["--set=encoding=full", "--set=level=1", "--set=largest=20", "--set=turns=1"],
@@ -318,6 +330,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32, help="most tokens of a completion")
     parser.add_argument("--micro", type=int, default=8, help="TRL's micro-batch, sequences")
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16"], help="of Troupe's products")
+    parser.add_argument("--updates", action=argparse.BooleanOptionalAction, default=True, help="with update and whole steps, or generation alone")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--processor", type=int, default=0, help="the one that everything is pinned to")

@@ -94,12 +94,12 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimizer")]
     pub optimizer: Method,
 
-    /// Peak learning rate
+    /// Peak learning rate, with AGENT= of this agent's policy, repeatable [default: 1e-6]
     ///
     /// pipeline.sh takes 1e-3 for a tiny policy, 1e-5 for a pretrained one, and for adapters 5e-4, or 1e-4 from 0.3
     /// billion parameters.
-    #[arg(long, value_name = "X", default_value_t = 1e-6, help_heading = "Optimizer")]
-    pub lr: f64,
+    #[arg(long, value_name = "[AGENT=]X", value_parser = rate, help_heading = "Optimizer")]
+    pub lr: Vec<(String, f64)>,
 
     /// Peak learning rate of the tensors that AdamW updates under Muon: embedding, head, norms, biases
     #[arg(long, value_name = "X", help_heading = "Optimizer")]
@@ -241,4 +241,12 @@ pub struct Arguments {
     /// No progress and no messages on stderr
     #[arg(long, short, help_heading = "Stream")]
     pub quiet: bool,
+}
+
+/// An agent, or nothing for all others, and a learning rate.
+fn rate(text: &str) -> Result<(String, f64), String> {
+    let (agent, number) = text.split_once('=').unwrap_or(("", text));
+    let rate =
+        number.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0 && !text.starts_with('='));
+    Ok((agent.to_owned(), rate.ok_or("not 0 or above, or AGENT=X")?))
 }

@@ -29,12 +29,13 @@ use crate::ranks::Communicator;
 use crate::reader::SampleReader;
 use crate::resident_policy::ResidentPolicy;
 use crate::samples::Samples;
-use crate::settings::{Settings, Work};
+use crate::settings::{Settings, TrainingConfig, Work};
 use crate::weights::Weights;
 
 /// One policy, its samples, and the version that they were sampled from.
 pub struct PolicyUpdate<'a> {
     settings: &'a Settings,
+    training: TrainingConfig,
     ranks: &'a dyn Communicator,
     owned: &'a Owner,
     samples: &'a Samples,
@@ -71,18 +72,21 @@ impl<'a> PolicyUpdate<'a> {
         config.dtype = checkpoint::stored_dtype(&config, &*from.weights()?);
         let adapter = checkpoint::adapter(&from, &config)?;
         check_token_ids(samples, &config, &from)?;
-        let reference = match settings.training.loss.kl > 0.0 {
+        let mut training = settings.training;
+        training.optimizer.lr = settings.policy_rates(ownership)?[index];
+        let reference = match training.loss.kl > 0.0 {
             true => Some(logprobs::open_reference(owned, references, samples, &config)?),
             false => None,
         };
         let version = reference.as_ref().map(|policy| policy.version.to_string());
-        let record = metrics::settings(&settings.training, settings.hardware.dtype, version.as_deref());
+        let record = metrics::settings(&training, settings.hardware.dtype, version.as_deref());
         let mut hasher = blake3::Hasher::new();
         hasher.update(samples.input_digest().as_bytes());
         hasher.update(splice::json(&record)?.as_bytes());
         let input = hasher.finalize().to_hex().to_string();
         Ok(PolicyUpdate {
             settings,
+            training,
             ranks,
             owned,
             samples,
@@ -106,7 +110,7 @@ impl<'a> PolicyUpdate<'a> {
         let spec = self.spec();
         let estimate = self.planner(spec).estimate(&self.request(true))?;
         let plan = Plan::new(spec, estimate, &self.owned.name, self.record.clone());
-        Ok(plan.with_samples(&self.settings.training, self.samples, self.from.version.to_string()))
+        Ok(plan.with_samples(&self.training, self.samples, self.from.version.to_string()))
     }
 
     /// Returns true if weights and arithmetic are f32.
@@ -116,11 +120,11 @@ impl<'a> PolicyUpdate<'a> {
 
     /// `--max-logprob-gap`, or its default for f32 or 16 bits.
     fn max_logprob_gap(&self, defaults: [f64; 2], is_f32: bool) -> f64 {
-        self.settings.training.gap_limit(defaults[usize::from(!is_f32)])
+        self.training.gap_limit(defaults[usize::from(!is_f32)])
     }
 
     fn method(&self) -> Method {
-        self.settings.training.optimizer.method
+        self.training.optimizer.method
     }
 
     fn spec(&self) -> ModelSpec<'_> {
@@ -128,7 +132,7 @@ impl<'a> PolicyUpdate<'a> {
     }
 
     fn planner<'b>(&'b self, spec: ModelSpec<'b>) -> Planner<'b> {
-        Planner { hardware: &self.settings.hardware, training: &self.settings.training, spec }
+        Planner { hardware: &self.settings.hardware, training: &self.training, spec }
     }
 
     fn request(&self, learns: bool) -> MemoryRequest {
@@ -136,7 +140,7 @@ impl<'a> PolicyUpdate<'a> {
             Work::Plan { ranks: Some(ranks) } => ranks,
             _ => self.ranks.count(),
         };
-        plan::request(&self.settings.training, self.samples, ranks, learns)
+        plan::request(&self.training, self.samples, ranks, learns)
     }
 
     /// A checkpoint in host memory, and its decoder in the precision of `--dtype`.
@@ -154,7 +158,7 @@ impl<'a> PolicyUpdate<'a> {
         state: Option<&OptimizerState<'_>>,
         device: Option<(Any, MemoryPlan)>,
     ) -> Result<Box<dyn Learner>> {
-        let settings = self.settings.training.optimizer;
+        let settings = self.training.optimizer;
         let workers = Workers { ranks: self.ranks, threads: self.settings.hardware.threads };
         Ok(match device {
             None => {
@@ -178,7 +182,7 @@ impl<'a> PolicyUpdate<'a> {
         put("samples_passed_by", json!(self.reader.passed));
         put("from_version", json!(self.from.version.to_string()));
         put("agents", json!(self.samples.agents));
-        let training = &self.settings.training;
+        let training = &self.training;
         put("objective", json!(choice(&training.loss.objective)));
         put("aggregate", json!(choice(&training.aggregate)));
         put("optimizer", json!(choice(&training.optimizer.method)));

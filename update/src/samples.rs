@@ -89,7 +89,7 @@ pub struct Needs {
 }
 
 impl Samples {
-    /// Adds a sample.
+    /// Adds a sample, unless its advantage is null: it then counts nowhere, and no average either.
     ///
     /// # Errors
     /// 65: a required field is missing, or the sample cannot be trained on.
@@ -106,6 +106,7 @@ impl Samples {
         }
         self.check_sampling(sample, line, needs)?;
         self.check_version(sample, line)?;
+        let Some(advantage) = sample.advantage.unwrap_or(Some(1.0)) else { return Ok(()) };
         let prompt = sample.prompt_ids.as_deref().unwrap_or_default();
         let completion = sample.completion_ids.as_deref().unwrap_or_default();
         let temperature = match &sample.sampling {
@@ -113,7 +114,6 @@ impl Samples {
             Some(sampling) if !sampling.greedy => sampling.temperature,
             _ => 1.0,
         };
-        let advantage = sample.advantage.unwrap_or(1.0);
         let logprobs = match needs.logprobs {
             true => sample.completion_logprobs.as_deref().unwrap_or_default(),
             false => &[],

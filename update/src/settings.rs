@@ -1,8 +1,10 @@
 //! What a call does, in parts that each go only to the code that needs them.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::stage;
 
@@ -26,6 +28,8 @@ pub struct Settings {
     pub work: Work,
     pub reading: Reading,
     pub training: TrainingConfig,
+    /// Learning rates by agent, in place of that of `training`.
+    pub rates: BTreeMap<String, f64>,
     pub hardware: Hardware,
     pub publishing: Publishing,
     /// True if the policies train at the same time, each on an equal share of the processes.
@@ -103,6 +107,31 @@ impl Messages {
 }
 
 impl Settings {
+    /// The learning rate of each policy.
+    ///
+    /// # Errors
+    /// Usage: a rate without a policy, or two for one.
+    pub fn policy_rates(&self, ownership: &Ownership) -> Result<Vec<f64>> {
+        if let Some(agent) =
+            self.rates.keys().find(|agent| ownership.named().all(|(named, _)| named != *agent))
+        {
+            return Err(Failure::usage(format!("--lr {agent}=…: there is no --policy {agent}=DIR"))
+                .hint("an agent of a shared policy has the rate of that policy"));
+        }
+        let mut found = vec![None; ownership.owners().len()];
+        for (agent, policy) in ownership.named().chain(ownership.of("").map(|policy| ("", policy))) {
+            let rate = self.rates.get(agent).copied().unwrap_or(self.training.optimizer.lr);
+            if found[policy].replace(rate).is_some_and(|before| before != rate) {
+                let name = &ownership.owners()[policy].name;
+                return Err(Failure::usage(format!(
+                    "--lr: the agents of policy {name} have different rates"
+                ))
+                .hint("give each a policy: --policy AGENT=DIR"));
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
     /// Fails if `count` processes cannot share the work on the policies.
     pub fn check_ranks(&self, count: usize, policies: usize) -> Result<()> {
         let single = match self.work {

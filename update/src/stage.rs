@@ -44,6 +44,7 @@ use crate::skipped::DroppedGroups;
 pub fn run() -> Result<()> {
     let ready = stage::try_parse::<Arguments>().and_then(|arguments| {
         let settings = arguments.settings()?;
+        settings.policy_rates(&Ownership::of_directories("--policy", &settings.policies)?)?;
         stage::end_if_dry_run();
         Ok((ranks::start()?, settings))
     });

@@ -6,7 +6,7 @@ use record::failure::{Failure, Result};
 
 use crate::command_line::Action;
 use crate::settings::{LauncherChoice, Optimizer, Settings};
-use crate::values::{PolicyChoice, is_server};
+use crate::values::{PolicyChoice, is_server, joined};
 
 /// The program that starts shards and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,13 +190,14 @@ fn check_model(settings: &Settings) -> Result<()> {
 /// Refuses values with which nothing is learned, or learned weights are lost.
 fn check_learning(settings: &Settings, evaluates: bool) -> Result<()> {
     // Each step of these optimizers moves every weight by about the learning rate, and weights are below 1.
-    if settings.optimizer != Optimizer::Sgd && settings.lr.0 >= 1.0 {
+    let large = settings.lr.iter().find(|rate| settings.optimizer != Optimizer::Sgd && rate.value.0 >= 1.0);
+    if let Some(rate) = large {
+        let default = joined(&Settings::defaults(settings.kind)?.lr);
         return Err(Failure::usage(format!(
-            "--lr {}: a step of {} moves each weight by about as much, and weights are smaller than 1",
-            settings.lr,
+            "--lr {rate}: a step of {} moves each weight by about as much, and weights are smaller than 1",
             record::stage::choice(&settings.optimizer)
         ))
-        .hint(format!("the default for these policies is {}", Settings::defaults(settings.kind)?.lr)));
+        .hint(format!("the default for these policies is {default}")));
     }
     let compares_others = settings.replaces("advantage")
         || settings.replaces("group")

@@ -64,9 +64,9 @@ pub fn choose(mut command: Command, kind: PolicyKind) -> Command {
     command.mut_subcommands(|sub| choose(sub, kind))
 }
 
-/// The sampling temperature of agents without a value.
-pub fn temperature(kind: PolicyKind) -> Number {
-    let found = BY_KIND.iter().find(|(name, _)| *name == "temperature");
+/// The default of a flag that takes a number by agent.
+pub fn number(flag: &str, kind: PolicyKind) -> Number {
+    let found = BY_KIND.iter().find(|(name, _)| *name == flag);
     found.and_then(|(_, texts)| texts[kind as usize].parse().ok()).unwrap_or(Number(1.0))
 }
 

@@ -193,7 +193,7 @@ proptest! {
         let before = crate::settings::Settings::new(&words).unwrap();
         let lines = parse("written", &written(&before).unwrap()).unwrap().0;
         let after = crate::settings::Settings::new(&lines.into_iter().flat_map(|line| line.words).collect::<Vec<_>>()).unwrap();
-        prop_assert_eq!((after.lr, &after.env_command, &after.train), (before.lr, &before.env_command, &before.train));
+        prop_assert_eq!((&after.lr, &after.env_command, &after.train), (&before.lr, &before.env_command, &before.train));
         prop_assert_eq!((&after.policies, &after.temperature), (&before.policies, &before.temperature));
         prop_assert!(after.flags_of("update").eq(before.flags_of("update")));
     }

@@ -137,7 +137,8 @@ fn commands(pairs: &[String]) -> String {
 pub fn defaults(settings: &Settings, acting: &Acting) -> Result<Map<String, Value>> {
     let mut defaults = Settings::defaults(settings.kind)?;
     defaults.set_token_limit(acting.max_tokens);
-    defaults.lr = settings.rate.unwrap_or(defaults.lr);
+    defaults.rate = settings.rate;
+    defaults.set_default_rate();
     let acting = Acting { env: defaults.env.clone(), workflow: "team".to_owned(), ..Acting::default() };
     texts(&defaults, &acting)
 }

@@ -62,9 +62,7 @@ pub fn settle(programs: &Programs, settings: &mut Settings, run: &Path) -> Resul
         }
         None => settings.rate = begun_with(run),
     }
-    if let Some(rate) = settings.rate.filter(|_| !settings.is_given("lr")) {
-        settings.lr = rate;
-    }
+    settings.set_default_rate();
     Ok(())
 }
 

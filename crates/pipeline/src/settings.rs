@@ -256,11 +256,18 @@ pub struct Settings {
     #[arg(long, value_enum, value_name = "NAME", default_value = "adamw", help_heading = "Training")]
     pub optimizer: Optimizer,
 
-    /// Peak learning rate
+    /// Peak learning rate, with AGENT= of this agent's policy, repeatable
     ///
     /// For adapters of a model with 0.3 billion parameters or more the default is 1e-4.
-    #[arg(long, value_name = "X", default_value = "1e-3", help_heading = "Training")]
-    pub lr: Number,
+    #[arg(
+        long,
+        value_name = "[AGENT=]X",
+        value_delimiter = ' ',
+        default_value = "1e-3",
+        help_heading = "Training"
+    )]
+    #[serde(serialize_with = "by_agent")]
+    pub lr: Vec<ByAgent<Number>>,
 
     /// Optimizer steps of linear warm-up
     #[arg(long, value_name = "N", value_parser = whole(0), default_value = "5", help_heading = "Training")]
@@ -393,6 +400,11 @@ pub struct Settings {
     #[arg(skip)]
     #[serde(skip)]
     pub rate: Option<Number>,
+
+    /// True if a learning rate was given without an agent.
+    #[arg(skip)]
+    #[serde(skip)]
+    gives_rate: bool,
 }
 
 fn one_seed<S: serde::Serializer>(seeds: &[u64], serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -508,7 +520,9 @@ impl Settings {
 
     /// Fills in values that depend on others.
     fn complete(&mut self) {
-        settle(&mut self.temperature, Some(defaults::temperature(self.kind)));
+        settle(&mut self.temperature, Some(defaults::number("temperature", self.kind)));
+        self.gives_rate = self.is_given("lr") && self.lr.iter().any(|rate| rate.agent.is_empty());
+        settle(&mut self.lr, Some(defaults::number("lr", self.kind)));
         settle(&mut self.max_tokens, None);
         for numbers in [&mut self.top_p, &mut self.min_p] {
             settle(numbers, None);
@@ -557,6 +571,14 @@ impl Settings {
         self.env_command.as_deref().unwrap_or("envs")
     }
 
+    /// Sets the default learning rate, unless one was given.
+    pub fn set_default_rate(&mut self) {
+        if let Some(rate) = self.rate.filter(|_| !self.gives_rate) {
+            self.lr.retain(|own| !own.agent.is_empty());
+            settle(&mut self.lr, Some(rate));
+        }
+    }
+
     /// Sets the token limit of agents that have none of their own.
     pub fn set_token_limit(&mut self, limit: u64) {
         settle(&mut self.max_tokens, Some(limit));
@@ -569,6 +591,7 @@ impl Settings {
         }
         let stops = self.stop.iter().filter_map(|text| Some(("--stop", text.split_once('=')?.0))).collect();
         let mut all = [
+            of("--lr", &self.lr),
             of("--temperature", &self.temperature),
             of("--max-tokens", &self.max_tokens),
             of("--top-p", &self.top_p),

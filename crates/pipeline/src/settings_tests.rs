@@ -16,11 +16,12 @@ fn the_command_line_is_consistent() {
 #[test]
 fn numbers_follow_the_kind_of_policy_and_what_is_given_stays() {
     let tiny = settings("--tasks 010 --kl 0.00").unwrap();
-    assert_eq!((tiny.tasks, tiny.lr, tiny.kl), (10, Number(1e-3), Number(0.0)));
+    assert_eq!((tiny.tasks, joined(&tiny.lr), tiny.kl), (10, "1e-3".to_owned(), Number(0.0)));
     let model = settings("--model smollm2 --lr 2e-5").unwrap();
-    assert_eq!((model.lr, joined(&model.temperature), model.warmup), (Number(2e-5), "0.7".to_owned(), 0));
+    let numbers = [joined(&model.lr), joined(&model.temperature), model.warmup.to_string()];
+    assert_eq!(numbers, ["2e-5", "0.7", "0"]);
     let adapters = settings("--model smollm2 --policies adapter-per-role").unwrap();
-    assert_eq!((adapters.lr, adapters.kind), (Number(5e-4), PolicyKind::Adapters));
+    assert_eq!((joined(&adapters.lr), adapters.kind), ("5e-4".to_owned(), PolicyKind::Adapters));
     assert!(adapters.keep_best && !tiny.keep_best && !model.keep_best);
     assert!(!settings("--model smollm2 --policies adapter-per-role --keep-best=no").unwrap().keep_best);
     assert_eq!(settings("--env-command x").unwrap().warmup, 0);
@@ -41,6 +42,15 @@ fn an_agent_may_have_a_value_of_its_own() {
     );
     let later = "--temperature planner=1 --temperature 0.5 --temperature planner=2";
     assert_eq!(temperature(later), "0.5 planner=2", "the later counts");
+    // A model's rate is the default, also where an agent has another.
+    for (words, rates) in
+        [("--lr tool=3e-4", "1e-4 tool=3e-4"), ("--lr tool=3e-4 --lr 2e-4", "2e-4 tool=3e-4"), ("", "1e-4")]
+    {
+        let mut settings = settings(words).unwrap();
+        settings.rate = Some(Number(1e-4));
+        settings.set_default_rate();
+        assert_eq!(joined(&settings.lr), rates);
+    }
     for (words, limits) in [
         (&["--max-tokens=64 planner=8"][..], "64 planner=8"),
         (&["--max-tokens", "planner=8"], "32 planner=8"),

@@ -121,7 +121,7 @@ impl Plan<'_> {
         let mut line = line
             .flag_of_each("--policy", &self.team.learners(self.run))
             .flag("--optimizer", choice(&settings.optimizer))
-            .flag("--lr", settings.lr)
+            .flag_of_each("--lr", &settings.lr)
             .flag("--lr-warmup", settings.lr_warmup)
             .flag_if_any("--betas", Some(betas).filter(|betas| betas != "0.9,0.95"))
             .flag("--minibatches", settings.minibatches)

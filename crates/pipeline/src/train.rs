@@ -20,6 +20,7 @@ use crate::shards;
 use crate::shell::{JUDGED_STEP, Place, STEP, Shell};
 use crate::stages::Plan;
 use crate::staying::{self, StayingStages};
+use crate::values::joined;
 
 /// The number of consecutive steps without anything to learn that ends a run.
 const FLAT_STEPS: u64 = 3;
@@ -245,7 +246,7 @@ impl<'a> Training<'a> {
             Some(best) => format!("; the best policies, of step {}, are in {run}/best", best.step),
             None => String::new(),
         };
-        let lr = self.plan.settings.lr;
+        let lr = joined(&self.plan.settings.lr);
         let warning = Failure::work(format!("step {step}: the run may be collapsing: {signs}")).hint(format!(
             "begin again in another --run with a smaller --lr than {lr}, or go on with ./pipeline.sh --resume {run} --lr X{best}"
         ));

@@ -112,7 +112,7 @@ macro_rules! sample_fields {
                 }
             }
 
-            /// Returns true if `sample` has the field. A `reward` that is null is there: it says that nothing was scored.
+            /// Returns true if `sample` has the field. A null is there: it says that a reward is not known, or an advantage.
             pub fn is_in(self, sample: &Sample) -> bool {
                 match self {
                     $(Field::$variant => sample.$field.is_some(),)*
@@ -196,8 +196,9 @@ sample_fields! {
     anchor Anchor: Text<'a>,
     /// Samples that share the anchor; at least 1.
     anchor_size AnchorSize: u32,
-    /// Advantage over its group; the unit depends on the estimator.
-    advantage Advantage: f64,
+    /// Advantage over its group; the unit depends on the estimator. Null is `Some(None)`: not to be trained on.
+    #[serde(deserialize_with = "present")]
+    advantage Advantage: Option<f64>,
     /// Mean reward of the group.
     group_mean GroupMean: f64,
     /// Standard deviation of the group's rewards; at least 0.

@@ -57,7 +57,7 @@ impl StepCredit {
 
     /// Takes in a sample; one without an advantage says nothing.
     pub fn sample(&mut self, sample: &Sample) {
-        let Some(advantage) = sample.advantage else { return };
+        let Some(advantage) = sample.advantage.flatten() else { return };
         let name = sample.agent.as_deref().unwrap_or_default().to_owned();
         let tokens = sample.completion_ids.as_ref().map_or(0, Vec::len) as f64;
         let agent = self.agents.entry(name.clone()).or_default();
@@ -146,7 +146,7 @@ mod tests {
                 credits.sample(&Sample {
                     agent: Some(agent.into()),
                     episode: Some(episode.into()),
-                    advantage: Some(advantage),
+                    advantage: Some(Some(advantage)),
                     selected: Some(true),
                     completion_ids: Some(vec![1, 2]),
                     ..Sample::default()
@@ -173,7 +173,7 @@ mod tests {
             credits.sample(&Sample {
                 agent: Some("one".into()),
                 id: Some(id.into()),
-                advantage: Some(advantage),
+                advantage: Some(Some(advantage)),
                 ..Sample::default()
             });
         }

@@ -319,7 +319,7 @@ impl Candidate {
             local: sample.rewards.map(|rewards| rewards.local),
             components: components.map(|(name, value)| (name.to_string(), *value)).collect(),
             info: sample.info.clone(),
-            advantage: sample.advantage,
+            advantage: sample.advantage.flatten(),
             selected: sample.selected == Some(true),
             cut: sample.finish_reason.as_deref() == Some("length"),
             terminated: sample.terminated == Some(true),

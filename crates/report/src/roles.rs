@@ -106,7 +106,7 @@ fn advantages<R: std::io::Read>(mut reader: Reader<R>) -> Result<HashMap<String,
     while let Some(line) = reader.next()? {
         if let Some(sample) = grouped(&line)? {
             let id = sample.id.as_deref().unwrap_or_default().to_owned();
-            found.extend(sample.advantage.map(|advantage| (id, advantage)));
+            found.extend(sample.advantage.flatten().map(|advantage| (id, advantage)));
         }
     }
     Ok(found)

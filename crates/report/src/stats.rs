@@ -317,7 +317,7 @@ impl StreamStats {
         group.members += 1;
         reward.into_iter().for_each(|reward| group.rewards.push(reward));
         group.flat &= group.reward == reward;
-        if let Some(advantage) = sample.advantage {
+        if let Some(advantage) = sample.advantage.flatten() {
             group.taught = Some(group.taught.unwrap_or(false) || advantage != 0.0);
         }
         group.one_prompt &= group.prompt == prompt;

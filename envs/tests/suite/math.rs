@@ -94,6 +94,10 @@ fn one_answer_and_the_same_answer_twice() {
     assert_eq!(say(&mut *once.clone_state(), "reasoner", " = 8"), (0.0, 0.2, true, false));
     assert_eq!(say(&mut *once, "reasoner", " = 9"), (1.0, 1.0, true, true));
 
+    let tool = begin(&compact(), "tool");
+    assert_eq!(say(&mut *tool.clone_state(), "tool", " 7 + 5"), (0.0, 0.2, true, false));
+    assert_eq!(say(&mut *tool.clone_state(), "tool", " 7 + 5 - 3"), (1.0, 1.0, true, true));
+
     let mut turns = begin(&compact(), "turns");
     assert_eq!(say(&mut *turns, "reasoner", " = 8"), (0.0, 0.2, false, false));
     assert_eq!(turns.observe("reasoner")[0].content, "has 7 gets 5 loses 3 ask reasoner = 8 reasoner");
@@ -103,7 +107,8 @@ fn one_answer_and_the_same_answer_twice() {
 
 #[test]
 fn turns_are_the_tasks_except_where_one_answer_ends_it() {
-    for (workflow, turns) in [("team", 7), ("turns", 7), ("ensemble", 7), ("single", 1), ("check", 1)] {
+    let workflows = [("team", 7), ("turns", 7), ("ensemble", 7), ("single", 1), ("tool", 1), ("check", 1)];
+    for (workflow, turns) in workflows {
         let mut spec = compact();
         spec["turns"] = json!(7);
         assert_eq!(begin(&spec, workflow).turn_limit(), turns, "{workflow}");

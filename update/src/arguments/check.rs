@@ -3,6 +3,8 @@
 //! A flag that has no effect with the others is an error: whoever passes `--clip` with `--objective nll` expects
 //! something else.
 
+use std::collections::BTreeMap;
+
 use device::{DeviceKind, Devices};
 use record::failure::{Failure, Result};
 use record::stage::choice;
@@ -34,6 +36,8 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         self.check_ranges()?;
+        let mut rates: BTreeMap<String, f64> = self.lr.iter().cloned().collect();
+        let lr = rates.remove("").unwrap_or(1e-6);
         self.ranks.map_or(Ok(()), |ranks| parts::check_ranks(self.parts as usize, ranks as usize))?;
         hardware.check_threads()?;
         let compares = self.objective != Objective::Nll;
@@ -57,7 +61,8 @@ impl Arguments {
                     full_distribution: compares && self.check.is_none() && !self.allow_truncated_sampling,
                 },
             },
-            training: self.training(),
+            training: self.training(lr),
+            rates,
             hardware,
             publishing: Publishing {
                 keep: self.keep as usize,
@@ -82,7 +87,7 @@ impl Arguments {
         })
     }
 
-    fn training(&self) -> TrainingConfig {
+    fn training(&self, lr: f64) -> TrainingConfig {
         TrainingConfig {
             loss: self.loss(),
             aggregate: self.aggregate.how,
@@ -96,8 +101,8 @@ impl Arguments {
             },
             optimizer: optimizer::Settings {
                 method: self.optimizer,
-                lr: self.lr,
-                lr_other: self.lr_other.unwrap_or(self.lr),
+                lr,
+                lr_other: self.lr_other.unwrap_or(lr),
                 betas: match self.betas[..] {
                     [first, second] => (first, second),
                     _ => (0.9, 0.95),
@@ -189,7 +194,6 @@ impl Arguments {
             ("--kl", "0 or above", not_negative(self.kl)),
             ("--entropy", "0 or above", not_negative(self.entropy)),
             ("--mask-negative-above", "a finite number", self.mask_negative_above.is_none_or(f64::is_finite)),
-            ("--lr", "0 or above", not_negative(self.lr)),
             ("--lr-other", "0 or above", self.lr_other.is_none_or(not_negative)),
             ("--weight-decay", "0 or above", not_negative(self.weight_decay)),
             ("--betas", "two numbers from 0 to below 1, such as 0.9,0.95", betas),

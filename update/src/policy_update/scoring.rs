@@ -77,7 +77,7 @@ impl PolicyUpdate<'_> {
         checkpoint: &Checkpoint,
         timing: &mut Timing,
     ) -> Result<Option<Vec<Vec<f32>>>> {
-        let training = &self.settings.training;
+        let training = &self.training;
         match training.loss.importance {
             Some(_) if training.steps() > 1 => self.logprobs(checkpoint, timing).map(Some),
             _ => Ok(None),
@@ -86,7 +86,7 @@ impl PolicyUpdate<'_> {
 
     /// The log-probability of every completion token under the weights of a checkpoint.
     fn logprobs(&self, checkpoint: &Checkpoint, timing: &mut Timing) -> Result<Vec<Vec<f32>>> {
-        let limit = self.settings.training.batching.tokens;
+        let limit = self.training.batching.tokens;
         let threads = self.settings.hardware.threads;
         let mut started = Instant::now();
         // The checkpoint may be the reference, and then an adapter where the policy is not, or the other way round.

@@ -82,7 +82,7 @@ impl PolicyUpdate<'_> {
             self.log(format_args!("{why}: version {version} has the weights of {from}"));
         }
         let mut report = self.timing(started);
-        let epochs = self.settings.training.batching.epochs as f64;
+        let epochs = self.training.batching.epochs as f64;
         let speed = finite(stats.unique_tokens as f64 * epochs / trained);
         report.insert("training_seconds".to_owned(), json!(trained));
         report.insert("overlap_seconds".to_owned(), json!(stats.overlap_seconds));
@@ -134,7 +134,7 @@ impl PolicyUpdate<'_> {
                 (Checkpoint::with(&self.from, &self.config, None)?, Some((learner, overlap)))
             }
         };
-        let objective = choice(&self.settings.training.loss.objective);
+        let objective = choice(&self.training.loss.objective);
         let saved = checkpoint.state(self.method(), &objective)?;
         let continued = saved.is_some() || !from_files;
         if !continued && self.from.version.step > 0 {
@@ -161,7 +161,7 @@ impl PolicyUpdate<'_> {
         let ReadyPolicy { checkpoint, learner, overlap, reference, start, .. } = ready;
         let is_f32 = self.is_f32(checkpoint) && self.reader.sampled_in_f32;
         let trainer = Trainer {
-            training: &self.settings.training,
+            training: &self.training,
             messages: self.settings.messages,
             ranks: self.ranks,
             layout: &checkpoint.trained.formats().layout,
@@ -178,7 +178,7 @@ impl PolicyUpdate<'_> {
 
     /// The content of `trainer_state.json`, with the metrics.
     fn trainer_state(&self, ready: &mut ReadyPolicy, stats: &TrainingStats) -> Result<TrainerState> {
-        let loss = &self.settings.training.loss;
+        let loss = &self.training.loss;
         let optimizer_steps = ready.learner.optimizer_steps();
         let mut values = metrics::of_training(loss, self.samples, stats);
         values.insert("optimizer_steps_total".to_owned(), json!(optimizer_steps));

@@ -328,6 +328,60 @@ fn flat_groups_cost_nothing_and_count_all_the_same() {
 }
 
 #[test]
+fn a_sample_without_an_advantage_counts_nowhere() {
+    let (place, root, input) = one();
+    let is_left_out = |index: usize| index % 3 == 1;
+    let all = edited(&input, |index, sample| {
+        let fields = sample.as_object_mut().unwrap();
+        fields.remove("group_size");
+        fields.insert("advantage".to_owned(), json!((!is_left_out(index)).then_some(index as f64 - 4.0)));
+    });
+    let lines = all.lines().filter(|line| !line.contains("\"advantage\":null"));
+    let rest: String = lines.map(|line| format!("{line}\n")).collect();
+    assert!(rest.lines().count() < all.lines().count());
+    // Neither numerator nor denominator of any average has them.
+    for how in ["token", "sequence", "constant=8"] {
+        let flags = format!("--policy p --optimizer sgd --lr 1 --allow-incomplete --aggregate {how}");
+        let left_out = place.update(&flags, &all).ok().metrics();
+        let after = weights(&root);
+        let removed = place.update(&flags, &rest).ok().metrics();
+        assert_eq!(after, weights(&root), "{how}");
+        for name in ["loss", "samples", "tokens", "groups"] {
+            assert_eq!(left_out[name], removed[name], "{how}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_may_have_a_rate_of_its_own() {
+    let place = Place::new();
+    let roots = ["tool", "planner"].map(|agent| place.policy(agent, GOLDEN));
+    let start = weights(&roots[0]);
+    // Of each group half of the samples is the planner's.
+    let input = edited(&stream(GOLDEN, &version(&roots[0])), |index, sample| {
+        sample["agent"] = json!(if index % 2 == 0 { "tool" } else { "planner" });
+        sample.as_object_mut().unwrap().remove("group_size");
+    });
+    let flags = "--policy tool=tool --policy planner=planner --optimizer sgd --allow-incomplete --lr";
+    let of = |rates: &str| {
+        place.update(&format!("{flags} {rates}"), &input).ok();
+        roots.each_ref().map(|root| weights(root))
+    };
+    let [one_tool, one_planner] = of("0.5");
+    assert!(one_tool != start && one_planner != start);
+    assert_eq!(of("0.5 --lr tool=0"), [start, one_planner.clone()]);
+    assert_eq!(of("0.25 --lr tool=0.5 --lr planner=0.5"), [one_tool, one_planner]);
+    for (flags, cause) in [
+        ("--policy tool=tool --lr planner=1", "--lr planner=…: there is no --policy planner=DIR"),
+        ("--policy tool=tool --policy tool --lr tool=1", "the agents of policy tool have different rates"),
+        ("--policy tool=tool --lr tool=-1", "not 0 or above, or AGENT=X"),
+    ] {
+        let refused = place.update(flags, &input);
+        assert!(refused.code == 2 && refused.stderr.contains(cause), "{refused:?}");
+    }
+}
+
+#[test]
 fn kl_pulls_towards_the_reference() {
     let (place, root, input) = one();
     place.policy("base", GOLDEN);

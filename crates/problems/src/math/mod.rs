@@ -5,7 +5,7 @@
 //! - `team`: a tool, who writes a program, and a reasoner, who thinks. Both see the state before the turn; the episode ends
 //!   when their answers agree, in success if the answer is right. Running out of turns is no success, even where the
 //!   reasoner is right.
-//! - `single`: a reasoner who answers once.
+//! - `single`: a reasoner who answers once; `tool`: a tool who does.
 //! - `turns`: a reasoner who sees its last solution, until it gives the same answer twice.
 //! - `ensemble`: the numbers of reasoners and tools in the task's `spec`, in parallel, then a judge, who sees
 //!   them all; the episode ends when the judge adopts one of their answers.
@@ -60,6 +60,7 @@ static WORKFLOWS: LazyLock<Vec<Arc<Workflow>>> = LazyLock::new(|| {
     let mut workflows = vec![
         Workflow::parallel("team", &["tool", "reasoner"]),
         Workflow::sequential("single", &["reasoner"]),
+        Workflow::sequential("tool", &["tool"]),
         Workflow::sequential("turns", &["reasoner"]),
         Workflow::sequential("check", &["solver", "checker"]),
     ];

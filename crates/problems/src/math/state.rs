@@ -65,6 +65,11 @@ fn printed(output: &str, reference: &Answer) -> Option<String> {
     is_answer.then(|| line.to_owned())
 }
 
+/// Returns true if each agent acts once.
+pub fn is_once(workflow: &Workflow) -> bool {
+    matches!(workflow.name(), "single" | "tool" | "check")
+}
+
 /// Returns true if two answers mean the same.
 pub fn same(left: &str, right: &str) -> bool {
     matches!((Answer::read(left), Answer::read(right)), (Some(left), Some(right)) if left.same(&right))
@@ -140,7 +145,7 @@ impl Episode<MathProblem> {
     /// Returns true if this answer of `agent` ends the episode by itself.
     fn stands(&self, agent: &str, answer: &str) -> bool {
         match self.workflow.name() {
-            "single" => true,
+            "single" | "tool" => true,
             "check" => Role::of(agent) == Role::Checker,
             "turns" => self
                 .said(agent)
@@ -192,8 +197,7 @@ impl Playable for MathProblem {
 
     fn ending(episode: &Episode<Self>) -> Option<&'static str> {
         // The last possible answer ends an episode even if it is malformed.
-        let last = matches!(episode.workflow.name(), "single" | "check")
-            && episode.situation.said.last().is_some_and(Option::is_some);
+        let last = is_once(&episode.workflow) && episode.situation.said.last().is_some_and(Option::is_some);
         (last || episode.agreed().is_some()).then_some("the team has its answer")
     }
 

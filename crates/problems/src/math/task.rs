@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::answer::extract;
 use super::spec::{Encoding, MathProblem, Reasoning, Rules, Spec};
-use super::state::same;
+use super::state::{is_once, same};
 use super::story::Chain;
 use super::{NAME, full, test_actions};
 use crate::Problem;
@@ -97,7 +97,7 @@ impl Problem for MathProblem {
     }
 
     fn turns(&self, workflow: &Workflow) -> u32 {
-        if matches!(workflow.name(), "single" | "check") { 1 } else { self.spec.turns }
+        if is_once(workflow) { 1 } else { self.spec.turns }
     }
 
     fn extraction_cases() -> Vec<ExtractionCase> {
