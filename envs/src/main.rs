@@ -29,6 +29,7 @@ Examples:
   envs demo plan-path --count 1000 --mix opt=0.25,lazy=0.55,manhattan=0.1,random=0.1
   envs play plan-path
   envs import aime24.jsonl --split test > aime24-tasks.jsonl
+  envs fetch gsm8k > gsm8k.jsonl
   envs new my-game
   envs program --roles solver,checker --tasks sums.jsonl -- python3 team.py check")]
 struct Arguments {
@@ -48,6 +49,7 @@ enum Command {
     Check(command::check::Check),
     Play(command::play::Play),
     Import(command::import::Import),
+    Fetch(command::import::Fetch),
     New(command::new::New),
     Program(Box<command::program::Program>),
 }
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
             Command::Check(check) => check.run(quiet),
             Command::Play(play) => play.run(),
             Command::Import(import) => import.run(),
+            Command::Fetch(fetch) => fetch.run(),
             Command::New(new) => new.run(quiet),
             Command::Program(program) => program.run(),
         }

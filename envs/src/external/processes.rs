@@ -302,7 +302,7 @@ struct Running {
     ended: bool,
     output: ChildStdout,
     errors: Errors,
-    /// What was read of the next answer.
+    /// The beginning of the next answer.
     read: Vec<u8>,
     /// Lines read.
     lines: u64,

@@ -1,134 +1,127 @@
-//! Converts records of public data sets to tasks: the layouts of `envs import`.
+//! Records of public data sets become tasks: `envs import` and `envs fetch`.
 //!
-//! A layout is an entry of [`LAYOUTS`]: how its records are recognized and converted. A problem's name and
-//! split depend only on a hash of its text, so they are the same wherever it comes from.
-//!
-//! Left out: downloading, and formats other than JSON and JSON Lines. (Parquet readers are larger than all dependencies
-//! of this crate together.) A file of another format is refused with the command that converts it.
+//! `layouts.py` and `records.py` are one program that `python3` runs: it fetches, reads files and converts records. [`judge`]
+//! keeps those that the environments can judge, and [`Importer`] each problem once. A problem's name and split depend only on
+//! a hash of its text, so they are the same wherever it comes from.
 
-pub mod asserts;
-pub mod code;
-pub mod collaboration;
-pub mod math;
+pub mod judge;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::{BufRead, BufReader, ErrorKind, Lines, Write};
+use std::process::{Child, ChildStdout, Stdio};
 
 use record::failure::{Failure, Result};
 use record::line::Task;
-use serde_json::{Map, Value};
+use record::stage;
+use serde::Deserialize;
+use serde_json::Value;
 
-use environment::Split;
-use environment::streams;
-pub use problems::file::identity;
-use problems::file::split_of;
+use environment::{Split, streams};
+use judge::{Draft, Refusal};
+use problems::file::{identity, split_of};
 
-/// A record of a public data set.
-pub type Fields = Map<String, Value>;
+const PROGRAM: &str = concat!(include_str!("layouts.py"), include_str!("records.py"));
 
-/// A converted record.
-#[derive(Clone, Debug)]
-pub struct Problem {
-    /// The text that identifies the problem, whoever published it.
-    pub text: String,
-    /// The task's `spec`.
-    pub spec: Value,
+/// A line of the program, for a record or about its work.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Line {
+    /// Why the record is left out.
+    left_out: Option<String>,
+    /// The converted record, if it can be judged.
+    #[serde(flatten)]
+    pub draft: Draft,
+    /// Its split, where the data set says it.
+    split: Option<String>,
+    /// Where it stands.
+    pub place: String,
+    /// For people, on stderr.
+    note: Option<String>,
+    /// The kind of an error.
+    failure: Option<String>,
+    /// The message of an error, or a line of the list of layouts.
+    pub message: String,
+    hint: Option<String>,
+    /// Names to choose from.
+    names: Vec<String>,
 }
 
-/// The layout of a data set's records.
-pub struct Layout {
-    /// The name for `--layout`.
-    pub name: &'static str,
-    /// The environment of its tasks.
-    pub environment: &'static str,
-    /// The data sets that use it, and the fields by which it is recognized.
-    pub summary: &'static str,
-    /// Returns true if a record has this layout.
-    pub recognizes: fn(&Fields) -> bool,
-    /// Converts a record, or says why it cannot.
-    pub convert: fn(&Fields) -> std::result::Result<Problem, Refusal>,
+/// The lines of a running program; notes are printed.
+pub struct Records {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// Why a record is not converted.
-#[derive(Clone, Debug)]
-pub enum Refusal {
-    /// It is unusable, for this short reason.
-    LeftOut(&'static str),
-    /// It could not be judged, for example without a sandbox; the import fails.
-    Failed(Failure),
-}
-
-impl From<&'static str> for Refusal {
-    fn from(reason: &'static str) -> Refusal {
-        Refusal::LeftOut(reason)
+impl Records {
+    /// Starts the program on the bytes of a file.
+    ///
+    /// # Errors
+    /// There is no `python3`: 69.
+    pub fn read(arguments: &[&str], input: &[u8]) -> Result<Records> {
+        let failure = |error: std::io::Error| match error.kind() {
+            ErrorKind::NotFound => Failure::unavailable("python3 was not found")
+                .hint("data sets are read by Python 3.9 or newer: install it as `python3` on the path"),
+            _ => Failure::work(format!("python3: {error}")),
+        };
+        let mut command = stage::python();
+        command.args(["-c", PROGRAM]).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(failure)?;
+        // It reads everything before it answers; if it ended before, its status says so.
+        let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
+        let stdout = child.stdout.take().ok_or_else(|| Failure::work("python3 has no stdout"))?;
+        Ok(Records { child, lines: BufReader::new(stdout).lines() })
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        Refusal::Failed(failure)
+impl Iterator for Records {
+    type Item = Result<Line>;
+
+    fn next(&mut self) -> Option<Result<Line>> {
+        loop {
+            let Some(text) = self.lines.next() else {
+                return match self.child.wait() {
+                    Ok(status) if status.success() => None,
+                    Ok(status) => Some(Err(Failure::work(format!("python3 ended with {status}")))),
+                    Err(error) => Some(Err(Failure::work(error))),
+                };
+            };
+            let line = text.map_err(Failure::work);
+            match line.and_then(|text| serde_json::from_str::<Line>(&text).map_err(Failure::work)) {
+                Ok(Line { note: Some(note), .. }) => stage::note("envs", note),
+                Ok(line @ Line { failure: Some(_), .. }) => return Some(Err(line.failure())),
+                line => return Some(line),
+            }
+        }
     }
 }
 
-/// All layouts; the first that recognizes a record is used.
-pub static LAYOUTS: &[&Layout] = &[
-    &code::PROBLEM,
-    &code::APPS,
-    &code::CODE_CONTESTS,
-    &code::LIVE_CODE_BENCH,
-    &asserts::MBPP,
-    &asserts::HUMAN_EVAL,
-    &collaboration::HUMAN_EVAL,
-    &collaboration::TLDR,
-    &collaboration::ARXIV,
-    &math::GSM8K,
-    &math::OLYMPIADBENCH,
-    &math::VERL,
-    &math::ANSWER,
-    &math::SOLUTION,
-    &math::MESSAGES,
-];
+impl Line {
+    fn failure(self) -> Failure {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        let failure = match self.failure.as_deref() {
+            Some("usage") => Failure::usage(self.message),
+            Some("unavailable") => Failure::unavailable(self.message),
+            _ => Failure::data(self.message),
+        };
+        match (self.hint, names.as_slice()) {
+            (Some(hint), []) => failure.hint(hint),
+            (Some(name), names) => failure.hint(environment::settings::suggest(&name, names)),
+            (None, _) => failure,
+        }
+    }
 
-/// The layout called `name`.
-pub fn find(name: &str) -> Result<&'static Layout> {
-    let names: Vec<&str> = LAYOUTS.iter().map(|layout| layout.name).collect();
-    LAYOUTS.iter().find(|layout| layout.name == name).copied().ok_or_else(|| {
-        Failure::usage(format!("there is no layout '{name}'"))
-            .hint(environment::settings::suggest(name, &names))
-    })
+    /// The `spec` of its task.
+    pub fn judged(&self) -> std::result::Result<Value, Refusal> {
+        match &self.left_out {
+            Some(reason) => Err(Refusal::LeftOut(reason.clone())),
+            None => self.draft.spec(),
+        }
+    }
 }
 
-pub fn recognize(record: &Fields) -> Option<&'static Layout> {
-    LAYOUTS.iter().find(|layout| (layout.recognizes)(record)).copied()
-}
-
-/// A record with a placeholder in each empty field.
-fn filled(record: &Fields) -> Fields {
-    let is_empty =
-        |value: &Value| value.is_null() || value.as_str().is_some_and(|text| text.trim().is_empty());
-    let fields = record.iter().map(|(name, value)| {
-        let something = if name == "prompt" { Value::Array(Vec::new()) } else { "?".into() };
-        (name.clone(), if is_empty(value) { something } else { value.clone() })
-    });
-    fields.collect()
-}
-
-/// The value of the first of these fields, ignoring case.
-fn field<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a Value> {
-    names.iter().find_map(|name| {
-        record.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-    })
-}
-
-/// The first of these fields that is non-blank text.
-fn text<'a>(record: &'a Fields, names: &[&str]) -> Option<&'a str> {
-    field(record, names).and_then(Value::as_str).filter(|text| !text.trim().is_empty())
-}
-
-/// Converts records to tasks, each problem once.
+/// Makes tasks of problems, each problem once.
 #[derive(Default)]
 pub struct Importer {
-    /// The layout; `None` to recognize each record's.
-    pub layout: Option<&'static Layout>,
     /// The split of all problems; `None` to hash each.
     pub split: Option<Split>,
     /// The share of problems that the hash puts into the test split; `None` for one in eight.
@@ -137,53 +130,62 @@ pub struct Importer {
     pub source: Option<String>,
     /// Hashes of problems to leave out.
     pub without: HashSet<u64>,
-    /// Hashes of problems seen so far.
-    pub seen: HashSet<u64>,
     /// Number of records left out, by reason.
-    pub left_out: HashMap<&'static str, u64>,
+    pub left_out: BTreeMap<String, u64>,
+    /// Hashes of problems seen so far, with their splits.
+    pub seen: HashMap<u64, Split>,
 }
 
 impl Importer {
     /// The task of a record; `None` if it is left out.
     ///
     /// # Errors
-    /// No layout recognizes the record: data. A solution must be tried, but there is no sandbox: unavailable.
-    pub fn task(&mut self, record: &Value) -> Result<Option<Task>> {
-        let mut leave_out = |reason| {
+    /// A solution must be tried, but there is no sandbox: 69. The problem stands in the other split: 65.
+    pub fn task(
+        &mut self,
+        line: &Line,
+        judged: std::result::Result<Value, Refusal>,
+    ) -> Result<Option<(Split, Task)>> {
+        let mut leave_out = |reason: String| {
             *self.left_out.entry(reason).or_insert(0) += 1;
             Ok(None)
         };
-        let record = match record {
-            Value::Object(record) => record,
-            Value::Null => return leave_out("null"),
-            _ => return Err(Failure::data("a record is no JSON object")),
-        };
-        let layout = match self.layout.or_else(|| recognize(record)) {
-            Some(layout) => layout,
-            None if recognize(&filled(record)).is_some() => return leave_out("a field without a value"),
-            None => {
-                let fields: Vec<&str> = record.keys().map(String::as_str).take(12).collect();
-                return Err(Failure::data(format!("no layout has the fields {}", fields.join(", ")))
-                    .hint("`envs import --layouts` says which fields each layout is recognized by"));
-            }
-        };
-        let Problem { text, mut spec } = match (layout.convert)(record) {
-            Ok(problem) => problem,
+        let mut spec = match judged {
+            Ok(spec) => spec,
             Err(Refusal::LeftOut(reason)) => return leave_out(reason),
-            Err(Refusal::Failed(failure)) => return Err(failure),
+            Err(Refusal::Failed(failure)) => return Err(failure.at(&line.place)),
         };
-        let identity = identity(&text);
+        let text = spec["problem"].as_str().unwrap_or_default();
+        let (identity, name) = (identity(text), format!("{:016x}", identity(text)));
         if self.without.contains(&identity) {
-            return leave_out("among the problems of --without");
+            return leave_out("among the problems of --without".to_owned());
         }
-        if !self.seen.insert(identity) {
-            return leave_out("there before");
+        let split = match line.split.as_deref() {
+            Some("test") => Split::Test,
+            Some(_) => Split::Train,
+            None => self.split.unwrap_or_else(|| split_of(text, self.test_share)),
+        };
+        match self.seen.insert(identity, split) {
+            None => {}
+            Some(before) if before == split => return leave_out("there before".to_owned()),
+            Some(before) => {
+                let before = before.name();
+                return Err(Failure::data(format!(
+                    "{}: this {} problem stands in the {before} split",
+                    line.place,
+                    split.name()
+                ))
+                .hint("train on what is never tested: remove the record from one of the files"));
+            }
         }
         if let (Some(source), Some(spec)) = (&self.source, spec.as_object_mut()) {
             spec.insert("source".to_owned(), source.as_str().into());
         }
-        let split = self.split.unwrap_or_else(|| split_of(&text, self.test_share));
-        let name = format!("{identity:016x}");
-        Ok(Some(streams::task(layout.environment, split, &name, spec)))
+        Ok(Some((split, streams::task(&line.draft.env, split, &name, spec))))
+    }
+
+    /// Leaves out the problem of a line of `problems`.
+    pub fn exclude(&mut self, line: &Line) {
+        self.without.extend(line.draft.spec["problem"].as_str().map(identity));
     }
 }

@@ -17,32 +17,6 @@ fn envs(arguments: &[&str]) -> Command {
     envs
 }
 
-/// A file that is no JSON Lines is answered with the command that makes it some.
-#[test]
-fn other_formats_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let record = "{\"question\":\"What is 2 plus 3?\",\"answer\":\"5\"}\n";
-    for (name, content, code, said) in [
-        ("rows.csv", "question,answer\n1+1?,2\n", 65, "rows.csv: this is CSV, and JSON Lines are read"),
-        ("rows.data", "PAR1\u{15}\u{0}PAR1", 65, "pandas.read_parquet("),
-        ("rows.jsonl", "{\"question\": 1", 65, "JSON Lines, or one JSON array"),
-        ("marked.jsonl", &format!("\u{feff}{record}"), 0, "envs: 1 problem: 1 train, 0 test"),
-    ] {
-        std::fs::write(path(name), content).unwrap();
-        let output = envs(&["import", "--split", "train", &path(name)]).output().unwrap();
-        let (status, _, errors) = texts(&output);
-        assert_eq!(status, Some(code), "{errors}");
-        assert!(errors.contains(said), "{errors}");
-    }
-    std::fs::write(path("raw.jsonl"), record).unwrap();
-    let output = envs(&["tasks", "math", "--set", &format!("data={}", path("raw.jsonl"))]).output().unwrap();
-    let (status, _, errors) = texts(&output);
-    assert_eq!(status, Some(65));
-    let command = format!("envs import {} > tasks.jsonl, then --set data=tasks.jsonl", path("raw.jsonl"));
-    assert!(errors.contains(&command), "{errors}");
-}
-
 fn step(input: &[u8]) -> Output {
     run_on(&mut envs(&["step", "plan-path"]), input)
 }

@@ -4,7 +4,6 @@
 
 use crate::support;
 
-use envs::import::Importer;
 use envs::{Environment, Selection, Settings, Split, find, step};
 use serde_json::{Value, json};
 
@@ -296,22 +295,4 @@ fn our_own_problems() {
         }
     }
     assert_eq!(seen.len(), 28);
-}
-
-#[test]
-fn humaneval_becomes_tasks() {
-    let record = json!({
-        "task_id": "X/0", "prompt": "def f(x):\n    \"\"\"x.\"\"\"\n", "entry_point": "f", "canonical_solution": "    return x\n",
-        "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(1) == 1\n",
-    });
-    let task = Importer::default().task(&record).unwrap().unwrap();
-    assert_eq!(task.env, "coop-code");
-    assert!(task.spec.get("canonical_solution").is_none() && task.spec["problem"] == record["prompt"]);
-    let state = environment().reset(&task.spec, "team").unwrap();
-    assert!(state.observe("main")[0].content.contains("def f(x):"));
-    let mut empty = record;
-    empty["test"] = "def check(candidate):\n    pass\n".into();
-    let mut importer = Importer::default();
-    assert_eq!(importer.task(&empty).unwrap(), None);
-    assert_eq!(importer.left_out.len(), 1);
 }

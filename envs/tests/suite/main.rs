@@ -16,7 +16,6 @@ mod coop_code;
 mod drawn;
 mod external;
 mod external_turns;
-mod import_code;
 mod math;
 mod math_answers;
 mod no_sandbox;

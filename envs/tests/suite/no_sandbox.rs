@@ -50,6 +50,11 @@ fn without_namespaces_nothing_runs() {
     assert_eq!(lines.len(), 2, "{errors}");
     assert!(lines[0].starts_with("envs: sandbox: the kernel refuses new namespaces: "), "{errors}");
     assert!(lines[1].starts_with("hint: allow unprivileged user namespaces"), "{errors}");
+    // A problem whose solution cannot be tried is not left out: the import ends.
+    let record = r#"{"question": "Print 2.", "solutions": ["print(2)"], "input_output": {"inputs": ["1"], "outputs": ["2"]}}"#;
+    let (code, said, errors) = run(&["import", "-"], record);
+    assert_eq!((code, said.as_str()), (Some(69), ""), "{errors}");
+    assert!(errors.starts_with("envs: -: record 1: sandbox: the kernel refuses new namespaces"), "{errors}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Joint rewards of two writers, through the step protocol: numbers worked out by hand from the published rules.
 
-use envs::import::{self, Importer};
 use envs::{Demonstration, Selection, Settings, Split, find, step};
 use serde_json::{Value, json};
 
@@ -279,26 +278,6 @@ fn demonstrations_leave_room() {
     }
     let (mean, solved) = (sum / 300.0, solved as f64 / 300.0);
     assert!((0.3..2.0).contains(&mean) && (0.005..0.3).contains(&solved), "{mean} {solved}");
-}
-
-#[test]
-fn public_layouts_become_tasks() {
-    for (record, env, want) in [
-        (
-            json!({"prompt": "TITLE: Cat\n\nPOST: It sits.\n\nTL;DR: ", "completion": " cat"}),
-            "tldr",
-            "TITLE: Cat\n\nPOST: It sits.",
-        ),
-        (json!({"abstract_text": " We study cats. "}), "arxiv", "We study cats."),
-        (json!({"title": "Cats", "abstract": "We study cats."}), "arxiv", "We study cats."),
-    ] {
-        let task = Importer::default().task(&record).unwrap().unwrap();
-        assert_eq!((task.env.as_str(), &task.spec["problem"]), (env, &json!(want)));
-        find(env).unwrap().reset(&task.spec, "team").unwrap();
-    }
-    let blank = json!({"prompt": " TL;DR:", "completion": ""});
-    let mut importer = Importer { layout: Some(import::find("tldr").unwrap()), ..Importer::default() };
-    assert_eq!((importer.task(&blank).unwrap(), importer.left_out["no post"]), (None, 1));
 }
 
 #[test]
