@@ -93,7 +93,7 @@ class Probe(NamedTuple):
 
 
 class Environment:
-    """An environment of one or several agents. `tasks`, `reset` and `step` are needed; `joint`, `probe`, `demonstrate` and `close` are optional."""
+    """An environment of one or several agents. `tasks`, `reset` and `step` are needed; `joint`, `probe`, `demonstrate`, `ask` and `close` are optional."""
 
     name = "environment"
     parser: Optional[argparse.ArgumentParser] = None
@@ -137,6 +137,10 @@ class Environment:
     def demonstrate(self, state: Any, agent: str) -> Probe:
         """What demonstrations choose from; default: `probe`."""
         return self.probe(state, agent)
+
+    def ask(self, text: str) -> Any:
+        """The `spec` of a user's own question, to which no answer is known, for `pipeline.sh ask`."""
+        raise NotImplementedError
 
     def fork(self, state: Any) -> Any:
         """With `handles`: an independent copy of a state."""
@@ -293,9 +297,10 @@ class Environment:
             self.drawn += 1
             yield task
 
-    def task_lines(self, split: str, count: int, seed: int) -> Iterator[Dict[str, Any]]:
-        """Task lines, as `rollout` reads them."""
-        for instance, spec in self._drawn(split, count, seed):
+    def task_lines(self, split: str, count: int, seed: int, asked: Sequence[str] = ()) -> Iterator[Dict[str, Any]]:
+        """Task lines, as `rollout` reads them; with `asked` those of questions, of the split "asked"."""
+        split, self.drawn = "asked" if asked else split, len(asked)
+        for instance, spec in ((digest(text), self.ask(text)) for text in asked) if asked else self._drawn(split, count, seed):
             named = f"{self.name}/{split}/{instance}"
             yield {"type": "task", "v": 1, "env": self.name, "task": named, "split": split, "spec": spec}
 
@@ -307,6 +312,7 @@ class Environment:
         printing.add_argument("--split", choices=["train", "test"], default="train")
         printing.add_argument("--count", type=int, default=1)
         printing.add_argument("--seed", type=int, default=0, help="which train tasks; the test split is the same for all")
+        printing.add_argument("--ask", action="append", default=[], metavar="TEXT", help="the task of a question instead; repeatable")
         showing = commands.add_parser("demo", help="print demonstrations on train tasks, for policy encode and update")
         showing.add_argument("--count", type=int, default=1, help="tasks demonstrated")
         showing.add_argument("--seed", type=int, default=0)
@@ -331,11 +337,14 @@ class Environment:
             if options.command == "demo" and not (self.has("probe") or self.has("demonstrate")):
                 parser.error("this environment has no probe, so it has no best action to demonstrate")
             share = self.share if getattr(options, "share", None) is None else options.share
-            lines = self.task_lines(options.split, options.count, options.seed) if options.command == "tasks" else (
+            asked = getattr(options, "ask", [])
+            if asked and not self.has("ask"):
+                parser.error("this environment has no ask, so it makes no task of a text")
+            lines = self.task_lines(options.split, options.count, options.seed, asked) if options.command == "tasks" else (
                 self.demonstrations(options.count, options.seed, share))
             for line in lines:
                 print(json.dumps(line), file=answers)
-            ended = self.drawn < options.count
+            ended = self.drawn < (len(asked) or options.count)
             end = {"type": "end", "v": 1, "stage": self.name, "ok": not ended, "counts": {"tasks": self.drawn}, "after": [], "timing": {}}
             if ended:
                 cause, _, hint = ended_early(self.drawn, options.count).partition("; ")

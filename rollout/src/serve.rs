@@ -1,10 +1,10 @@
 //! `--serve ADDRESS`: each policy as a model of an OpenAI-compatible server, under the name of its agent.
 //!
 //! `/v1/chat/completions`, `/v1/models` and `/health`. Calls of all clients run together in the engines that play
-//! episodes; what a call leaves out (temperature, limits, stop texts) is as the flags say. Left out: several choices per
+//! episodes; settings that a call leaves out (temperature, limits, stop texts) are those of the flags. Left out: several choices per
 //! call, embeddings, text completions, and loading of other versions while it runs.
 
-mod speech;
+mod completion;
 mod text;
 
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ use crate::policies::Policies;
 use crate::server;
 use crate::settings::Settings;
 use crate::stage::{CACHE_BYTES, ROWS};
-use speech::Speech;
+use completion::PendingCompletion;
 
 /// How often the main thread looks for a signal or a failure.
 const LOOK: Duration = Duration::from_millis(50);
@@ -130,7 +130,7 @@ impl Models {
         })
     }
 
-    /// The agents that flags name, and the policy of all others by its own name.
+    /// The agents that flags name, and the policy of all others by its name.
     fn names(&self) -> Vec<String> {
         let team = &self.settings.team;
         let named = team.named().map(|(agent, _)| agent.to_owned());
@@ -188,15 +188,15 @@ impl Models {
             error
         };
         let ChatCall { stream, include_usage, .. } = chat;
-        let mut speech = Speech::begin(self, owner, chat, number).map_err(failed)?;
-        if stream && speech.is_told_by_token() {
-            return Ok(Answer::Events(Box::new(speech.chunks(head, include_usage))));
+        let mut completion = PendingCompletion::begin(self, owner, chat, number).map_err(failed)?;
+        if stream && completion.is_told_by_token() {
+            return Ok(Answer::Events(Box::new(completion.chunks(head, include_usage))));
         }
-        while speech.next(|| call.is_gone()).is_some() {}
+        while completion.next(|| call.is_gone()).is_some() {}
         if call.is_gone() {
             return Err(Error::new(499, "the client has gone"));
         }
-        let said = speech.said(&head).map_err(failed)?;
+        let said = completion.said(&head).map_err(failed)?;
         Ok(match stream {
             true => Answer::Events(Box::new(head.chunks(&said, include_usage).into_iter())),
             false => Answer::Json(head.completion(&said)),

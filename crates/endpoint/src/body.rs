@@ -75,7 +75,7 @@ pub fn events(events: Receiver<Bytes>, connection: Arc<()>) -> Response<Body> {
     response
 }
 
-/// All of a call's body. What is beyond `limit` is read and forgotten, because a client that cannot write all of its call
+/// All of a call's body. Bytes beyond `limit` are read and forgotten, because a client that cannot write all of its call
 /// may see a broken connection in place of the answer.
 pub async fn read(incoming: Incoming, limit: usize, patience: Duration) -> Result<Vec<u8>, Error> {
     let (mut bytes, mut total) = (Vec::new(), 0);

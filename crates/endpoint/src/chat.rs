@@ -14,7 +14,7 @@ type Parsed<T> = Result<T, Error>;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChatCall {
     pub model: String,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<ChatMessage>,
     /// As the call has them; `None` if there are none, or if none may be called.
     pub tools: Option<Value>,
     /// At least 1.
@@ -38,7 +38,7 @@ pub struct ChatCall {
 
 /// A message of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct ChatMessage {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// Parts of text joined; empty if there is none.
@@ -64,7 +64,7 @@ impl ToolUse {
     }
 }
 
-impl Turn {
+impl ChatMessage {
     /// The message with its calls in its text, as Hermes writes them.
     pub fn message(&self) -> Message {
         let mut content = self.content.clone();
@@ -190,7 +190,7 @@ fn stop(value: &Value) -> Parsed<Option<Vec<String>>> {
         .ok_or_else(|| wrong("stop", "a text or a list of at most 64, none of them empty"))
 }
 
-fn turn(at: usize, message: &Value) -> Parsed<Turn> {
+fn turn(at: usize, message: &Value) -> Parsed<ChatMessage> {
     let wrong = |key: &str, what: &str| wrong(&format!("messages[{at}]{key}"), what);
     let role = match message["role"].as_str() {
         Some("developer") => "system",
@@ -223,7 +223,7 @@ fn turn(at: usize, message: &Value) -> Parsed<Turn> {
     };
     let calls = calls.ok_or_else(|| wrong(".tool_calls", "a list of calls with id and function"))?;
     let answers = message["tool_call_id"].as_str().map(str::to_owned);
-    Ok(Turn { role: role.to_owned(), content, calls, answers })
+    Ok(ChatMessage { role: role.to_owned(), content, calls, answers })
 }
 
 /// What all chunks of an answer have.
@@ -238,7 +238,7 @@ pub struct Head {
 
 /// An answer.
 #[derive(Clone, Debug, Default)]
-pub struct Said {
+pub struct ChatAnswer {
     pub content: String,
     pub calls: Vec<ToolUse>,
     /// `stop`, `length` or `tool_calls`.
@@ -249,7 +249,7 @@ pub struct Said {
     pub completion_tokens: usize,
 }
 
-impl Said {
+impl ChatAnswer {
     fn usage(&self) -> Value {
         let (prompt, completion) = (self.prompt_tokens, self.completion_tokens);
         json!({"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion})
@@ -258,7 +258,7 @@ impl Said {
 
 impl Head {
     /// The whole answer.
-    pub fn completion(&self, said: &Said) -> Value {
+    pub fn completion(&self, said: &ChatAnswer) -> Value {
         let calls: Vec<Value> = said.calls.iter().map(ToolUse::to_json).collect();
         let is_silent = said.content.is_empty() && !calls.is_empty();
         let mut message =
@@ -280,7 +280,7 @@ impl Head {
     }
 
     /// The last chunks of a stream whose text has been sent: calls, the reason of its end, and counts if they are wanted.
-    pub fn last_chunks(&self, said: &Said, include_usage: bool) -> Vec<Value> {
+    pub fn last_chunks(&self, said: &ChatAnswer, include_usage: bool) -> Vec<Value> {
         let mut chunks = Vec::new();
         if !said.calls.is_empty() {
             let call = |(index, call): (usize, &ToolUse)| {
@@ -301,7 +301,7 @@ impl Head {
     }
 
     /// A stream that has all of its text in one chunk.
-    pub fn chunks(&self, said: &Said, include_usage: bool) -> Vec<Value> {
+    pub fn chunks(&self, said: &ChatAnswer, include_usage: bool) -> Vec<Value> {
         let text =
             self.chunk(json!({"role": "assistant", "content": said.content}), said.logprobs.clone(), None);
         [vec![text], self.last_chunks(said, include_usage)].concat()
@@ -335,8 +335,12 @@ mod tests {
             {"role": "tool", "content": "2", "tool_call_id": "a"},
         ]);
         let call = parse(&with(json!({ "messages": messages }))).expect("a call");
-        let messages: Vec<(String, String)> =
-            call.turns.iter().map(Turn::message).map(|message| (message.role, message.content)).collect();
+        let messages: Vec<(String, String)> = call
+            .turns
+            .iter()
+            .map(ChatMessage::message)
+            .map(|message| (message.role, message.content))
+            .collect();
         let text = "<tool_call>\n{\"name\":\"add\",\"arguments\":{\"x\": 1}}\n</tool_call>";
         let expected = [("system", "be kind"), ("user", "1 + 1?"), ("assistant", text), ("tool", "2")];
         assert_eq!(messages, expected.map(|(role, content)| (role.to_owned(), content.to_owned())));
@@ -400,12 +404,12 @@ mod tests {
     fn answers_are_whole_or_in_chunks() {
         let head = Head { id: "chatcmpl-1".into(), model: "solver".into(), created: 5 };
         let call = ToolUse { id: "call_1".into(), name: "add".into(), arguments: "{}".into() };
-        let said = Said {
+        let said = ChatAnswer {
             calls: vec![call],
             finish: "tool_calls",
             prompt_tokens: 3,
             completion_tokens: 4,
-            ..Said::default()
+            ..ChatAnswer::default()
         };
         let whole = head.completion(&said);
         let message = &whole["choices"][0]["message"];
@@ -417,7 +421,7 @@ mod tests {
             (&whole["usage"]["total_tokens"], &whole["choices"][0]["finish_reason"]),
             (&json!(7), &json!("tool_calls"))
         );
-        let chunks = head.chunks(&Said { content: "I add.".into(), ..said }, true);
+        let chunks = head.chunks(&ChatAnswer { content: "I add.".into(), ..said }, true);
         assert_eq!(chunks.len(), 4);
         assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": "I add."}));
         assert_eq!(chunks[1]["choices"][0]["delta"]["tool_calls"][0]["index"], 0);

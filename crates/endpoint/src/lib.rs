@@ -1,7 +1,7 @@
-//! An HTTP server for clients of OpenAI's API: hyper on a tokio thread of its own, handlers on blocking threads.
+//! An HTTP server for clients of OpenAI's API: hyper on a tokio thread, handlers on blocking threads.
 //!
 //! A handler gets the path and the JSON of a call and answers JSON, a stream of events, or an error in OpenAI's form.
-//! Bodies, connections and waits are limited, so hostile clients cost their own connection. HTTP/1.1 without TLS: a proxy
+//! Bodies, connections and waits are limited, so a hostile client costs one connection. HTTP/1.1 without TLS: a proxy
 //! adds it. [`chat`] reads and writes `/chat/completions`.
 
 mod body;

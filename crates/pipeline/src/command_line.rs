@@ -94,7 +94,7 @@ pub enum Action {
     /// Serve the team of a run to clients of OpenAI's API: each agent is a model, by its best version
     ///
     /// Sampling, limits and stop texts are the run's unless a call sets others. A key for clients is taken from the variable
-    /// TROUPE_API_KEY, which an address that others reach needs. rollout --help says what is served.
+    /// TROUPE_API_KEY, which an address that others reach needs. rollout --help has the rest.
     Serve {
         #[arg(value_name = "RUN")]
         run: String,

@@ -33,7 +33,12 @@ struct TurnOutcome {
 type Situations = HashMap<String, Vec<TurnOutcome>>;
 
 /// Tests the rules of states in every situation of `task`.
-pub fn explore(checker: &Checker<'_>, task: &Task, workflow: Option<&str>, ledger: &mut Ledger) -> Result<()> {
+pub fn explore(
+    checker: &Checker<'_>,
+    task: &Task,
+    workflow: Option<&str>,
+    ledger: &mut Ledger,
+) -> Result<()> {
     let start = checker.begin(task, workflow)?;
     let turn_limit = start.turn_limit();
     let first = start.to_json().to_string();

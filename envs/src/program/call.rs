@@ -2,7 +2,7 @@
 //! calls are known. `/responses` is a thin translation: function tools alone, no stored responses, no streams.
 
 use endpoint::Error;
-use endpoint::chat::{self, ChatCall, Head, Said, ToolUse};
+use endpoint::chat::{self, ChatAnswer, ChatCall, Head, ToolUse};
 use serde_json::{Map, Value, json};
 
 use super::roles::Settings;
@@ -189,7 +189,7 @@ impl Answer {
     }
 
     /// The calls, or else the text up to the first stop text.
-    fn said(&self, asked: &Asked) -> Said {
+    fn said(&self, asked: &Asked) -> ChatAnswer {
         let stops = asked.call.stop.iter().flatten().filter_map(|stop| self.text.find(stop.as_str()));
         let content = &self.text[..stops.min().unwrap_or(self.text.len())];
         let call = |(at, (name, arguments)): (usize, &(String, String))| ToolUse {
@@ -198,7 +198,7 @@ impl Answer {
             arguments: arguments.clone(),
         };
         let calls: Vec<ToolUse> = self.calls.iter().enumerate().map(call).collect();
-        Said {
+        ChatAnswer {
             content: if calls.is_empty() { content.to_owned() } else { String::new() },
             finish: match (self.is_cut, calls.is_empty()) {
                 (_, false) => "tool_calls",
@@ -212,7 +212,7 @@ impl Answer {
         }
     }
 
-    fn response(&self, asked: &Asked, said: &Said) -> Value {
+    fn response(&self, asked: &Asked, said: &ChatAnswer) -> Value {
         let call = |(at, call): (usize, &ToolUse)| {
             json!({"type": "function_call", "id": format!("fc_{}_{at}", self.number), "call_id": call.id,
                 "name": call.name, "arguments": call.arguments, "status": "completed"})

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use endpoint::chat::Turn;
+use endpoint::chat::ChatMessage;
 use record::failure::{Failure, Result};
 use record::sample::Message;
 use record::stage::interrupted;
@@ -152,7 +152,7 @@ impl Episode {
 
     /// What the policy is asked: the messages, an assistant's calls as the text that the policy wrote.
     pub fn prompt(&self) -> Vec<Message> {
-        let message = |turn: &Turn| {
+        let message = |turn: &ChatMessage| {
             let mut message = turn.message();
             let number = turn.calls.first().and_then(|call| number_of(&call.id));
             if let Some(own) = number.and_then(|number| self.log.get(number)) {

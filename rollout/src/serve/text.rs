@@ -39,7 +39,7 @@ impl Text {
         self.all += &String::from_utf8_lossy(&std::mem::take(&mut self.rest));
     }
 
-    /// What was not taken yet, less what may begin a stop text; at the end all of it.
+    /// The text since the last call, less a beginning of a stop text; at the end all of it.
     pub fn take(&mut self, is_end: bool) -> String {
         let open = &self.all[self.taken..];
         let begins = |at: &usize| self.stops.iter().any(|stop| stop.starts_with(&open[*at..]));

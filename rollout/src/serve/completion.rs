@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use endpoint::Error;
-use endpoint::chat::{ChatCall, Head, Said, ToolUse, Turn};
+use endpoint::chat::{ChatAnswer, ChatCall, ChatMessage, Head, ToolUse};
 use policy::token_bytes::TokenBytes;
 use policy::tokenizer::Conversation;
 use policy::tools::reading;
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const BYTES_PER_TOKEN: usize = 64;
 
 /// A completion in progress. Dropping it ends generation.
-pub struct Speech {
+pub struct PendingCompletion {
     models: Arc<Models>,
     /// The set of engines that it loads.
     set: usize,
@@ -48,13 +48,13 @@ pub struct Speech {
     logprobs: Option<Vec<Value>>,
 }
 
-impl Drop for Speech {
+impl Drop for PendingCompletion {
     fn drop(&mut self) {
         self.models.load[self.set].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Why a call has no completion: wrong texts are its own fault.
+/// Why a call has no completion. Wrong texts are the client's fault.
 fn refused(failure: Failure) -> Error {
     let status = if failure.code == record::failure::DATA || failure.code == record::failure::USAGE {
         400
@@ -65,7 +65,7 @@ fn refused(failure: Failure) -> Error {
     Error::new(status, format!("{}{hint}", failure.message))
 }
 
-impl Speech {
+impl PendingCompletion {
     /// Renders the call for the policy `owner` and submits it.
     ///
     /// # Errors
@@ -75,13 +75,13 @@ impl Speech {
         owner: usize,
         call: ChatCall,
         number: u64,
-    ) -> std::result::Result<Speech, Error> {
+    ) -> std::result::Result<PendingCompletion, Error> {
         let (model, defaults) = (&models.models[owner], models.settings.sampling.of(&call.model));
         let set =
             (0..models.load.len()).min_by_key(|&set| models.load[set].load(Ordering::Relaxed)).unwrap_or(0);
         let (service, engine) = &model.engines[set];
         let positions = service.limits(*engine).positions;
-        let messages: Vec<Message> = call.turns.iter().map(Turn::message).collect();
+        let messages: Vec<Message> = call.turns.iter().map(ChatMessage::message).collect();
         let too_long = |tokens: String| {
             Error::invalid(format!("the messages have {tokens} tokens, the model {positions} positions"))
                 .code("context_length_exceeded")
@@ -126,7 +126,7 @@ impl Speech {
         let mut client = service.client(*engine, model.adapter, &Inbox::new());
         models.load[set].fetch_add(1, Ordering::Relaxed);
         let submitted = client.submit(request);
-        let speech = Speech {
+        let completion = PendingCompletion {
             models: models.clone(),
             set,
             client,
@@ -140,7 +140,7 @@ impl Speech {
             completion_tokens: 0,
             logprobs: call.logprobs.then(Vec::new),
         };
-        submitted.map_err(refused).map(|()| speech)
+        submitted.map_err(refused).map(|()| completion)
     }
 
     /// Returns true if its text can be told token by token: calls of tools and thoughts are known at the end.
@@ -184,7 +184,7 @@ impl Speech {
     ///
     /// # Errors
     /// 500: the engine failed.
-    pub fn said(&mut self, head: &Head) -> std::result::Result<Said, Error> {
+    pub fn said(&mut self, head: &Head) -> std::result::Result<ChatAnswer, Error> {
         let stopped = self.has_stopped().map_err(|failure| Error::new(500, failure.message))?;
         self.text.end();
         let content = thoughts::answer(&self.text.all, self.begins_thought);
@@ -196,7 +196,7 @@ impl Speech {
         };
         let calls: Vec<ToolUse> = found.calls.into_iter().enumerate().map(call).collect();
         let ended = if stopped { "stop" } else { "length" };
-        Ok(Said {
+        Ok(ChatAnswer {
             content: if calls.is_empty() { content.to_owned() } else { found.said.trim().to_owned() },
             finish: if calls.is_empty() { ended } else { "tool_calls" },
             calls,
