@@ -194,6 +194,7 @@ def test_apps_calls_a_function(sandbox):
     # Hand-out signatures name types that they do not import.
     ([[[[3, 1]], [[]]], [3, None]], {"fn_name": "first"}, "class Solution:\n    def first(self, x: List[int]) -> Optional[int]:\n        return x[0] if x else None\n", "3"),
     ([[[1e-7], [0.5]], [1e-7, 0.5]], {"fn_name": "f"}, "def f(n):\n    return n", "1e-7"),
+    ([[[1e16], [0.5]], [1e16, 0.5]], {"fn_name": "f"}, "def f(n):\n    return n", "1e+16"),
 ])
 def test_apps_is_read_as_by_its_grader(sandbox, tests, more, solution, first):
     assert imported(apps(solution, tests, **more))[0]["spec"]["tests"][0]["output"] == first

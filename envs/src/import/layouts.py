@@ -36,13 +36,13 @@ load = DECODER.decode
 
 
 def number(value):
-    """A float as Rust writes it: 1e-7 and 0.00001, not 1e-07 and 1e-05."""
+    """A float as serde_json writes it: 1e-7, 0.00001 and 1e+16, not 1e-07 and 1e-05."""
     mantissa, _, exponent = repr(value).partition("e")
     if "n" in mantissa:
         raise ValueError("no number")
     if exponent == "-05":
         return f"{'-' * (value < 0)}0.0000{mantissa.lstrip('-').replace('.', '')}"
-    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
+    return f"{mantissa}e{int(exponent):+}" if exponent else mantissa
 
 
 def compact(value):
