@@ -129,7 +129,7 @@ pub trait Environment: Send + Sync {
         Err(Failure::usage(format!("{} draws no tasks", self.name())))
     }
 
-    /// The task of a user's own question, to which no answer is known.
+    /// The task of a user's question, to which no answer is known.
     ///
     /// # Errors
     /// No task can be made of a text, or not of this one: usage.

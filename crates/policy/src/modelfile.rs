@@ -1,4 +1,4 @@
-//! The Modelfile next to an exported GGUF file: what Ollama has to be told, above all the chat template in its own language.
+//! The Modelfile next to an exported GGUF file: what Ollama has to be told, above all the chat template in Ollama's language.
 //!
 //! Ollama runs no Jinja. Our renderings of a conversation show the text around each message, and its template repeats that
 //! once per question and answer. Left out: tools, and templates that write a message differently by its position (thoughts of
@@ -34,7 +34,7 @@ pub(crate) fn text(file: &str, tokenizer: &Tokenizer, stops: &[&str], bos: &str)
     text
 }
 
-/// Ollama's template, and the system message that the model's own writes where there is none.
+/// Ollama's template, and the system message that the model's template writes for conversations without one.
 fn template(tokenizer: &Tokenizer, stops: &[&str], bos: &str) -> Option<(String, Option<String>)> {
     let render = |messages: &[(&str, &str)]| {
         let messages = messages

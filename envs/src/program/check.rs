@@ -100,7 +100,7 @@ pub fn check(start: &mut impl Start, tasks: &[Task], settings: &Settings) -> Res
     Ok((text, faults.is_empty() && uncalled == 0 && acted.values().any(|tasks| *tasks > 0)))
 }
 
-/// Plays a task to its end. Some answers are the task's own, so that paths after a right answer are played as well.
+/// Plays a task to its end. Some answers are the task's answer, so that paths after a right answer are played as well.
 fn play(start: &mut impl Start, spec: &Value, settings: &Settings) -> Result<Play> {
     let began = Instant::now();
     let mut episode = Episode::begin(start, spec.clone(), settings.silence())?;

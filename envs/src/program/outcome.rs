@@ -81,7 +81,7 @@ fn is_right(said: &Value, spec: &Value, scorer: Scorer) -> Result<bool> {
         .hint("print {\"reward\": ...}, or add \"answer\" to every line of --tasks"));
     };
     if spec["answer"].is_null() {
-        // The user's own question, to which no answer is known.
+        // A user's question, to which no answer is known.
         return Ok(false);
     }
     let said = text(said);

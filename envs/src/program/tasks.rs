@@ -16,7 +16,7 @@ use super::call::canonical;
 /// One in this many tasks is for testing, by digest.
 const TEST_SHARE: u64 = 8;
 
-/// What the command is asked by the words after the program's own.
+/// What the command is asked by the words after the program's words.
 #[derive(Parser)]
 #[command(no_binary_name = true, disable_help_flag = true, disable_help_subcommand = true)]
 pub struct Tail {
