@@ -112,9 +112,13 @@ def check_public():
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)
         model = tiny_model(lab.Lab(folder), there)
-        for name, records in [("code", code), ("train", stories[:2]), ("test", stories[2:])]:
-            (there / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-        for script, data in [("human_eval", there / "code.jsonl"), ("gsm8k", there)]:
+        for name, records, flags in [("code", code, ["--test-share", "0.5"]), ("train", stories[:2], ["--split", "train"]),
+                                     ("test", stories[2:], ["--split", "test"])]:
+            (there / name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+            lab.Lab(folder).run(["envs", "import", there / name, *flags], there / f"{name}.jsonl")
+        both = [(there / f"{name}.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:2] for name in ("train", "test")]
+        (there / "stories.jsonl").write_text("".join(both[0] + both[1]), encoding="utf-8")
+        for script, data in [("human_eval", there / "code.jsonl"), ("gsm8k", there / "stories.jsonl")]:
             command = [sys.executable, f"bench/paper/{script}.py", "run", "--data", data, "--model", model, "--root", there / "runs", "--results",
                        there / "public.tsv", "--seeds", 1, "--budget", 20, "--tasks", 1, "--threads", 1, "--max-tokens", 6]
             lab.Lab(folder).run(command, there / "table.md")

@@ -11,8 +11,8 @@ Criterion, written before the first run. Success on the test problems, greedy, m
   3. and more than the majority of sampled answers of the trained reasoner, whose number the team's test tokens pay for.
 Each difference counts if its interval, paired over problems, leaves out 0.
 
-    envs fetch gsm8k --split train > train.jsonl; envs fetch gsm8k --split test > test.jsonl
-    python3 bench/paper/gsm8k.py run --data FOLDER-OF-BOTH
+    envs fetch gsm8k > gsm8k.jsonl
+    python3 bench/paper/gsm8k.py run --data gsm8k.jsonl
 """
 
 import json
@@ -22,7 +22,6 @@ from collections import Counter
 from pathlib import Path
 
 import public
-from lab import Lab
 from public import Bench, Cell, Experiment
 
 TEAM = ("tool", "reasoner")
@@ -40,20 +39,18 @@ TRAIN, TEST = 500, 300
 
 
 def tasks(arguments):
-    """Both splits as tasks of `math`: the first problems of each."""
+    """The first problems of each split, in a file."""
     file = Path(arguments.root).resolve() / "gsm8k.tasks.jsonl"
     if arguments.data and not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        lines = []
-        for split, count in (("train", TRAIN), ("test", TEST)):
-            part = file.with_suffix(f".{split}.tmp")
-            part.unlink(missing_ok=True)
-            Lab(arguments.root).run(["envs", "import", (Path(arguments.data) / f"{split}.jsonl").resolve(), "--split", split], part)
-            with open(part, encoding="utf-8") as text:
-                found = [line for line in text if json.loads(line)["type"] == "task"]
-            lines += found[:count]
-            part.unlink()
-        file.write_text("".join(lines), encoding="utf-8")
+        left, kept = {"train": TRAIN, "test": TEST}, []
+        with open(arguments.data, encoding="utf-8") as lines:
+            for line in lines:
+                split = json.loads(line).get("split")
+                if left.get(split):
+                    left[split] -= 1
+                    kept.append(line)
+        file.write_text("".join(kept), encoding="utf-8")
     return file
 
 

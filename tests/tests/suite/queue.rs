@@ -69,7 +69,7 @@ fn a_mistake_in_any_run_of_a_sweep_is_found_before_the_first_begins() {
     let folder = folder.path();
     let toml = folder.join("study.toml");
     for (text, cause) in [
-        ("[sweep]\nlr = [1e-3, -1]", "invalid value '-1' for '--lr <X>'"),
+        ("[sweep]\nlr = [1e-3, -1]", "invalid value '-1' for '--lr <[AGENT=]X>'"),
         ("[sweep]\nenv = [\"plan-path\", \"plan-paht\"]", "plan-paht"),
         ("[sweep.flags]\nadvantage = [\"\", \"--estimator gpro\"]", "gpro"),
         ("[sweep]\nbranches = [4, 0]", "study.toml:2: --branches must be from 1"),
