@@ -59,7 +59,7 @@ def chat(port, **body):
 def model(tmp_path_factory):
     """SmolLM2, twice: itself, and an adapter of it."""
     folder = tmp_path_factory.mktemp("models")
-    must(f"policy init {folder}/base --preset smollm2 --quiet && policy init {folder}/adapter --from {folder}/base --adapter rank=4 --quiet")
+    must(f"policy init {folder}/base --preset smollm2 --quiet && policy init {folder}/adapter --from {folder}/base --adapter rank=4,alpha=8 --quiet")
     return folder
 
 

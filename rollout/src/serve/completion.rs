@@ -170,7 +170,9 @@ impl PendingCompletion {
         let Some(entries) = &mut self.logprobs else { return };
         let bytes = self.bytes.of(token.id);
         let text = String::from_utf8_lossy(bytes);
-        entries.push(json!({"token": text, "logprob": token.logprob, "bytes": bytes, "top_logprobs": []}));
+        // Its shortest decimal, as in the record.
+        let logprob: f64 = token.logprob.to_string().parse().unwrap_or_default();
+        entries.push(json!({"token": text, "logprob": logprob, "bytes": bytes, "top_logprobs": []}));
     }
 
     /// The log-probabilities of the tokens since it was last asked.
