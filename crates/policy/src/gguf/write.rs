@@ -392,8 +392,9 @@ fn vocabulary(keys: &mut Keys, size: usize, files: &TextFiles) -> Result<Vec<Str
     let mut tokens: Vec<(String, i128)> = (0..size).map(|id| (format!("[PAD{id}]"), UNUSED)).collect();
     let mut set = |token: &str, id: &Value, kind| {
         // Tokens beyond the embedding stand for images and the like.
-        let place = id.as_u64().and_then(|id| tokens.get_mut(id as usize));
-        place.map(|place| *place = (token.to_owned(), kind));
+        if let Some(place) = id.as_u64().and_then(|id| tokens.get_mut(id as usize)) {
+            *place = (token.to_owned(), kind);
+        }
     };
     for (token, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
         let is_byte = sentence_piece && token.len() == 6 && token.starts_with("<0x");
