@@ -41,9 +41,12 @@ impl Caller {
     }
 }
 
-/// A stand-in program: a function of its calls and of the number of the start.
+/// What a stand-in program does: its calls, by the number of the start. `None` if it was no longer needed.
+type Play = dyn Fn(&Caller, usize) -> Option<()> + Send + Sync;
+
+/// A stand-in program.
 struct Script {
-    play: Arc<dyn Fn(&Caller, usize) -> Option<()> + Send + Sync>,
+    play: Arc<Play>,
     starts: AtomicUsize,
 }
 

@@ -43,7 +43,7 @@ fn a_mistake_in_any_flag_of_any_stage_is_found_before_anything_is_made() {
         (&["--flags", "group=--by nobody"], 2, "nobody"),
         (&["--flags", "advantage=--estimator gpro"], 2, "gpro"),
         (&["--flags", "update=--epochs 0"], 2, "--epochs"),
-        (&["--warmup", "5", "--flags", "warm-up=--lr -1"], 2, "--lr must be 0 or above"),
+        (&["--warmup", "5", "--flags", "warm-up=--lr -1"], 2, "invalid value '-1' for '--lr"),
         (&["--warmup", "5", "--flags", "demo=--nope"], 2, "--nope"),
         (&["--policies", "adapter-per-role", "--adapter", "r=8"], 2, "r=8"),
         (&["--device", "cuda:99"], 69, ""),
