@@ -1,8 +1,8 @@
 //! `--serve ADDRESS`: each policy as a model of an OpenAI-compatible server, under the name of its agent.
 //!
 //! `/v1/chat/completions`, `/v1/models` and `/health`. Calls of all clients run together in the engines that play
-//! episodes; settings that a call leaves out (temperature, limits, stop texts) are those of the flags. Left out: several choices per
-//! call, embeddings, text completions, and loading of other versions while it runs.
+//! episodes. A call that leaves out temperature, limits or stop texts gets the flags' values. Left out: several choices
+//! per call, embeddings, text completions, and loading of other versions while it runs.
 
 mod completion;
 mod text;
