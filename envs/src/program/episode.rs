@@ -16,10 +16,14 @@ use serde_json::Value;
 
 use super::call::{Answer, Asked, number_of};
 
-/// How long no further call comes before those that wait are a batch.
+/// How long a program rests, with calls that wait, before these are a batch.
 const SETTLE: Duration = Duration::from_millis(20);
-/// How long a replay waits for a recorded call while another one waits.
+/// How long a program rests before a replay takes a recorded call for one that does not come.
 const DIVERGE: Duration = Duration::from_secs(2);
+/// How often a wait looks whether the program rests.
+const LOOK: Duration = Duration::from_millis(5);
+/// A program that computes on while its calls wait is taken to rest after this time.
+const BUSY: Duration = Duration::from_secs(5);
 /// How often a wait looks whether anyone still needs it.
 const TICK: Duration = Duration::from_millis(100);
 /// Most calls that wait at once; more are refused.
@@ -67,10 +71,16 @@ pub enum Event {
     Exited(Exit),
 }
 
-/// A program: its events, and a guard that ends it when it is dropped.
+/// A program: its events and its processes.
 pub struct Running {
     pub events: Receiver<Event>,
-    pub _end: Box<dyn Send>,
+    pub processes: Box<dyn Processes>,
+}
+
+/// The processes of a program, which are ended when this is dropped.
+pub trait Processes: Send {
+    /// Returns true if one of them computes or reads a disk, so that more calls may follow without an answer.
+    fn is_busy(&self) -> bool;
 }
 
 /// Starts the program on a task.
@@ -193,8 +203,11 @@ impl Episode {
         let Some(live) = &mut self.live else { return Ok(()) };
         while live.exit.is_none() {
             live.waiting.retain(|arrival| !arrival.is_gone());
-            let patience = if live.waiting.is_empty() { self.silence } else { SETTLE };
-            if live.hear(patience, &self.log)? {
+            let is_heard = match live.waiting.is_empty() {
+                true => live.hear(self.silence, &self.log)?,
+                false => live.hear_unless_at_rest(SETTLE, &self.log)?,
+            };
+            if is_heard {
                 continue;
             }
             if live.waiting.is_empty() {
@@ -222,8 +235,12 @@ impl Episode {
             if missing.is_empty() && absent.is_empty() {
                 return Ok(live);
             }
-            let patience = if live.waiting.is_empty() { self.silence } else { DIVERGE };
-            if live.exit.is_none() && live.hear(patience, &[])? {
+            let is_heard = live.exit.is_none()
+                && match live.waiting.is_empty() {
+                    true => live.hear(self.silence, &[])?,
+                    false => live.hear_unless_at_rest(DIVERGE, &[])?,
+                };
+            if is_heard {
                 continue;
             }
             if live.exit.is_none() && live.waiting.is_empty() {
@@ -291,6 +308,23 @@ impl Live {
                 Err(RecvTimeoutError::Timeout) if is_unread() => return Err(Failure::closed()),
                 Err(RecvTimeoutError::Timeout) if left <= TICK => return Ok(false),
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits for an event; false if the program rests for `patience` before one comes. Time alone does not tell: on a loaded machine
+    /// a thread gets its turn late, and its call would come after the batch of those beside it.
+    fn hear_unless_at_rest(&mut self, patience: Duration, log: &[Arc<Answered>]) -> Result<bool> {
+        let began = Instant::now();
+        let mut rest = began;
+        loop {
+            if self.hear(LOOK, log)? {
+                return Ok(true);
+            }
+            if began.elapsed() < BUSY.max(patience) && self.running.processes.is_busy() {
+                rest = Instant::now();
+            } else if rest.elapsed() >= patience {
+                return Ok(false);
             }
         }
     }

@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{sleep, spawn};
 
 use clap::Parser;
@@ -48,6 +48,13 @@ type Play = dyn Fn(&Caller, usize) -> Option<()> + Send + Sync;
 struct Script {
     play: Arc<Play>,
     starts: AtomicUsize,
+    busy: Arc<AtomicBool>,
+}
+
+impl Processes for Arc<AtomicBool> {
+    fn is_busy(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
 }
 
 impl Start for Script {
@@ -60,12 +67,12 @@ impl Start for Script {
                 let _ = caller.0.send(Event::Exited(Exit::default()));
             }
         });
-        Ok(Running { events, _end: Box::new(()) })
+        Ok(Running { events, processes: Box::new(self.busy.clone()) })
     }
 }
 
 fn script(play: impl Fn(&Caller, usize) -> Option<()> + Send + Sync + 'static) -> Script {
-    Script { play: Arc::new(play), starts: AtomicUsize::new(0) }
+    Script { play: Arc::new(play), starts: AtomicUsize::new(0), busy: Arc::default() }
 }
 
 fn begin(script: &mut Script) -> Episode {
@@ -151,6 +158,29 @@ fn calls_at_once_are_asked_in_one_order() {
         say(&mut copy, &mut program, "3");
         assert_eq!(due(&copy), last, "{order:?}");
     }
+}
+
+/// Two calls at once: the second one's thread gets its turn late, but it computes.
+#[test]
+fn a_batch_waits_while_the_program_computes() {
+    let busy = Arc::new(AtomicBool::new(true));
+    let computes = busy.clone();
+    let mut program = script(move |caller, _| {
+        let late = caller.send("solver", "b", false);
+        sleep(5 * SETTLE);
+        let early = caller.send("checker", "a", false);
+        computes.store(false, Ordering::Relaxed);
+        early.answer.recv().ok()?;
+        late.answer.recv().ok()?;
+        Some(())
+    });
+    program.busy = busy;
+    let mut episode = begin(&mut program);
+    assert_eq!(due(&episode), is("checker", "a"));
+    say(&mut episode, &mut program, "1");
+    assert_eq!(due(&episode), is("solver", "b"));
+    say(&mut episode, &mut program, "2");
+    assert!(episode.exit().is_some());
 }
 
 /// The calls of a first start and of a replay, and the message about their difference.

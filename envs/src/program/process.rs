@@ -19,7 +19,7 @@ use record::stage::note;
 use serde_json::{Value, json};
 
 use super::call::{Asked, Endpoint};
-use super::episode::{Arrival, Event, Exit, Running, Start};
+use super::episode::{Arrival, Event, Exit, Processes, Running, Start};
 use super::preload::{Forked, Preloaded};
 use super::roles::Settings;
 use crate::external::processes::descendants;
@@ -219,7 +219,7 @@ impl Start for Launcher {
             let _ = sender.send(Event::Exited(Exit { failed, output }));
         });
         let session = Session { process, sessions: self.sessions.clone(), secret };
-        Ok(Running { events, _end: Box::new(session) })
+        Ok(Running { events, processes: Box::new(session) })
     }
 }
 
@@ -288,6 +288,12 @@ struct Session {
     process: Arc<Process>,
     sessions: Sessions,
     secret: String,
+}
+
+impl Processes for Session {
+    fn is_busy(&self) -> bool {
+        descendants::is_busy(self.process.id)
+    }
 }
 
 impl Drop for Session {

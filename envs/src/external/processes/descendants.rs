@@ -39,6 +39,19 @@ pub fn kill(name: &str, mark: &str) {
     }
 }
 
+/// Returns true if a thread of process `id`, or of a descendant whose parents live, runs or waits for a disk.
+pub fn is_busy(id: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| thread.path()).any(|thread| {
+        let stat = fs::read_to_string(thread.join("stat")).unwrap_or_default();
+        // The name before the state may hold anything.
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
+        matches!(state, Some("R" | "D"))
+            || children.split_whitespace().filter_map(|id| id.parse().ok()).any(is_busy)
+    })
+}
+
 /// Processes with this entry in their environment, and their descendants. Ended processes are not listed,
 /// because they have no environment.
 fn marked(entry: &[u8]) -> HashSet<i32> {
@@ -69,4 +82,33 @@ fn state_and_parent(pid: i32) -> Option<(String, i32)> {
     // The name before it may hold anything.
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn computing_grandchildren_are_seen_and_sleeping_ones_are_not() {
+        for (work, busy) in [("while :; do :; done", true), ("sleep 60", false)] {
+            let mark = mark();
+            let mut child = Command::new("sh")
+                .args(["-c", "sh -c \"$0; :\"; :", work])
+                .env(MARK, &mark)
+                .spawn()
+                .expect("sh starts");
+            let (begun, mut looks) = (Instant::now(), 0);
+            while looks < 20 && begun.elapsed() < Duration::from_secs(20) {
+                looks = if is_busy(child.id()) == busy { looks + 1 } else { 0 };
+                sleep(Duration::from_millis(1));
+            }
+            kill(MARK, &mark);
+            child.wait().expect("it was ended");
+            assert_eq!(looks, 20, "{work}");
+        }
+    }
 }
