@@ -182,7 +182,7 @@ def test_programs_of_frameworks_train_unchanged(sums, package, script, calls):
     # Few tasks, because an import of a framework takes seconds.
     (sums / "sums.jsonl").write_text("".join((sums / "sums.jsonl").read_text().splitlines(True)[:2]))
     assert "deterministic  yes" in must(f"{command} check", sums)
-    # The Agents SDK ends with an error at an answer that the limit cut; a stop text ends those of these policies.
+    # The Agents SDK ends with an error at an answer that the limit cut; a stop text ends these in time.
     ends = "--stop solver=e --stop checker=e"
     for flags in SAMPLINGS[:2]:
         played = rollout(sums, world(f"{ROOT}/examples/agents/{script}.py", f"--preload {package}", interpreter(package)), f"{flags} {ends}", 1, limit=100)
