@@ -1,4 +1,4 @@
-"""Tests of the Python in examples/, bench/ and scripts/, by pytest.
+"""Tests of the programs, `pipeline.sh` and run directories as a user sees them, and of the Python in examples/, bench/ and scripts/, by pytest.
 
     python3 -m pytest tests/python
 
@@ -10,11 +10,13 @@ import http.server
 import json
 import os
 import pathlib
+import re
 import shlex
 import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -38,6 +40,62 @@ def must(command, cwd=ROOT, **variables):
     code, printed, said = run(command, cwd, **variables)
     assert code == 0, f"{command}\n{said}"
     return printed
+
+
+def pipeline(run_directory, flags="", cwd=ROOT, **variables):
+    """Exit code, stdout and stderr of `pipeline.sh --run RUN FLAGS`; the flags are words of a shell."""
+    return run(f"{ROOT}/pipeline.sh --run {shlex.quote(str(run_directory))} {flags}", cwd, **variables)
+
+
+def trained(run_directory, flags="", **variables):
+    """The output of `pipeline.sh`, which must succeed."""
+    code, printed, said = pipeline(run_directory, flags, **variables)
+    assert code == 0, f"{flags}\n{printed}{said}"
+    return printed
+
+
+def refused(result, code, *causes):
+    """The message of a result of `run`, which has this exit code and names these causes."""
+    assert result[0] == code and all(cause in result[2] for cause in causes), (causes, result)
+    return result[2]
+
+
+def wait_until(condition, process, seconds=120):
+    """Waits until something holds, while a process runs."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end, "it never happened"
+        time.sleep(0.005)
+
+
+def without_timing(text):
+    """A text without its `timing` objects, all else byte for byte."""
+    inner = r"\{[^{}]*\}"
+    for _ in range(3):
+        inner = r"\{(?:[^{}]|" + inner + r")*\}"
+    return re.sub(f'"timing":{inner}', "", text)
+
+
+def contents(directory):
+    """Every file below a directory, by relative path, without times; a link's content is its target.
+
+    Left out: the lock, how the run was called last (config.toml, stages), and the report and its cache, made of the rest."""
+    found = {}
+    for folder, folders, files in os.walk(directory):
+        folders[:] = [name for name in folders if name not in ("report.cache", "stages") or folder != str(directory)]
+        for path in (pathlib.Path(folder, name) for name in files + [name for name in folders if os.path.islink(f"{folder}/{name}")]):
+            name = str(path.relative_to(directory))
+            if path.is_symlink():
+                found[name] = os.readlink(path)
+            elif name not in ("lock", "report.html", "config.toml"):
+                found[name] = without_timing(path.read_text()) if path.suffix in (".json", ".jsonl") else path.read_bytes()
+    return found
+
+
+def differences(one, other):
+    """The names of the files that differ between two run directories."""
+    left, right = contents(one), contents(other)
+    return sorted(name for name in left.keys() | right.keys() if left.get(name) != right.get(name))
 
 
 def lines(text, kind=None):
@@ -96,20 +154,21 @@ def plays(command, *texts):
 
 
 class Server:
-    """An OpenAI-compatible server with the model `large`; `reply(body)` is an answer's text, or a status and a body."""
+    """An OpenAI-compatible server; `reply(body)` is an answer's text or parts, a status with a body and perhaps headers, or None for no answer."""
 
-    def __init__(self, reply):
+    def __init__(self, reply, models=("large",)):
         self.asked, server = [], self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            def send(self, status, text):
+            def send(self, status, text, headers={}):
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(text.encode())))
+                for name, value in {"Content-Length": str(len(text.encode())), **headers}.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(text.encode())
 
             def do_GET(self):
-                self.send(200, json.dumps({"data": [{"id": "large"}]}))
+                self.send(200, json.dumps({"data": [{"id": model} for model in models]}))
 
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -117,7 +176,8 @@ class Server:
                 said = reply(body)
                 message = {"message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
                 usage = {"prompt_tokens": 11, "completion_tokens": 3}
-                self.send(*(said if isinstance(said, tuple) else (200, json.dumps({"choices": [message], "usage": usage}))))
+                if said is not None:
+                    self.send(*(said if isinstance(said, tuple) else (200, json.dumps({"choices": [message], "usage": usage}))))
 
             def log_message(self, *_):
                 pass

@@ -4,9 +4,7 @@
 //! script (`runtime`), and a `Pipeline` is one call of `pipeline.sh` with small numbers. What these helpers
 //! leave out on purpose: any knowledge of a stage's insides; a test reads files and streams only.
 
-pub mod folder;
 pub mod program;
-pub mod server;
 pub mod skip;
 pub mod storm;
 
@@ -139,26 +137,6 @@ fn prepare(command: &mut Command) {
         .env("ORT_DISABLE_TELEMETRY", "1")
         .env("TROUPE_BIN", programs())
         .current_dir(root());
-}
-
-/// A tiny policy that has learned Plan-Path from 720 demonstrations, so that answers are well formed and groups differ; made once.
-pub fn warmed_up() -> &'static Path {
-    static MADE: OnceLock<(PathBuf, Child)> = OnceLock::new();
-    let (folder, _) = MADE.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder").keep();
-        // Statics are never dropped: when this process ends, however it does, the shell reads the end of its input.
-        let mut cleaner = Command::new("sh");
-        cleaner.args(["-c", "read -r _; rm -rf -- \"$0\""]).arg(&folder).stdin(Stdio::piped());
-        let cleaner = cleaner.spawn().expect("sh runs");
-        must(&format!(
-            "cd '{}'; policy init policy --preset tiny --seed 3 --quiet; envs demo plan-path --count 720 --seed 3 | \
-             policy encode --policy policy --quiet | update --policy policy --objective nll \
-             --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet > metrics",
-            folder.display()
-        ));
-        (folder.join("policy"), cleaner)
-    });
-    folder
 }
 
 /// `pipeline.sh` on a run with the given arguments, ready to spawn.
