@@ -11,7 +11,7 @@ that brings the solution closer, and the answer when the tools have computed it:
 
 With --as-user the system's message describes the tools, and results come as <tool_response> from the user, for chat templates that know no tools
 (such as `policy init --preset tiny`). --small is for tiny policies: the same with numbers up to five and without the message of
-the system. docs/environments.md says how well one learns it.
+the system. docs/your-environment.md says how well one learns it.
 """
 
 import argparse

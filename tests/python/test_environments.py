@@ -52,8 +52,8 @@ def test_new_environment_keeps_the_contract_and_trains(tmp_path):
 
 
 def test_documented_environment_keeps_the_contract(tmp_path):
-    """The environment that docs/environments.md shows."""
-    (tmp_path / "echo.py").write_text((ROOT / "docs/environments.md").read_text().split("```python\n")[1].split("```")[0])
+    """The environment that docs/your-environment.md shows."""
+    (tmp_path / "echo.py").write_text((ROOT / "docs/your-environment.md").read_text().split("```python\n")[1].split("```")[0])
     told = must(f"export {EXAMPLES}; python3 echo.py check && python3 -m troupe_rl.check --tasks 1 echo.py", tmp_path)
     assert told.count("ok     every text has an outcome") == 2 and "BROKEN" not in told
     refused(run(f"{EXAMPLES} python3 -m troupe_rl.check nothing.py"), 2, "nothing.py: no such file\nhint: ")

@@ -187,6 +187,8 @@ fn the_commands_about_adapters_and_scaling_run() {
 #[test]
 fn the_commands_about_environments_run() {
     run_blocks("docs/environments.md", checkout().path(), &["envs fetch"]);
+    run_blocks("docs/your-environment.md", checkout().path(), &[]);
+    run_blocks("docs/grading.md", checkout().path(), &[]);
     run_blocks("docs/workflows.md", checkout().path(), &["smollm2"]);
 }
 
