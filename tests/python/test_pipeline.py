@@ -352,9 +352,9 @@ def test_run_that_collapses_says_so(tmp_path):
     must("policy init policy --preset tiny --seed 3 --quiet; envs demo plan-path --count 720 --seed 3 | policy encode --policy policy --quiet | "
          "update --policy policy --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet", tmp_path)
 
-    def call(name, lr, how):
+    def call(name, lr, how, steps="--steps 4"):
         return pipeline(tmp_path / name, f"--policies tool={tmp_path}/policy --policies planner={tmp_path}/policy --lr {lr} --on-collapse {how} "
-                        "--steps 4 --tasks 12 --branches 6 --eval-every 0")
+                        f"{steps} --tasks 12 --branches 6 --eval-every 0")
 
     said = refused(call("warned", 0.3, "warn"), 0, "\nhint: begin again in another --run with a smaller --lr than 0.3")
     assert len(re.findall(r"^pipeline.sh: step .*the run may be collapsing: ", said, re.M)) == said.count("may be collapsing") == 1, said
@@ -362,6 +362,15 @@ def test_run_that_collapses_says_so(tmp_path):
     step = int(re.search(r"pipeline.sh: step (\d+):", refused(call("stopped", 0.3, "stop"), 1))[1])
     done = [(tmp_path / f"stopped/steps/{number:06}/done").exists() for number in (step, step + 1)]
     assert step < 4 and done == [True, False]
+    # With half the rate from the next step on, whoever keeps count: a run that goes on, or one that was killed.
+    halve = lambda name, steps: refused(call(name, 0.03, "halve --lr-warmup 0", steps), 0, " on --lr 0.015\n")
+    halve("calm", "--steps 5")
+    halve("killed", "--steps 4 --resident --save-every 2")
+    (tmp_path / "killed/steps/000004/done").unlink()
+    halve("killed", "--steps 5")
+    assert differences(tmp_path / "calm", tmp_path / "killed") == []
+    metrics = [(tmp_path / f"calm/steps/{step:06}/metrics.jsonl").read_text() for step in (1, 2, 3)]
+    assert all(f'"lr":{lr},' in own for lr, own in zip(("0.03", "0.03", "0.015"), metrics)), metrics
 
 
 def test_judge_stands_between_rollout_and_group(tmp_path):

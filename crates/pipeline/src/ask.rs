@@ -59,7 +59,7 @@ impl Trained {
 
     fn plan<'a>(&'a self, run: &'a Path) -> Plan<'a> {
         let Trained { programs, settings, acting, team } = self;
-        Plan { programs, settings, acting, team, run, launcher: Launcher::Local }
+        Plan { programs, settings, acting, team, run, launcher: Launcher::Local, halvings: 0 }
     }
 }
 

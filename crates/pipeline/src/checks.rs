@@ -5,7 +5,7 @@ use std::path::Path;
 use record::failure::{Failure, Result};
 
 use crate::command_line::Action;
-use crate::settings::{LauncherChoice, Optimizer, Settings};
+use crate::settings::{LauncherChoice, OnCollapse, Optimizer, Settings};
 use crate::values::{PolicyChoice, is_server, joined};
 
 /// The program that starts shards and ranks.
@@ -189,6 +189,12 @@ fn check_model(settings: &Settings) -> Result<()> {
 
 /// Refuses values with which nothing is learned, or learned weights are lost.
 fn check_learning(settings: &Settings, evaluates: bool) -> Result<()> {
+    if settings.on_collapse == OnCollapse::Halve && settings.replaces("update") {
+        return Err(Failure::usage(
+            "--on-collapse halve is of update, and --stage update=... is another command",
+        )
+        .hint("--on-collapse stop ends the run"));
+    }
     // Each step of these optimizers moves every weight by about the learning rate, and weights are below 1.
     let large = settings.lr.iter().find(|rate| settings.optimizer != Optimizer::Sgd && rate.value.0 >= 1.0);
     if let Some(rate) = large {

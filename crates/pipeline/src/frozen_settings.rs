@@ -15,12 +15,11 @@ use crate::settings::Settings;
 use crate::values::{Number, PolicyChoice};
 
 /// Settings that a run may change at any time, because they change no sample.
-const FREE: [&str; 12] = [
+const FREE: [&str; 11] = [
     "steps",
     "token-budget",
     "keep",
     "keep-best",
-    "on-collapse",
     "save-every",
     "resident",
     "shards",
@@ -33,7 +32,7 @@ const FREE: [&str; 12] = [
 /// Settings that `--resume` may change in the middle of a run, because they only affect how later steps are sampled,
 /// compared and trained. The others shaped the policies, an optimizer's state depends on them, or evaluations could not
 /// be compared.
-const CHANGEABLE: [&str; 19] = [
+const CHANGEABLE: [&str; 20] = [
     "tasks",
     "branches",
     "temperature",
@@ -48,6 +47,7 @@ const CHANGEABLE: [&str; 19] = [
     "betas",
     "minibatches",
     "clip",
+    "on-collapse",
     "kl",
     "parts",
     "eval-every",
@@ -182,13 +182,14 @@ const HISTORY: &str = "history";
 /// The key in `run.json` of the learning rate that the model's size suggests, whether or not the run has it.
 pub const DEFAULT_RATE: &str = "default_lr";
 
-/// The first step that was made with the present values.
-pub fn changed_before(run: &Path) -> u64 {
+/// The first step since one of these flags last changed; of any, with an empty text.
+pub fn changed_before(run: &Path, flags: &[&str]) -> u64 {
     let values: Value = record::file::read(&run.join("run.json"))
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default();
-    let last = values[HISTORY].as_array().and_then(|history| history.last()?.as_str());
+    let mut history = values[HISTORY].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let last = history.rfind(|said| flags.iter().any(|flag| said.contains(flag)));
     last.and_then(|said| said.split(' ').nth(2)?.parse().ok()).unwrap_or(1) // "from step N on …"
 }
 

@@ -207,7 +207,7 @@ fn evaluate_only(
     let agents = pairs.iter().map(|(agent, _)| agent.clone()).collect();
     let served = pairs.into_iter().collect();
     let team = Team { agents, served, ..Team::default() };
-    let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher };
+    let plan = Plan { programs, settings, acting, team: &team, run: folder.path(), launcher, halvings: 0 };
     plan.write(folder.path())?;
     let place = Place { programs, run: folder.path(), stages: folder.path().to_path_buf(), lock: None };
     let status = place.start(&mut place.one_pipe(PRINTED, step))?.wait();

@@ -63,6 +63,7 @@ impl PreparedRun {
             team: &self.team,
             run: &self.path,
             launcher: self.launcher,
+            halvings: 0,
         }
     }
 

@@ -66,6 +66,8 @@ pub enum LauncherChoice {
 pub enum OnCollapse {
     /// Say so and go on.
     Warn,
+    /// Go on with half the learning rate.
+    Halve,
     /// End the run after the step, with exit code 1.
     Stop,
 }

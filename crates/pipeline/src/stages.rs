@@ -19,7 +19,7 @@ use crate::quote::ShellLine;
 use crate::replaced;
 use crate::settings::{STAGES, Settings};
 use crate::team::Team;
-use crate::values::PolicyChoice;
+use crate::values::{ByAgent, Number, PolicyChoice};
 
 /// The inputs of the stages' command lines.
 #[derive(Debug)]
@@ -32,6 +32,8 @@ pub struct Plan<'a> {
     pub run: &'a Path,
     /// The program that starts shards and ranks.
     pub launcher: Launcher,
+    /// How often `--on-collapse halve` has halved the learning rates.
+    pub halvings: i32,
 }
 
 /// The flags that `--flags rollout=…` also gives to evaluations: those about the environment, servers and this machine.
@@ -121,7 +123,7 @@ impl Plan<'_> {
         let mut line = line
             .flag_of_each("--policy", &self.team.learners(self.run))
             .flag("--optimizer", choice(&settings.optimizer))
-            .flag_of_each("--lr", &settings.lr)
+            .flag_of_each("--lr", &self.rates())
             .flag("--lr-warmup", settings.lr_warmup)
             .flag_if_any("--betas", Some(betas).filter(|betas| betas != "0.9,0.95"))
             .flag("--minibatches", settings.minibatches)
@@ -144,6 +146,13 @@ impl Plan<'_> {
             .flag("--device", self.training_device())
             .flag_if_any("--dtype", settings.dtype.as_ref());
         self.more("update", Self::watched(line))
+    }
+
+    /// The learning rates of the next step.
+    pub fn rates(&self) -> Vec<ByAgent<Number>> {
+        let mut rates = self.settings.lr.clone();
+        rates.iter_mut().for_each(|rate| rate.value.0 *= 0.5_f64.powi(self.halvings));
+        rates
     }
 
     /// One process trains on the first of several devices, ranks on one each.

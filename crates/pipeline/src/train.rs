@@ -92,11 +92,18 @@ impl<'a> Training<'a> {
         let last = self.plan.settings.steps;
         self.compress(self.step)?; // a killed run may not have got to it
         (1..=self.step).try_for_each(|step| self.count_tokens(step))?;
-        for step in self.step.saturating_sub(Watch::STEPS).max(1)..=self.step {
+        let halves = self.plan.settings.on_collapse == OnCollapse::Halve;
+        let since_rate = frozen_settings::changed_before(self.run.path(), &["--lr ", "--on-collapse"]);
+        let first = if halves { 1 } else { self.step.saturating_sub(Watch::STEPS).max(1) };
+        for step in first..=self.step {
             let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
-            health.and_then(|health| self.watch.step(health)); // these warnings were printed before
+            let signs = health.and_then(|health| self.watch.step(health)); // printed before
+            self.plan.halvings += i32::from(halves && step >= since_rate && signs.is_some());
         }
-        let since = frozen_settings::changed_before(self.run.path());
+        if self.plan.halvings > 0 {
+            self.halve(self.step + 1, "the learning rate was halved in this run")?;
+        }
+        let since = frozen_settings::changed_before(self.run.path(), &[""]);
         let is_flat =
             |step: &u64| Flat::count(&self.run.step(*step).join("metrics.jsonl")).is_ok_and(Flat::is_flat);
         self.flat_steps = (since..=self.step).rev().take_while(is_flat).count() as u64;
@@ -241,6 +248,12 @@ impl<'a> Training<'a> {
     fn heed_collapse(&mut self, step: u64) -> Result<()> {
         let health = StepHealth::of(&self.run.step(step).join("metrics.jsonl"));
         let Some(signs) = health.and_then(|health| self.watch.step(health)) else { return Ok(()) };
+        if self.plan.settings.on_collapse == OnCollapse::Halve {
+            self.end_stages()?;
+            self.run.settle()?;
+            self.plan.halvings += 1;
+            return self.halve(step + 1, &format!("step {step}: the run may be collapsing: {signs}"));
+        }
         let run = quoted(&self.run.path().display().to_string());
         let best = match self.best.filter(|_| self.plan.settings.keep_best) {
             Some(best) => format!("; the best policies, of step {}, are in {run}/best", best.step),
@@ -255,6 +268,13 @@ impl<'a> Training<'a> {
         }
         record::stage::report("pipeline.sh", &warning);
         Ok(())
+    }
+
+    /// Trains with the halved learning rates from `step` on.
+    fn halve(&self, step: u64, cause: &str) -> Result<()> {
+        let rates = joined(&self.plan.rates());
+        record::stage::note("pipeline.sh", format!("{cause}; from step {step} on --lr {rates}"));
+        self.plan.write(&self.place.stages)
     }
 
     fn play_and_update(&mut self, step: u64) -> Result<()> {
@@ -295,7 +315,11 @@ impl<'a> Training<'a> {
         self.count_tokens(step)?;
         // Send the next tasks early only if nothing between the steps depends on the current versions: no
         // evaluation, no end of the run.
-        if self.has_drawn && !self.are_tokens_used() && !self.is_due(step) && self.flat_steps + 1 < FLAT_STEPS
+        if self.has_drawn
+            && !self.are_tokens_used()
+            && self.plan.settings.on_collapse != OnCollapse::Halve
+            && !self.is_due(step)
+            && self.flat_steps + 1 < FLAT_STEPS
         {
             self.has_drawn = false;
             disk::make(&self.run.step(step + 1))?;
