@@ -97,11 +97,12 @@ fn ask_own(programs: &Programs, settings: &mut Settings) -> Result<Acting> {
         }
     }
     let known = list(&settings.set)?;
-    let mut workflows = known["workflows"].as_array().into_iter().flatten();
-    let found = workflows.find(|known| known["name"] == file.as_deref().unwrap_or(&workflow));
+    let workflows: Vec<&Value> = known["workflows"].as_array().into_iter().flatten().collect();
+    let found = workflows.iter().find(|known| known["name"] == file.as_deref().unwrap_or(&workflow));
     let agents = found.and_then(|found| found["agents"].as_array()).ok_or_else(|| {
+        let names: Vec<&str> = workflows.iter().filter_map(|known| known["name"].as_str()).collect();
         Failure::usage(format!("there is no workflow {workflow} of an environment {env}"))
-            .hint("envs list names them all")
+            .hint(format!("workflows of {env}: {}, or a file such as mine.toml", names.join(" ")))
     })?;
     let agents = agents.iter().filter_map(|agent| Some(agent.as_str()?.to_owned())).collect();
     let max_tokens = known["max_tokens"].as_u64().unwrap_or(SHORT);
@@ -173,7 +174,7 @@ fn is_name(name: &str) -> bool {
 
 fn refused(cause: &str) -> Failure {
     Failure::usage(format!("--env-command: {cause}"))
-        .hint("docs/stream-format.md shows the lines, examples/ has whole programs")
+        .hint("docs/stream-format.md shows the lines, examples/ has whole programs; for `import troupe_rl` put examples/ on PYTHONPATH, or install the wheel")
 }
 
 /// The answers in a program's demonstrations; empty if it prints no demonstrations.

@@ -31,12 +31,11 @@ pub fn policies(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()
             .hint("if the file is gone, restore it: it is empty"));
     }
     remove_unfinished(run)?;
+    let said = [plan.team.shared(), plan.team.also_trained()].into_iter().flatten();
+    said.for_each(|said| record::stage::note("pipeline.sh", said));
     if plan.team.source.is_empty() {
         new(plan, run, shell)?;
     } else {
-        if let Some(shared) = plan.team.shared() {
-            record::stage::note("pipeline.sh", shared);
-        }
         copies(plan, run)?;
     }
     method::begin(plan.settings, run.path())?;

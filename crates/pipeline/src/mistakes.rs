@@ -1,4 +1,4 @@
-//! Hints for common mistakes: a file without its flag, and a method by another name.
+//! Hints for common mistakes: a file without its flag, a flag of a stage, and a method by another name.
 
 use std::path::Path;
 
@@ -6,12 +6,27 @@ use record::failure::Failure;
 
 use crate::quote::quoted;
 
+/// Flags of stages that are tried as flags of a run.
+const OF_STAGES: [(&str, &str); 6] = [
+    ("sampling", "rollout"),
+    ("expand", "rollout"),
+    ("by", "group"),
+    ("credit", "advantage"),
+    ("estimator", "advantage"),
+    ("objective", "update"),
+];
+
 /// A usage failure, with the flag that takes the file or folder that was named without one.
 pub fn explain(failure: Failure, arguments: &[String]) -> Failure {
     if failure.message.to_lowercase().starts_with("invalid value 'grpo' for '--method") {
         return failure.hint(
             "GRPO of whole episodes is --method trajectory; at-grpo compares the candidates of each turn",
         );
+    }
+    let is_of =
+        |(flag, _): &&(&str, &str)| failure.message.starts_with(&format!("unexpected argument '--{flag}'"));
+    if let Some((flag, stage)) = OF_STAGES.iter().find(is_of) {
+        return failure.hint(format!("it is a flag of {stage}: --flags {stage}='--{flag} …'"));
     }
     let is_named = |argument: &&String| failure.message.contains(&format!("'{argument}'"));
     match arguments.iter().filter(is_named).find_map(|argument| flag_of_file(argument)) {

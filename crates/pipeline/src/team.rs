@@ -124,6 +124,22 @@ impl Team {
         (!said.is_empty()).then(|| format!("{}; {remedy}", said.join("; ")))
     }
 
+    /// The message about agents that `--train` leaves out, and whose policy it trains.
+    pub fn also_trained(&self) -> Option<String> {
+        let is_left_out = |agent: &&String| !self.trained.contains(agent);
+        let policy = |agent: &String| self.policy.get(agent);
+        let changes = |agent: &&String| self.trained.iter().any(|trained| policy(trained) == policy(agent));
+        let agent = self
+            .agents
+            .iter()
+            .filter(|agent| self.policy.contains_key(*agent))
+            .filter(is_left_out)
+            .find(changes)?;
+        Some(format!(
+            "--train: {agent} is played by the same policy, which changes; --policies per-role gives each its own"
+        ))
+    }
+
     /// `AGENT=DIR` or `AGENT=URL` for each agent.
     pub fn players(&self, run: &Path) -> Vec<String> {
         let plays = |agent: &String| match self.served.get(agent) {
@@ -182,5 +198,9 @@ mod tests {
         assert_eq!(team("--policies tool=a --policies planner=b").shared(), None);
         assert_eq!(team("--policies tool=a --policies planner=http://x/v1").shared(), None);
         assert_eq!(team("--policies shared").shared(), None);
+        let said = team("--policies shared --train planner").also_trained().unwrap();
+        assert!(said.starts_with("--train: tool is played by the same policy"), "{said}");
+        assert_eq!(team("--policies per-role --train planner").also_trained(), None);
+        assert_eq!(team("--policies shared").also_trained(), None);
     }
 }

@@ -51,7 +51,10 @@ impl<T: FromStr<Err: Display>> FromStr for ByAgent<T> {
         if text.starts_with('=') {
             return Err("not X or AGENT=X".to_owned());
         }
-        let value = value.parse().map_err(|error: T::Err| error.to_string())?;
+        let value = value.parse().map_err(|error: T::Err| match text.split_once(':') {
+            Some((agent, number)) if number.parse::<T>().is_ok() => format!("write {agent}={number}"),
+            _ => error.to_string(),
+        })?;
         Ok(ByAgent { agent: agent.to_owned(), value })
     }
 }
