@@ -30,7 +30,10 @@ for part in "$@"; do
 done
 command -v python3 >/dev/null || stop 'python3 was not found' 'install Python with pip, or install CUDA 13 and set CUDA_PATH to it'
 cache=${XDG_CACHE_HOME:-${HOME:?fetch-cuda.sh: neither XDG_CACHE_HOME nor HOME is set}/.cache}/troupe
-mkdir -p "$cache"
+mkdir -p "$cache" 2>/dev/null || {
+    printf 'fetch-cuda.sh: %s cannot be made\nhint: set XDG_CACHE_HOME to a folder that you may write to\n' "$cache" >&2
+    exit 74
+}
 
 python3 - "$cache" "${@:-all}" <<'PYTHON'
 import fcntl, os, pathlib, shutil, subprocess, sys, tempfile, zipfile

@@ -28,7 +28,10 @@ if [ ! -f "$folder/$file" ]; then
         printf 'fetch-model.sh: python3 was not found\nhint: install Python with pip, or copy %s from a machine that has it\n' "$folder" >&2
         exit 69
     }
-    mkdir -p "$cache"
+    mkdir -p "$cache" 2>/dev/null || {
+        printf 'fetch-model.sh: %s cannot be made\nhint: set XDG_CACHE_HOME to a folder that you may write to\n' "$cache" >&2
+        exit 74
+    }
     python3 - "$package" "$version" "$wheel" "$file" "$checksum" "$cache" "$folder" <<'PYTHON'
 import fcntl, hashlib, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
 

@@ -33,7 +33,10 @@ if [ ! -f "$library" ]; then
         printf 'fetch-runtime.sh: python3 was not found\nhint: install Python with pip, or set ORT_DYLIB_PATH to a library of your own\n' >&2
         exit 69
     }
-    mkdir -p "$cache"
+    mkdir -p "$cache" 2>/dev/null || {
+        printf 'fetch-runtime.sh: %s cannot be made\nhint: set XDG_CACHE_HOME to a folder that you may write to\n' "$cache" >&2
+        exit 74
+    }
     python3 - "$version" "$platform" "$checksum" "$cache" "$folder" "$library" <<'PYTHON'
 import fcntl, hashlib, os, pathlib, shutil, subprocess, sys, tempfile, zipfile
 

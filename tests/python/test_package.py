@@ -99,6 +99,8 @@ def test_pages_of_a_wheel_name_files_that_exist(home):
     home.must("mkdir -p typed && cd typed && troupe examples")
     code, said = home.run("cd typed && troupe examples")
     assert code == 2 and "hint: " in said
+    code, said = home.run("troupe pipline")
+    assert code == 2 and "hint: did you mean troupe pipeline? " in said, said
     named = home.must(f"grep -oh 'examples/[a-z_]*[.]py' -r {share}/README.md {share}/docs | sort -u").split()
     assert len(named) > 4 and all((home.folder / "typed" / name).is_file() for name in named)
     home.must(f"cd typed && troupe pipeline --env-command 'python3 examples/guess_number.py' {SMALL} --eval-every 0 2>&1 && "
