@@ -130,7 +130,7 @@ def test_a_program_that_is_not_deterministic_is_told_and_trains_without_copies(s
 def test_check_says_what_a_program_needs(sums):
     table = must(f"{world('plain')} check", sums)
     for row in ("calls          2 to 2 an episode", "roles          checker in 8, solver in 8, of 8 tasks", "crashed        0 of 8 tasks",
-                "deterministic  yes", "open           --sampling parallel, and trees"):
+                "deterministic  yes", "methods        drmas, and c3 with --flags rollout='--expand ends=1'"):
         assert row in table, table
     command = world("plain").replace("solver,checker", "solver,checker,judge")
     assert "never acts     judge" in must(f"{command} check", sums)

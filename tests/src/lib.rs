@@ -9,7 +9,7 @@ pub mod skip;
 pub mod storm;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 /// The root of the workspace.

@@ -71,14 +71,11 @@ pub fn check(start: &mut impl Start, tasks: &[Task], settings: &Settings) -> Res
     match &difference {
         None => {
             row("deterministic", "yes".to_owned());
-            row(
-                "open",
-                "--sampling parallel, and trees: --joint aligned --expand ends=1 --credit tree".to_owned(),
-            );
+            row("methods", "drmas, and c3 with --flags rollout='--expand ends=1'".to_owned());
         }
         Some(failure) => {
             row("deterministic", format!("no: {}", failure.message));
-            row("open", "--sampling parallel, with --no-copies before the program".to_owned());
+            row("methods", "drmas, with --no-copies before the program".to_owned());
         }
     }
     for (name, _) in acted.iter().filter(|(_, tasks)| **tasks == 0) {
