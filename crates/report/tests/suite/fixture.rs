@@ -28,7 +28,7 @@ pub(crate) fn run(folder: &Path) -> PathBuf {
     run
 }
 
-pub(crate) fn put(run: &Path, name: &str, text: &str) {
+fn put(run: &Path, name: &str, text: &str) {
     let path = run.join(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, text).unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn put(run: &Path, name: &str, text: &str) {
 
 /// Two agents at one turn, two candidates each; the planner's group is flat. The text is what a page must not
 /// trip over.
-pub(crate) fn samples(step: u64) -> String {
+fn samples(step: u64) -> String {
     let mut lines = String::new();
     for (agent, rewards) in [("tool", [0.25, 1.0]), ("planner", [0.5, 0.5])] {
         for (branch, reward) in rewards.into_iter().enumerate() {
@@ -77,27 +77,8 @@ pub(crate) fn report(folder: &Path, arguments: &[&str]) -> Output {
         .expect("report runs")
 }
 
-pub(crate) fn must(folder: &Path, arguments: &[&str]) -> String {
-    let output = report(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// What `report` says on stderr when it ends with this exit code.
-pub(crate) fn refused(folder: &Path, arguments: &[&str], code: i32) -> String {
-    let output = report(folder, arguments);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
-    stderr
-}
-
 /// The data inside a page.
 pub(crate) fn data(page: &str) -> Value {
-    part(page, "data")
-}
-
-pub(crate) fn part(page: &str, name: &str) -> Value {
-    let start = format!("<script type=\"application/json\" id=\"{name}\">");
-    let (_, rest) = page.split_once(&start).unwrap();
+    let (_, rest) = page.split_once("<script type=\"application/json\" id=\"data\">").unwrap();
     serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
 }

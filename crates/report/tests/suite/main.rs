@@ -1,4 +1,4 @@
-//! Tests of the program.
+//! Transcripts and damaged runs; other tests of the program are in `tests/python/test_report.py` and `test_pages.py`.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,13 +6,6 @@
     reason = "a test fails by panicking, and prints what it measured"
 )]
 
-mod browser;
-mod cut;
-mod files;
 mod fixture;
 mod fuzz;
-mod made;
-mod pages;
-mod run;
-mod seeds;
 mod transcripts;
