@@ -6,7 +6,6 @@ mod adapter;
 mod commands;
 mod config;
 mod damage;
-mod download;
 mod export;
 mod families;
 mod fuzz;
