@@ -60,7 +60,7 @@ def refused(result, code, *causes):
     return result[2]
 
 
-def wait_until(condition, process, seconds=120):
+def wait_until(condition, process, seconds=600):
     """Waits until something holds, while a process runs."""
     end = time.monotonic() + seconds
     while not condition():
