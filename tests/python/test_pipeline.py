@@ -365,7 +365,7 @@ def test_run_that_collapses_says_so(tmp_path):
     # With half the rate from the next step on, whoever keeps count: a run that goes on, or one that was killed.
     halve = lambda name, steps: refused(call(name, 0.03, "halve --lr-warmup 0", steps), 0, " on --lr 0.015\n")
     halve("calm", "--steps 5")
-    halve("killed", "--steps 4 --resident --save-every 2")
+    halve("killed", "--steps 4 --resident")
     (tmp_path / "killed/steps/000004/done").unlink()
     halve("killed", "--steps 5")
     assert differences(tmp_path / "calm", tmp_path / "killed") == []
