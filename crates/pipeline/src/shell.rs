@@ -157,7 +157,11 @@ impl Shell {
 
     /// Runs a pipe to its end.
     pub fn run(&mut self, pipe: Pipe, step: u64, context: &str, program: &str) -> Result<()> {
-        let told = self.orders.as_mut().map(|orders| writeln!(orders, "{} {step}", pipe.name));
+        let order = format!("{} {step}\n", pipe.name);
+        let told = self.orders.as_mut().map(|orders| orders.write_all(order.as_bytes()));
+        if matches!(told, Some(Err(_))) {
+            self.orders = None; // it would wait for the order, and we for its answer
+        }
         let mut line = String::new();
         let read = self.answers.read_line(&mut line);
         let codes = numbers(&line);
