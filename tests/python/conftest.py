@@ -101,7 +101,7 @@ def differences(one, other):
 def lines(text, kind=None):
     """The JSON lines of a text, all or of one type."""
     found = [json.loads(line) for line in text.splitlines()]
-    return [line for line in found if kind in (None, line["type"])]
+    return [line for line in found if kind in (None, line.get("type"))]
 
 
 def interpreter(package):
