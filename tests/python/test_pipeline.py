@@ -375,10 +375,10 @@ def test_run_that_collapses_says_so(tmp_path):
 
 def test_judge_stands_between_rollout_and_group(tmp_path):
     """The example stage of `record`, between the stages that it was written for."""
-    must(f"cargo build -p record --example judge --locked --quiet {'--release' if BIN.endswith('release') else ''}")
+    must(f"cargo build --workspace --example judge --locked --quiet {'--release' if BIN.endswith('release') else ''}")
     # The judge's score is the completion's first token.
     judged = lines(must(
-        "policy init p --preset tiny --seed 3; envs tasks plan-path --count 3 --seed 7 | rollout --quiet --policy p --branches 3 --turns 2 "
+        "policy init p --preset tiny --seed 3 > /dev/null; envs tasks plan-path --count 3 --seed 7 | rollout --quiet --policy p --branches 3 --turns 2 "
         f"--max-tokens 8 | {BIN}/examples/judge --quiet 'jq --unbuffered .completion_ids[0]' | "
         "jq -c 'if .type == \"sample\" then .reward += .judge else . end' | group --quiet | advantage --quiet", tmp_path))
     samples = [line for line in judged if line["type"] == "sample"]
@@ -390,7 +390,7 @@ def test_judge_stands_between_rollout_and_group(tmp_path):
     assert end["ok"] is True
     while end:
         stages.append(end["stage"])
-        end = end.get("after", [None])[0]
+        end = (end.get("after") or [None])[0]
     assert stages[:4] == ["advantage", "group", "judge", "rollout"]
 
 
