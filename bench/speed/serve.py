@@ -4,7 +4,7 @@
 
 POLICY is a policy directory, such as `policy init smollm2 --preset smollm2` makes; FILE is a GGUF file of the same model. llama.cpp
 comes from the package xllamacpp and is left out without --gguf. A client asks for 64 tokens, sampled at temperature 1, and asks
-again; a row is 96 calls. Time is the server process's, from /proc.
+again; a row is 32 calls. Time is the server process's, from /proc.
 """
 import argparse
 import http.client
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-CALLS, TOKENS = 96, 64
+CALLS, TOKENS = 32, 64
 LLAMA = """
 import sys, time, xllamacpp
 params = xllamacpp.CommonParams()
