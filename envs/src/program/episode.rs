@@ -313,7 +313,7 @@ impl Live {
     }
 
     /// Waits for an event; false if the program rests for `patience` before one comes. Time alone does not tell: on a loaded machine
-    /// a thread gets its turn late, and its call would come after the batch of those beside it.
+    /// a thread gets its turn late, and its call would miss the batch.
     fn hear_unless_at_rest(&mut self, patience: Duration, log: &[Arc<Answered>]) -> Result<bool> {
         let began = Instant::now();
         let mut rest = began;
