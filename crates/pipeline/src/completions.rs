@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use clap_complete::Shell;
+use record::child;
 use record::failure::Result;
 
 use crate::command_line;
@@ -76,7 +77,7 @@ fn environments() -> Vec<&'static str> {
     let names = || {
         let envs = std::env::current_exe().ok()?.with_file_name("envs");
         let mut list = Command::new(envs);
-        let output = list.args(["list", "--names"]).env_remove(MANUALS).output().ok()?;
+        let output = child::output(list.args(["list", "--names"]).env_remove(MANUALS)).ok()?;
         String::from_utf8(output.stdout).ok()
     };
     let names: &'static str = names().unwrap_or_default().leak();

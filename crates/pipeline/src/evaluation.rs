@@ -3,9 +3,10 @@
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use record::child;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
@@ -111,7 +112,7 @@ pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
     }
     let mut report = programs.command("report");
     report.args(["evaluate", "--format", "json", "--quiet"]).args(files.iter().map(|(_, file)| file));
-    let told = report.stderr(Stdio::null()).output().map(|output| output.stdout).unwrap_or_default();
+    let told = child::output(&mut report).map(|output| output.stdout).unwrap_or_default();
     let told = String::from_utf8_lossy(&told);
     let lines: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let success = |(step, file): &(u64, PathBuf)| {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use record::child;
 use record::failure::{Failure, Result};
 use record::stage::printable;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -163,7 +164,7 @@ fn children(process: u32) -> Vec<u32> {
         if std::path::Path::new("/proc/self/task").exists() {
             return Vec::new();
         }
-        let listed = Command::new("pgrep").args(["-P", &process.to_string()]).output();
+        let listed = child::output(Command::new("pgrep").args(["-P", &process.to_string()]));
         return listed.map(|output| numbers(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default();
     };
     tasks

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use record::child;
 use record::failure::{Failure, Result};
 use serde_json::Value;
 
@@ -84,7 +85,9 @@ impl Programs {
 
     /// What a program prints.
     pub fn printed(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        let output = self.command(program).args(arguments).stderr(Stdio::inherit()).output();
+        let mut command = self.command(program);
+        command.args(arguments).stdout(Stdio::piped());
+        let output = command.spawn().and_then(child::wait_with_output);
         let output = output.map_err(|error| cannot_start(program, &error))?;
         match code_of(output.status) {
             0 => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

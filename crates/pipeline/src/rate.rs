@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 
+use record::child;
 use serde_json::Value;
 
 use crate::programs::Programs;
@@ -63,7 +64,7 @@ fn evaluated_rate(programs: &Programs, samples: &Path) -> String {
             report.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let mut input = child.stdin.take()?;
         std::thread::spawn(move || input.write_all(&lines));
-        let output = child.wait_with_output().ok().filter(|output| output.status.success())?;
+        let output = child::wait_with_output(child).ok().filter(|output| output.status.success())?;
         let line = String::from_utf8(output.stdout).ok()?;
         Some(line.split(',').next()?.trim_end().to_owned())
     };

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use record::child;
 use record::failure::{Failure, Result};
 
 use crate::programs::{Programs, cannot_start};
@@ -18,7 +19,7 @@ pub fn check(programs: &Programs, stage: &str, command: &str) -> Result<()> {
             .hint("the command is run by bash in this folder, and finds Troupe's programs"))
     };
     let bash = |arguments: &[&str]| {
-        let output = programs.command("bash").args(arguments).output();
+        let output = child::output(programs.command("bash").args(arguments));
         output.map_err(|error| cannot_start("bash", &error))
     };
     let parsed = bash(&["-n", "-c", command])?;

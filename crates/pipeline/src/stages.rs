@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Stdio;
 
+use record::child;
 use record::failure::{Failure, Result};
 use record::stage::choice;
 
@@ -363,7 +364,7 @@ impl Plan<'_> {
         let started: Vec<_> = lines.values().map(start).collect();
         let mut refused = None;
         for child in started {
-            let output = child.and_then(std::process::Child::wait_with_output);
+            let output = child.and_then(child::wait_with_output);
             let output = output.map_err(|error| cannot_start("bash", &error))?;
             let code = code_of(output.status);
             if code != 0 && refused.is_none() {

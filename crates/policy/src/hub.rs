@@ -9,9 +9,9 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use record::address;
 use record::failure::{Failure, Result};
 use record::stage;
+use record::{address, child};
 use serde_json::{Value, json};
 
 use crate::files::{exists, show};
@@ -161,8 +161,8 @@ impl HubModel {
         if std::env::var_os("HF_HUB_VERBOSITY").is_none() {
             command.env("HF_HUB_VERBOSITY", "error");
         }
-        let output = command.stderr(if quiet { Stdio::null() } else { Stdio::inherit() }).output();
-        let output = output.map_err(|error| {
+        command.stdout(Stdio::piped()).stderr(if quiet { Stdio::null() } else { Stdio::inherit() });
+        let output = command.spawn().and_then(child::wait_with_output).map_err(|error| {
             Failure::unavailable(format!("{PREFIX}{name}: python3 cannot be started: {error}"))
                 .hint(self.by_hand("install Python and huggingface_hub"))
         })?;

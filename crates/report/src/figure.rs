@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use record::child;
 use record::failure::{Failure, Result};
 use record::splice::json;
 
@@ -95,7 +96,7 @@ fn draw(chart: &Chart, format: &str) -> Result<Vec<u8>> {
         // A script that ended before it read everything says why on stderr.
         let _ = stdin.write_all(data.as_bytes());
     }
-    let output = child.wait_with_output().map_err(failure)?;
+    let output = child::wait_with_output(child).map_err(failure)?;
     if output.status.success() {
         return Ok(output.stdout);
     }

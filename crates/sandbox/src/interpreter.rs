@@ -3,8 +3,9 @@
 //! Left out: packages of a virtual environment; programs get the standard library only.
 
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use record::child;
 use record::failure::{Failure, Result};
 use serde::Deserialize;
 
@@ -51,10 +52,7 @@ impl Interpreter {
             Failure::unavailable(format!("sandbox: python3{cause}"))
                 .hint("install Python 3.9 or newer, as `python3` on the path")
         };
-        let output = Command::new("python3")
-            .args(["-I", "-S", "-c", QUESTION])
-            .stdin(Stdio::null())
-            .output()
+        let output = child::output(Command::new("python3").args(["-I", "-S", "-c", QUESTION]))
             .map_err(|error| missing(format!(": {error}")))?;
         let interpreter = serde_json::from_slice(&output.stdout).map_err(|error| {
             let stderr = String::from_utf8_lossy(&output.stderr);
