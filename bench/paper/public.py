@@ -148,8 +148,9 @@ class Bench:
     def cell(self, cell, seed):
         directory, seconds, spent = self.directory(cell, seed), 0.0, []
         directory.parent.mkdir(parents=True, exist_ok=True)
-        players = [("--policy", self.model)]
-        if cell.method:
+        if not cell.method:
+            players = [("--policy", self.untrained())]
+        else:
             seconds = self.train(cell, seed, directory)
             spent = tokens(directory)
             players = [("--policy", f"{agent}={directory}/policies/{agent}") for agent in cell.agents]
@@ -160,6 +161,13 @@ class Bench:
             found["in_sequence"] = found["answer_tokens"]
         self.results.add(dict(experiment=self.experiment.name, cell=cell.name, seed=seed, tokens=sum(spent), steps=len(spent),
                               cpu_seconds=f"{seconds:.0f}", **found))
+
+    def untrained(self):
+        """The model as a policy."""
+        policy = self.lab.root / "untrained" / Path(self.model).stem
+        if not policy.exists():
+            self.lab.run(["policy", "init", policy, "--from", self.model])
+        return policy
 
     def train(self, cell, seed, directory):
         """CPU-seconds of training, those of an interrupted call left out."""
