@@ -13,7 +13,7 @@ use crate::opponents::Pool;
 const EXAMPLES: &str = "\
 Examples:
   # one policy for all agents, 4 candidates at every turn, the best one is executed
-  envs tasks plan-path --count 32 | rollout --policy run/shared --branches 4 > samples.jsonl
+  envs tasks plan-path --count 32 | rollout --policy run/shared --branches 4 --select best > samples.jsonl
 
   # one policy per role, at most 4 turns, on to the update
   envs tasks plan-path --count 32 --seed 7 |
@@ -93,7 +93,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", help_heading = "Team")]
     pub workflow: Option<String>,
 
-    /// Candidates per group, up to 4096, for all agents or for one: --branches 4 --branches checker=8 [default: 4; at
+    /// Candidates per group, up to 4096, for all agents or for one: --branches 4 --branches checker=8 [default: 8; at
     /// --temperature 0 it is 1]
     #[arg(long, value_name = "[AGENT=]K", help_heading = "Episodes")]
     pub branches: Vec<String>,
@@ -106,8 +106,8 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "tree", help_heading = "Episodes")]
     pub sampling: SamplingMode,
 
-    /// The candidate to execute: the best (the lowest branch on a tie), or a random one.
-    #[arg(long, value_enum, default_value = "best", help_heading = "Episodes")]
+    /// The candidate to execute: a random one, or the best (the lowest branch on a tie).
+    #[arg(long, value_enum, default_value = "random", help_heading = "Episodes")]
     pub select: Select,
 
     /// Score joint actions of the agents of a stage: a candidate's reward is the mean over its joint actions

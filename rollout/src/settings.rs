@@ -177,7 +177,7 @@ impl Arguments {
     /// How many candidates each agent has. Parallel episodes have one, and an agent that is not trained has one.
     fn widths(&self, team: &Ownership, sampling: &ByAgent<Arc<AgentSampling>>) -> Result<Widths> {
         let all_greedy = sampling.values().all(|sampling| sampling.params.greedy);
-        let widths = Widths::of_flag(&self.branches, if all_greedy { 1 } else { 4 })?;
+        let widths = Widths::of_flag(&self.branches, if all_greedy { 1 } else { 8 })?;
         sampling::check_candidates(sampling, &widths)?;
         let Some(role) = widths.own.keys().next().filter(|_| self.sampling == SamplingMode::Parallel) else {
             return match widths.own.iter().find(|(role, width)| team.is_served(role) && **width > 1) {
