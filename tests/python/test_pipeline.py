@@ -86,6 +86,16 @@ def test_stage_can_be_swapped_and_a_failing_one_is_named(tmp_path):
     assert not (at / "steps/000001/done").exists() and os.readlink(at / "policies/shared/current") == "step-000000"
 
 
+def test_two_environments_train_in_one_run(tmp_path):
+    block = next(block for block in blocks("docs/configuration.md") if "sokoban --count" in block)
+    stage = block[block.index("--stage"):].strip().replace("--count 32", "--count 3").replace("--count 16", "--count 2")
+    code, printed, said = pipeline(tmp_path / "run", f"--warmup 5 --steps 1 --eval-every 0 --branches 4 {stage}")
+    assert code == 0, said
+    assert re.search(r"step 1: success in training plan-path [01]\.\d{3} \([0-3]/3\), sokoban [01]\.\d{3} \([0-2]/2\)", printed + said), printed + said
+    environments = [sample["env"] for sample in read(tmp_path / "run/steps/000001/samples.jsonl", "sample")]
+    assert set(environments) == {"plan-path", "sokoban"}
+
+
 def test_lock_that_cannot_be_taken_says_why(tmp_path):
     """Only a lock that somebody holds is in use."""
     with open(tmp_path / "lock", "w", encoding="utf-8") as held:

@@ -1,6 +1,8 @@
 //! The result of an evaluation as text: a table for people, lines of JSON for programs, one short line for a
 //! log.
 
+use std::collections::BTreeSet;
+
 use record::failure::{Failure, Result};
 use record::read::VERSION;
 use record::stage::printable;
@@ -168,10 +170,15 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
     writer.flush()
 }
 
-/// A short line for each stream and environment, for a log.
+/// A short line for each stream and environment, for a log; of several environments with their names.
 pub fn line(streams: &[Evaluated]) -> Result<()> {
     let mut text = String::new();
-    for (_, _, stats, measured) in rows(streams) {
+    let played = streams.iter().flat_map(|stream| stream.environments.played());
+    let is_mixed = played.map(|(environment, _)| environment).collect::<BTreeSet<_>>().len() > 1;
+    for (_, environment, stats, measured) in rows(streams) {
+        if is_mixed {
+            text += &format!("{environment} ");
+        }
         let (solved, episodes) = (stats.solved(), stats.episodes());
         let success = measured.success.value;
         text += &match stats.tasks.len() as u64 {
