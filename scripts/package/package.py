@@ -83,10 +83,11 @@ def contents(folder):
 
 
 def as_installed(file):
-    """The file's bytes; documents and examples name the loop as it is called there."""
+    """The file's bytes; documents and examples name the loop as it is called there, and the programs are on the path."""
     if file.suffix not in (".md", ".py"):
         return file.read_bytes()
-    return re.sub(r"(?<![\w/])\./pipeline\.sh", "troupe pipeline", file.read_text()).encode()
+    text = re.sub(r'(?m)^export PATH="\$PWD/target/release:\$PATH"\n', "", file.read_text())
+    return re.sub(r"(?<![\w/])\./pipeline\.sh", "troupe pipeline", text).encode()
 
 
 def platform_tag(files):
