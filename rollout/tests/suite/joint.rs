@@ -198,7 +198,7 @@ fn a_sample_earns_the_mean_over_its_joint_actions() {
 fn the_executed_path_is_one_chain_of_the_best_joint_actions() {
     for flags in [&["--expand", "one"][..], &["--expand", "all", "--branches", "2"], &[]] {
         for mode in ["aligned", "cross"] {
-            let output = shared(&[&["--joint", mode], flags].concat());
+            let output = shared(&[&["--joint", mode, "--select", "best"], flags].concat());
             let (joint, samples) = (of_type(&output, "joint"), of_type(&output, "sample"));
             let path: Vec<&Value> = joint.iter().filter(|action| action["selected"] == true).collect();
             assert_eq!(path.len(), 3, "three turns");

@@ -25,7 +25,8 @@ fn output(flags: &[&str], workflow: Arc<Workflow>, limit: usize, input: &str) ->
 #[test]
 fn every_group_has_one_prompt_all_branches_and_one_selected() {
     for workflow in [sequential(), parallel(), staged()] {
-        let output = output(&["--branches", "5", "--threads", "2"], workflow, 4, &many(20));
+        let flags = ["--branches", "5", "--select", "best", "--threads", "2"];
+        let output = output(&flags, workflow, 4, &many(20));
         let groups = groups(&output);
         assert!(groups.len() > 60, "{}", groups.len());
         let mut seen = HashSet::new();
@@ -428,9 +429,10 @@ fn a_request_that_is_not_needed_any_more_is_taken_back() {
 #[test]
 fn lines_are_those_that_were_written_down() {
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/talk.jsonl");
-    let flags =
-        ["--branches", "2", "--turns", "2", "--max-tokens", "8", "--temperature", "0.7", "--seed", "3"];
-    let written = output(&flags, sequential(), 4, &many(2)) + &output(&[], parallel(), 4, &many(1));
+    let sampling = ["--max-tokens", "8", "--temperature", "0.7", "--seed", "3"];
+    let flags = [&["--branches", "2", "--select", "best", "--turns", "2"][..], &sampling].concat();
+    let more = ["--branches", "4", "--select", "best"];
+    let written = output(&flags, sequential(), 4, &many(2)) + &output(&more, parallel(), 4, &many(1));
     if std::env::var_os("TROUPE_WRITE_GOLDEN").is_some() {
         std::fs::write(golden, &written).expect("a golden file");
     }
