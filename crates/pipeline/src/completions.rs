@@ -77,7 +77,7 @@ fn environments() -> Vec<&'static str> {
     let names = || {
         let envs = std::env::current_exe().ok()?.with_file_name("envs");
         let mut list = Command::new(envs);
-        let output = child::output(list.args(["list", "--names"]).env_remove(MANUALS)).ok()?;
+        let output = child::output(list.args(["list", "--format", "names"]).env_remove(MANUALS)).ok()?;
         String::from_utf8(output.stdout).ok()
     };
     let names: &'static str = names().unwrap_or_default().leak();

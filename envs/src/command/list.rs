@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 #[command(help_template = crate::arguments::TEMPLATE, before_help = "\
 Examples:
   envs list
-  envs list --names
+  envs list --format names
   envs list plan-path --format json
   envs list math --set reasoners=3 --set tools=2")]
 pub struct List {
@@ -29,11 +29,8 @@ pub struct List {
     /// Adds the workflow of this TOML file.
     #[arg(long, value_name = "FILE", requires = "environment")]
     workflow: Option<String>,
-    /// Only the names, one per line.
-    #[arg(long)]
-    names: bool,
     /// Output format.
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW", conflicts_with = "names")]
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "HOW")]
     format: Format,
 }
 
@@ -42,6 +39,8 @@ pub struct List {
 enum Format {
     /// Text for people
     Text,
+    /// Only the names, one per line
+    Names,
     /// One JSON object a line: name, summary, workflows, settings, demonstrators
     Json,
 }
@@ -54,17 +53,12 @@ impl List {
             None => envs::ENVIRONMENTS.to_vec(),
         };
         for environment in listed {
-            if self.names {
-                text.push_str(environment.name());
-                text.push('\n');
-                continue;
-            }
-            let workflows = self.workflows(environment)?;
             match self.format {
-                Format::Text => describe(&mut text, environment, &workflows),
+                Format::Text => describe(&mut text, environment, &self.workflows(environment)?),
+                Format::Names => text = text + environment.name() + "\n",
                 Format::Json => {
-                    text.push_str(&json(&object(environment, &workflows, &self.settings(environment)?))?);
-                    text.push('\n');
+                    let (workflows, settings) = (self.workflows(environment)?, self.settings(environment)?);
+                    text = text + &json(&object(environment, &workflows, &settings))? + "\n";
                 }
             }
         }
