@@ -91,7 +91,7 @@ def test_lines_of_rollout_follow_from_the_tasks_and_the_texts(tmp_path):
              "--minibatches 120 --quiet", tmp_path)
         for workflow, branches, turns, weight in runs:
             stream = must(f"envs tasks {environment} --count 12 --seed 4 | tee tasks | rollout --policy {environment} --workflow {workflow} "
-                          f"--branches {branches} --turns {turns} --team-weight {weight} --max-tokens 10 --step 5 --seed 6 --quiet | "
+                          f"--branches {branches} --select best --turns {turns} --team-weight {weight} --max-tokens 10 --step 5 --seed 6 --quiet | "
                           "group --quiet | advantage --quiet", tmp_path)
             with subprocess.Popen(["envs", "step", environment], text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as step:
                 def ask(request):
