@@ -77,8 +77,9 @@ pub fn strange(run: &Path) -> Result<()> {
     while let Some(path) = paths.pop() {
         let kind = path.symlink_metadata().map_err(|error| disk::failed("read", &path, &error))?.file_type();
         let name = path.file_name().unwrap_or_default();
-        // A policy's links, the named pipe of resident stages, and what loses nothing, such as /dev/null.
-        let is_made = kind.is_symlink() && (name == "current" || name == "base")
+        // A policy's links (`.current` is one that a kill left before its renaming, which the next version removes), the named
+        // pipe of resident stages, and what loses nothing, such as /dev/null.
+        let is_made = kind.is_symlink() && ["current", "base", ".current"].iter().any(|link| name == *link)
             || kind.is_fifo() && name == "updates"
             || path.metadata().is_ok_and(|found| found.file_type().is_char_device());
         if kind.is_dir() {
@@ -178,6 +179,7 @@ mod tests {
             ]);
             check(folder.path()).unwrap();
             symlink("step-000000", folder.path().join("policies/a/current")).unwrap();
+            symlink("step-000001", folder.path().join("policies/a/.current")).unwrap();
             symlink("best-000003", folder.path().join("best")).unwrap();
             symlink("elsewhere", folder.path().join("mine")).unwrap();
             check(folder.path()).unwrap();
