@@ -77,8 +77,8 @@ pub fn strange(run: &Path) -> Result<()> {
     while let Some(path) = paths.pop() {
         let kind = path.symlink_metadata().map_err(|error| disk::failed("read", &path, &error))?.file_type();
         let name = path.file_name().unwrap_or_default();
-        // A policy's links (`.current` is one that a kill left before its renaming, which the next version removes), the named
-        // pipe of resident stages, and what loses nothing, such as /dev/null.
+        // A policy's links (a kill between link and rename leaves `.current`, which the next publish removes), the named pipe of
+        // resident stages, and devices that lose nothing, such as /dev/null.
         let is_made = kind.is_symlink() && ["current", "base", ".current"].iter().any(|link| name == *link)
             || kind.is_fifo() && name == "updates"
             || path.metadata().is_ok_and(|found| found.file_type().is_char_device());

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
-/// Runs a command without input to its end and returns what it printed to stdout and stderr.
+/// Runs a command without input to its end and returns its output.
 ///
 /// [`Command::output`] panics when a read of the child's output fails; this returns the error.
 ///
@@ -14,10 +14,10 @@ pub fn output(command: &mut Command) -> io::Result<Output> {
     wait_with_output(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
 }
 
-/// Waits for a child and returns what it printed to its pipes, as [`Child::wait_with_output`] does without its panics.
+/// Waits for a child and returns the output of its pipes: [`Child::wait_with_output`] without its panics.
 ///
 /// # Errors
-/// The output cannot be read. The child has ended then, too.
+/// The output cannot be read.
 pub fn wait_with_output(mut child: Child) -> io::Result<Output> {
     drop(child.stdin.take());
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
