@@ -75,6 +75,31 @@ pub fn signature<'a>(prompt: &'a str, name: &str) -> Option<&'a str> {
     prompt.lines().map(str::trim).find(|line| defined(line) == Some(name) && line.ends_with(':'))
 }
 
+/// The parameters of a signature, as it declares them, and the arguments of a call that passes them on.
+pub fn parameters(signature: &str) -> (&str, String) {
+    let declared = signature.split_once('(').map_or("", |(_, rest)| rest);
+    let (mut depth, mut begin, mut end, mut names) = (0, 0, declared.len(), Vec::new());
+    for (at, letter) in declared.char_indices() {
+        match letter {
+            ')' if depth == 0 => {
+                end = at;
+                break;
+            }
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                names.push(&declared[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    names.push(&declared[begin..end]);
+    let named = names.iter().map(|text| text.split([':', '=']).next().unwrap_or_default().trim());
+    let arguments: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
+    (&declared[..end], arguments.join(", "))
+}
+
 /// The assertions of a test in HumanEval's layout: lines of `check(candidate)` that assert something about it, each once.
 pub fn assertions(test: &str) -> Vec<String> {
     let Some((_, body)) = test.split_once("def check(candidate):") else { return Vec::new() };
@@ -122,6 +147,18 @@ mod tests {
         let prompt = "from typing import List\nimport math\nimport math\n\ndef f(x: List[int]) -> int:\n    \"\"\"Text.\"\"\"\n";
         assert_eq!(imports(prompt), "from typing import List\nimport math");
         assert_eq!(signature(prompt, "f"), Some("def f(x: List[int]) -> int:"));
+        for (signature, expected) in [
+            (
+                "def f(x: List[int], y=(1, 2), *more) -> int:",
+                ("x: List[int], y=(1, 2), *more", "x, y, *more"),
+            ),
+            ("def f():", ("", "")),
+            ("def f(...):", ("...", "...")),
+            ("def f(x: Dict[str, int]", ("x: Dict[str, int]", "x")),
+        ] {
+            let (declared, arguments) = parameters(signature);
+            assert_eq!((declared, arguments.as_str()), expected, "{signature}");
+        }
         let test = "META = {}\n\ndef check(candidate):\n    assert candidate(1) == 2\n    assert True\n    x = 3\n    \
                     assert candidate(1) == 2\n    assert abs(candidate(2) - 1) < 1e-6, 'no'\n\ndef more(candidate):\n    assert candidate\n";
         assert_eq!(
@@ -135,7 +172,7 @@ mod tests {
         #[test]
         fn any_text_is_read_without_a_panic(text in "(def |aux|f|\\(|\\)|x|:|\n|    |\t|return |=|```|\"\"\"|'''|é|\u{0}){0,40}") {
             let _ = (returns(&text), calls_aux(&text), is_wrapper(&text), ignores_aux(&text), imports(&text), assertions(&text));
-            let _ = signature(&text, "f");
+            let _ = (signature(&text, "f"), parameters(&text));
         }
     }
 }

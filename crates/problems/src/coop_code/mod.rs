@@ -216,25 +216,34 @@ impl JointTask for Pair {
         let Spec { problem, entry_point: entry, .. } = &self.spec;
         let signature =
             functions::signature(problem, entry).map_or_else(|| format!("def {entry}(...):"), str::to_owned);
-        let helper =
-            "a function aux(...) whose parameters are yours to choose and whose value helps to solve it";
-        let main = format!("the function {entry}, with this signature:\n\n{signature}");
-        let rule = "Write Python code in one ```python block and nothing else: no tests, no examples.";
-        let mut text = format!("Solve this problem with a partner:\n\n{}\n\n", problem.trim());
-        if workflow.name() == "single" {
-            text = format!("Solve this problem with two functions:\n\n{}\n\n", problem.trim());
-            text.push_str(&format!(
-                "Write {helper}, and {main}\n\nCall aux in it, and add to what it gives. {rule}"
-            ));
-        } else if agent == "aux" {
-            text.push_str(&format!(
-                "Your partner writes {entry} and calls your function. Write {helper}. {rule}"
-            ));
-        } else {
-            text.push_str(&format!(
-                "Your partner writes a helper function aux(...), which you may call; do not define it. Write {main}\n\n{rule}"
-            ));
-        }
+        let problem = problem.trim();
+        let (parameters, arguments) = functions::parameters(&signature);
+        let helper = format!("def aux({parameters}):\n    ...\n    return ...");
+        let main = format!("{signature}\n    part = aux({arguments})\n    ...\n    return ...");
+        let (place, form) = match agent {
+            _ if workflow.name() == "single" => (
+                format!(
+                    "Write a helper function aux, which computes something that {entry} needs, and {entry}, which calls it."
+                ),
+                format!("{helper}\n\n{main}"),
+            ),
+            "aux" => (
+                format!(
+                    "Your partner writes {entry}. You do not write {entry}: you write a helper function aux with the same parameters, which computes something that {entry} needs."
+                ),
+                helper,
+            ),
+            _ => (
+                format!(
+                    "Your partner writes a helper function aux({arguments}), which computes something that you need. You write {entry}, which calls it, and do not define aux."
+                ),
+                main,
+            ),
+        };
+        // A small model follows a form, not a description of one.
+        let mut text = format!(
+            "Solve this problem with two functions:\n\n{problem}\n\n{place} Answer with one ```python block in this form and nothing else: no docstring, no comments, no tests.\n\n```python\n{form}\n```"
+        );
         for (position, said) in &shown.texts {
             let own = workflow.agents()[*position] == agent;
             let who = if own {
