@@ -22,14 +22,16 @@ pub fn wait_with_output(mut child: Child) -> io::Result<Output> {
     drop(child.stdin.take());
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     // Read both at once: a child that fills one pipe waits for its reader.
-    let (stdout, stderr) = thread::scope(|scope| {
+    let outputs = thread::scope(|scope| {
         let stderr = thread::Builder::new().spawn_scoped(scope, || read(stderr))?;
         Ok::<_, io::Error>((
             read(stdout),
             stderr.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         ))
-    })?;
+    });
+    // The child ends also where its output could not be read: by now its pipes are closed.
     let status = child.wait()?;
+    let (stdout, stderr) = outputs?;
     Ok(Output { status, stdout: stdout?, stderr: stderr? })
 }
 
