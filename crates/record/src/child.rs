@@ -29,7 +29,7 @@ pub fn wait_with_output(mut child: Child) -> io::Result<Output> {
             stderr.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
         ))
     });
-    // The child ends also where its output could not be read: by now its pipes are closed.
+    // Wait even if its output could not be read. Its pipes are closed by now, so it does not block on them.
     let status = child.wait()?;
     let (stdout, stderr) = outputs?;
     Ok(Output { status, stdout: stdout?, stderr: stderr? })

@@ -240,7 +240,7 @@ impl JointTask for Pair {
                 main,
             ),
         };
-        // A small model follows a form, not a description of one.
+        // Small models follow an example of the form better than a description.
         let mut text = format!(
             "Solve this problem with two functions:\n\n{problem}\n\n{place} Answer with one ```python block in this form and nothing else: no docstring, no comments, no tests.\n\n```python\n{form}\n```"
         );
