@@ -2,7 +2,7 @@
 """AT-GRPO on GSM8K, with the control that the paper lacks: one agent that writes the program alone.
 
 The claim (Stronger-MAS, arXiv 2510.11062): a tool user who writes Python and a reasoner beat one agent. Who gains, the second agent or
-Python? 500 problems of the training split, 100 of the test split, equal generated tokens, adapters of rank 16. The team acts once:
+Python? 500 problems of the training split, 150 of the test split, equal generated tokens, adapters of rank 16. The team acts once:
 it has an answer where both agree, and none otherwise.
 
 Criterion, written before the first run. Success on the test problems, greedy, mean over seeds:
@@ -35,7 +35,7 @@ CELLS = (
     # Not trained itself: answers of `single-grpo`.
     Cell("majority", "majority of the trained reasoner's answers", "single", ("reasoner",), "at-grpo"),
 )
-TRAIN, TEST = 500, 100
+TRAIN, TEST = 500, 150
 
 
 def tasks(arguments):
@@ -56,8 +56,8 @@ def tasks(arguments):
 
 def build(arguments):
     return Experiment(
-        "gsm8k", "math", (f"data={tasks(arguments)}", "turns=1"), max_tokens=256, test_tasks=TEST, budget=30_000,
-        train=("--tasks", 4, "--branches", 4, "--dtype", "bfloat16", "--lr-warmup", 2), counted=("format", "runs", "parsable", "correct"),
+        "gsm8k", "math", (f"data={tasks(arguments)}", "turns=1"), max_tokens=400, test_tasks=TEST, budget=72_000,
+        train=("--tasks", 6, "--branches", 4, "--dtype", "bfloat16", "--lr-warmup", 2), counted=("format", "runs", "parsable", "correct"),
         cells=CELLS)
 
 
