@@ -9,7 +9,8 @@ without Python. Equations are from Stronger-MAS (arXiv 2510.11062) and GRPO (arX
 It prints the loss, and the norm of the gradient of each tensor. To compare with the programs, let them take one
 step of plain gradient descent:
 
-    group < rollout.jsonl | advantage | update --policy run/shared --optimizer sgd --lr 1 --max-grad-norm 0
+    group < rollout.jsonl | advantage |
+      update --policy run/shared --optimizer sgd --lr 1 --lr-warmup 0 --minibatches 1 --max-grad-norm 0
     python3 examples/at_grpo.py rollout.jsonl run/shared/step-000000 --step run/shared/current --lr 1
 
 Needs numpy, torch and transformers.

@@ -66,7 +66,7 @@ pub struct Choice {
     #[arg(value_name = "ENV", value_parser = EnvironmentName, hide_possible_values = true)]
     environment: Option<String>,
     /// Random seed.
-    #[arg(long, default_value_t = 0, value_name = "S")]
+    #[arg(long, default_value_t = 1, value_name = "S")]
     pub seed: u64,
     /// Changes a setting; `envs list` names them (repeatable).
     #[arg(long = "set", value_name = "KEY=VALUE")]

@@ -18,7 +18,7 @@ Examples:
   # one policy per role, at most 4 turns, on to the update
   envs tasks plan-path --count 32 --seed 7 |
     rollout --policy tool=run/tool --policy planner=run/planner --branches 4 --turns 4 --seed 7 |
-    group | advantage | update --policy tool=run/tool --policy planner=run/planner --lr 1e-3
+    group | advantage | update --policy tool=run/tool --policy planner=run/planner
 
   # a large model on a server plays the planner; it is not trained
   envs tasks plan-path --count 32 |
@@ -199,7 +199,7 @@ pub struct Arguments {
     /// Seed of all random streams, below 2^53
     ///
     /// Equal seeds give equal bytes, for any number of threads.
-    #[arg(long, value_name = "S", default_value_t = 0, value_parser = value_parser!(u64).range(..=MAX_INTEGER), help_heading = "Episodes")]
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = value_parser!(u64).range(..=MAX_INTEGER), help_heading = "Episodes")]
     pub seed: u64,
 
     /// The training step of these samples (with --resident, of the first part); part of every episode's name.

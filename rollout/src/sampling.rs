@@ -240,7 +240,7 @@ mod tests {
     fn only_what_was_asked_for_is_recorded() {
         let json =
             |flags: &[&str], agent| sampling(flags).expect("usable flags").of(agent).json.get().to_owned();
-        let plain = r#"{"temperature":1.0,"top_p":1.0,"top_k":0,"greedy":false,"seed":0"#;
+        let plain = r#"{"temperature":1.0,"top_p":1.0,"top_k":0,"greedy":false,"seed":1"#;
         assert_eq!(json(&[], "a"), format!("{plain}}}"));
         assert_eq!(json(&["--max-tokens", "8", "--top-p", "1", "--min-p", "0"], "a"), format!("{plain}}}"));
         let flags = ["--min-p", "0.05", "--stop", "</a>", "--stop", "b=\n", "--max-tokens", "b=8"];

@@ -188,7 +188,7 @@ def test_conversations_with_tools_grow_by_tokens(tmp_path, flags):
     must("policy init p --preset tiny --seed 1", tmp_path)
     tools = "{% if tools %}<|system|>{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% endif %}"
     (tmp_path / "p/current/chat_template.jinja").write_text(tools + MESSAGES)
-    must(f"{program} tasks --count 2 | rollout --env-command '{program}' --policy p --branches 2 --turns 3 --max-tokens 6 {flags} --quiet | "
+    must(f"{program} tasks --count 2 | rollout --env-command '{program}' --policy p --branches 2 --turns 3 --max-tokens 6 --seed 7 {flags} --quiet | "
          "group --quiet | advantage --quiet | tee samples | update --policy p --quiet", tmp_path)
     samples = {sample["id"]: sample for sample in lines((tmp_path / "samples").read_text(), "sample")}
     assert all(sample["tools"][0]["function"]["name"] == "add" for sample in samples.values())

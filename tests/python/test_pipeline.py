@@ -362,7 +362,7 @@ def test_run_that_collapses_says_so(tmp_path):
     must("policy init policy --preset tiny --seed 3 --quiet; envs demo plan-path --count 720 --seed 3 | policy encode --policy policy --quiet | "
          "update --policy policy --objective nll --optimizer muon --lr 0.03 --lr-other 4e-3 --minibatches 120 --quiet", tmp_path)
 
-    def call(name, lr, how, steps="--steps 4"):
+    def call(name, lr, how, steps="--steps 3"):
         return pipeline(tmp_path / name, f"--policies tool={tmp_path}/policy --policies planner={tmp_path}/policy --lr {lr} --on-collapse {how} "
                         f"{steps} --tasks 12 --branches 6 --eval-every 0")
 
@@ -371,7 +371,7 @@ def test_run_that_collapses_says_so(tmp_path):
     assert "collapsing" not in call("sound", "1e-3", "stop")[2]
     step = int(re.search(r"pipeline.sh: step (\d+):", refused(call("stopped", 0.3, "stop"), 1))[1])
     done = [(tmp_path / f"stopped/steps/{number:06}/done").exists() for number in (step, step + 1)]
-    assert step < 4 and done == [True, False]
+    assert step < 3 and done == [True, False]
     # With half the rate from the next step on, whoever keeps count: a run that goes on, or one that was killed.
     halve = lambda name, steps: refused(call(name, 0.03, "halve --lr-warmup 0", steps), 0, " on --lr 0.015\n")
     halve("calm", "--steps 5")

@@ -81,7 +81,7 @@ pub struct Arguments {
     pub aggregate: Averaging,
 
     /// Optimizer steps per epoch; tasks are dealt to this many minibatches
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..),
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..),
           help_heading = "Optimizer")]
     pub minibatches: u64,
 
@@ -94,10 +94,8 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "adamw", help_heading = "Optimizer")]
     pub optimizer: Method,
 
-    /// Peak learning rate, with AGENT= of this agent's policy, repeatable [default: 1e-6]
-    ///
-    /// pipeline.sh takes 1e-3 for a tiny policy, 1e-5 for a pretrained one, and for adapters 5e-4, or 1e-4 from 0.3
-    /// billion parameters.
+    /// Peak learning rate, with AGENT= of this agent's policy, repeatable [default: 1e-3 for a tiny policy, 1e-5 for a
+    /// pretrained one; for adapters of one 5e-4, or 1e-4 from 0.3 billion parameters]
     #[arg(long, value_name = "[AGENT=]X", value_parser = rate, help_heading = "Optimizer")]
     pub lr: Vec<(String, f64)>,
 
@@ -109,9 +107,9 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value = "constant", help_heading = "Optimizer")]
     pub schedule: Schedule,
 
-    /// Optimizer steps of linear warm-up, counted over all calls
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Optimizer")]
-    pub lr_warmup: u64,
+    /// Optimizer steps of linear warm-up, counted over all calls [default: 5; 2 for a pretrained policy]
+    #[arg(long, value_name = "N", help_heading = "Optimizer")]
+    pub lr_warmup: Option<u64>,
 
     /// Decoupled weight decay of matrices (never of norms and biases)
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Optimizer")]
@@ -183,9 +181,9 @@ pub struct Arguments {
     #[arg(long, value_name = "GB", help_heading = "Machine")]
     pub device_memory: Option<f64>,
 
-    /// Shuffle tasks with this seed before each epoch [default: the stream's order]
-    #[arg(long, value_name = "N", help_heading = "Running")]
-    pub seed: Option<u64>,
+    /// Seed by which each epoch deals the tasks to minibatches
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Optimizer")]
+    pub seed: u64,
 
     /// Number of threads; any number gives bit-identical weights [default: all cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Machine")]

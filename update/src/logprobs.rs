@@ -26,7 +26,7 @@ pub fn of_samples(
     limit: usize,
     mut logprobs: impl FnMut(&[Tree], f32) -> Result<Vec<Scores>>,
 ) -> Result<Vec<Vec<f32>>> {
-    let all = minibatch::minibatches(samples, 1, None, 0, 0).into_iter().next().unwrap_or_default();
+    let all = minibatch::minibatches(samples, 1, 0, 0, 0).into_iter().next().unwrap_or_default();
     let mut found: Vec<Vec<f32>> = samples.rows.iter().map(|row| vec![0.0; row.length()]).collect();
     let mut turn = (0..ranks.count()).cycle();
     for batch in minibatch::pack_trees(samples, &all, limit) {

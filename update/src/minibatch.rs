@@ -22,8 +22,8 @@ pub struct Batching {
     pub minibatches: u64,
     /// Passes over the samples.
     pub epochs: u64,
-    /// Shuffles the tasks before each epoch; without a seed they keep the stream's order.
-    pub seed: Option<u64>,
+    /// Deals the tasks to minibatches.
+    pub seed: u64,
     /// Tokens computed at once, at most; shared prefixes count once.
     pub tokens: usize,
     /// Parts of an optimizer batch ([`crate::parts`]).
@@ -35,12 +35,12 @@ const LEAST_TOKENS: usize = 64;
 
 /// The samples of each minibatch of one epoch.
 ///
-/// With a seed tasks are dealt in random order, by an RNG stream for each `step` and `epoch`. There are fewer than `minibatches` if
-/// there are fewer samples.
+/// Tasks are dealt in random order, by an RNG stream for each `step` and `epoch`. There are fewer than `minibatches` if there are
+/// fewer samples.
 pub fn minibatches(
     samples: &Samples,
     minibatches: usize,
-    seed: Option<u64>,
+    seed: u64,
     epoch: u64,
     step: u64,
 ) -> Vec<Vec<usize>> {
@@ -62,11 +62,8 @@ pub fn minibatches(
     let count = minibatches.min(order.len());
     let enough = |numbers: &Vec<usize>| numbers.last().is_some_and(|&last| last >= count.saturating_sub(1));
     let Some(numbers) = [by_task, by_group, by_sample].into_iter().find(enough) else { return Vec::new() };
-    let draws = seed.map(|seed| {
-        let parts =
-            [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
-        Draws::new(Stream::named(seed, &parts))
-    });
+    let parts = [Part::Text("update"), Part::Text("minibatches"), Part::Number(step), Part::Number(epoch)];
+    let draws = Draws::new(Stream::named(seed, &parts));
     let minibatch_of = assign_round_robin(numbers.last().map_or(0, |&last| last + 1), count, draws);
     let mut dealt = vec![Vec::new(); count];
     order.into_iter().zip(numbers).for_each(|(index, number)| dealt[minibatch_of[number]].push(index));
@@ -74,13 +71,11 @@ pub fn minibatches(
 }
 
 /// Assigns `count` items to minibatches round-robin, so later items never change earlier assignments.
-fn assign_round_robin(count: usize, minibatches: usize, mut draws: Option<Draws>) -> Vec<usize> {
+fn assign_round_robin(count: usize, minibatches: usize, mut draws: Draws) -> Vec<usize> {
     let mut dealt = Vec::with_capacity(count + minibatches);
     while dealt.len() < count {
         let mut round: Vec<usize> = (0..minibatches).collect();
-        if let Some(draws) = &mut draws {
-            draws.shuffle(&mut round);
-        }
+        draws.shuffle(&mut round);
         dealt.extend(round);
     }
     dealt

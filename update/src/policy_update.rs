@@ -72,8 +72,7 @@ impl<'a> PolicyUpdate<'a> {
         config.dtype = checkpoint::stored_dtype(&config, &*from.weights()?);
         let adapter = checkpoint::adapter(&from, &config)?;
         check_token_ids(samples, &config, &from)?;
-        let mut training = settings.training;
-        training.optimizer.lr = settings.policy_rates(ownership)?[index];
+        let training = settings.training_of(ownership, index, &config, adapter.is_some())?;
         let reference = match training.loss.kl > 0.0 {
             true => Some(logprobs::open_reference(owned, references, samples, &config)?),
             false => None,

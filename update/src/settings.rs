@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::PathBuf;
 
+use policy::config::Config;
+use policy::decoder::Tensor;
 use policy::ownership::Ownership;
 use record::failure::{Failure, Result};
 use record::stage;
@@ -28,8 +30,10 @@ pub struct Settings {
     pub work: Work,
     pub reading: Reading,
     pub training: TrainingConfig,
-    /// Learning rates by agent, in place of that of `training`.
+    /// `--lr`: learning rates by agent; without a name, that of all others.
     pub rates: BTreeMap<String, f64>,
+    /// `--lr-warmup`: optimizer steps of linear warm-up, over all calls.
+    pub warmup: Option<u64>,
     pub hardware: Hardware,
     pub publishing: Publishing,
     /// True if the policies train at the same time, each on an equal share of the processes.
@@ -73,7 +77,7 @@ pub struct TrainingConfig {
     pub optimizer: optimizer::Settings,
     /// The learning rate after warm-up.
     pub schedule: Schedule,
-    /// Optimizer steps of linear warm-up, over all calls.
+    /// Optimizer steps of linear warm-up, over all calls; of a policy, as the learning rate: [`Settings::training_of`].
     pub warmup: u64,
     /// `--max-logprob-gap`, nats; 0 for no limit.
     pub max_logprob_gap: Option<f64>,
@@ -107,20 +111,45 @@ impl Messages {
 }
 
 impl Settings {
-    /// The learning rate of each policy.
+    /// The training of a policy of `ownership`. Without `--lr` or `--lr-warmup`, the values of a run: `pipeline.sh`
+    /// has the same, and docs/real-models.md the measurements behind them.
+    ///
+    /// # Errors
+    /// As [`Settings::policy_rates`].
+    pub fn training_of(
+        &self,
+        ownership: &Ownership,
+        index: usize,
+        config: &Config,
+        is_adapter: bool,
+    ) -> Result<TrainingConfig> {
+        let is_tiny = config.vocab_size < 1000;
+        let parameters = || config.tensors().iter().map(Tensor::count).sum::<usize>();
+        let lr = match is_adapter {
+            _ if is_tiny => 1e-3,
+            false => 1e-5,
+            true if parameters() < 300_000_000 => 5e-4,
+            true => 1e-4,
+        };
+        let mut training = self.training;
+        training.optimizer.lr = self.policy_rates(ownership)?[index].unwrap_or(lr);
+        training.warmup = self.warmup.unwrap_or(if is_tiny { 5 } else { 2 });
+        Ok(training)
+    }
+
+    /// The learning rate that flags give each policy.
     ///
     /// # Errors
     /// Usage: a rate without a policy, or two for one.
-    pub fn policy_rates(&self, ownership: &Ownership) -> Result<Vec<f64>> {
-        if let Some(agent) =
-            self.rates.keys().find(|agent| ownership.named().all(|(named, _)| named != *agent))
-        {
+    pub fn policy_rates(&self, ownership: &Ownership) -> Result<Vec<Option<f64>>> {
+        let named = |agent: &String| agent.is_empty() || ownership.named().any(|(named, _)| named == *agent);
+        if let Some(agent) = self.rates.keys().find(|agent| !named(agent)) {
             return Err(Failure::usage(format!("--lr {agent}=…: there is no --policy {agent}=DIR"))
                 .hint("an agent of a shared policy has the rate of that policy"));
         }
         let mut found = vec![None; ownership.owners().len()];
         for (agent, policy) in ownership.named().chain(ownership.of("").map(|policy| ("", policy))) {
-            let rate = self.rates.get(agent).copied().unwrap_or(self.training.optimizer.lr);
+            let rate = self.rates.get(agent).or(self.rates.get("")).copied();
             if found[policy].replace(rate).is_some_and(|before| before != rate) {
                 let name = &ownership.owners()[policy].name;
                 return Err(Failure::usage(format!(
@@ -187,5 +216,42 @@ impl TrainingConfig {
             Some(gap) => gap,
             None => default,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use clap::Parser;
+    use serde_json::json;
+    use std::path::Path;
+
+    /// The learning rate and the warm-up of a policy of these sizes, as flags say, or else as `pipeline.sh` has them.
+    fn rates(flags: &str, [vocab, hidden, layers]: [u64; 3], is_adapter: bool) -> (f64, u64) {
+        let config = json!({
+            "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers,
+            "intermediate_size": 4 * hidden, "num_attention_heads": hidden / 64, "rms_norm_eps": 1e-5,
+            "rope_theta": 1e4, "max_position_embeddings": 512, "tie_word_embeddings": true,
+        });
+        let config = Config::from_value(&config, Path::new("config.json")).unwrap();
+        let words =
+            ["update", "--policy", "tool=a", "--policy", "b"].into_iter().chain(flags.split_whitespace());
+        let settings = Arguments::try_parse_from(words).unwrap().settings().unwrap();
+        let ownership = Ownership::of_directories("--policy", &settings.policies).unwrap();
+        let training = settings.training_of(&ownership, 0, &config, is_adapter).unwrap();
+        (training.optimizer.lr, training.warmup)
+    }
+
+    #[test]
+    fn rates_follow_from_the_model_and_flags_come_first() {
+        let [tiny, smollm2, qwen] = [[64, 64, 2], [49_152, 576, 30], [151_936, 896, 24]];
+        assert_eq!(rates("", tiny, false), (1e-3, 5));
+        assert_eq!(rates("", tiny, true), (1e-3, 5));
+        assert_eq!(rates("", smollm2, false), (1e-5, 2));
+        assert_eq!(rates("", smollm2, true), (5e-4, 2));
+        assert_eq!(rates("", qwen, true), (1e-4, 2));
+        assert_eq!(rates("--lr 3e-4 --lr-warmup 0", qwen, true), (3e-4, 0));
+        assert_eq!(rates("--lr 3e-4 --lr tool=2e-4", qwen, true), (2e-4, 2));
     }
 }

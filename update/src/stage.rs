@@ -281,12 +281,12 @@ fn skip(call: &UpdateContext, input: &SampleReader, left_out: &DroppedGroups) ->
 
 /// Plans for every policy without samples, from the model's sizes.
 fn plan_geometry<W: Write>(call: &UpdateContext, output: &mut Output<W>) -> Result<()> {
-    let Settings { training, hardware, work, .. } = call.settings;
+    let Settings { hardware, work, .. } = call.settings;
     let ranks = match work {
         Work::Plan { ranks: Some(ranks) } => *ranks,
         _ => 1,
     };
-    for owned in call.ownership.owners() {
+    for (index, owned) in call.ownership.owners().iter().enumerate() {
         let bare = owned.directory.join("config.json").exists();
         let policy = if bare { None } else { Some(Policy::open(&owned.directory)?) };
         let config = match &policy {
@@ -294,6 +294,7 @@ fn plan_geometry<W: Write>(call: &UpdateContext, output: &mut Output<W>) -> Resu
             None => Config::load(&owned.directory)?,
         };
         let adapter = policy.map(|policy| checkpoint::adapter(&policy, &config)).transpose()?.flatten();
+        let training = &call.settings.training_of(call.ownership, index, &config, adapter.is_some())?;
         let spec = ModelSpec { config: &config, stored: config.dtype, adapter: adapter.as_ref() };
         let request = plan::largest_request(training, config.max_positions, ranks);
         let estimate = Planner { hardware, training, spec }.estimate(&request)?;

@@ -71,7 +71,7 @@ pub struct Init {
     #[arg(long, value_name = "rank=R,alpha=A[,targets=M+M]", requires = "from", conflicts_with = "chat_template_kwargs",
           value_parser = adapter)]
     pub adapter: Option<Adapter>,
-    /// Seed of the random weights [default: 0]
+    /// Seed of the random weights [default: 1]
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
 }

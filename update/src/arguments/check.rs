@@ -3,8 +3,6 @@
 //! A flag that has no effect with the others is an error: whoever passes `--clip` with `--objective nll` expects
 //! something else.
 
-use std::collections::BTreeMap;
-
 use device::{DeviceKind, Devices};
 use record::failure::{Failure, Result};
 use record::stage::choice;
@@ -36,8 +34,6 @@ impl Arguments {
             isa.select().map_err(|error| Failure::unavailable(format!("--isa {isa}: {error}")))?;
         }
         self.check_ranges()?;
-        let mut rates: BTreeMap<String, f64> = self.lr.iter().cloned().collect();
-        let lr = rates.remove("").unwrap_or(1e-6);
         self.ranks.map_or(Ok(()), |ranks| parts::check_ranks(self.parts as usize, ranks as usize))?;
         hardware.check_threads()?;
         let compares = self.objective != Objective::Nll;
@@ -61,8 +57,9 @@ impl Arguments {
                     full_distribution: compares && self.check.is_none() && !self.allow_truncated_sampling,
                 },
             },
-            training: self.training(lr),
-            rates,
+            training: self.training(),
+            rates: self.lr.iter().cloned().collect(),
+            warmup: self.lr_warmup,
             hardware,
             publishing: Publishing {
                 keep: self.keep as usize,
@@ -87,7 +84,7 @@ impl Arguments {
         })
     }
 
-    fn training(&self, lr: f64) -> TrainingConfig {
+    fn training(&self) -> TrainingConfig {
         TrainingConfig {
             loss: self.loss(),
             aggregate: self.aggregate.how,
@@ -101,8 +98,8 @@ impl Arguments {
             },
             optimizer: optimizer::Settings {
                 method: self.optimizer,
-                lr,
-                lr_other: self.lr_other.unwrap_or(lr),
+                lr: 0.0,
+                lr_other: self.lr_other.unwrap_or(0.0),
                 betas: match self.betas[..] {
                     [first, second] => (first, second),
                     _ => (0.9, 0.95),
@@ -111,7 +108,7 @@ impl Arguments {
                 max_grad_norm: self.max_grad_norm,
             },
             schedule: self.schedule,
-            warmup: self.lr_warmup,
+            warmup: 0,
             max_logprob_gap: self.max_logprob_gap,
         }
     }

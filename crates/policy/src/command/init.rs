@@ -28,7 +28,7 @@ pub fn run(arguments: &Init, quiet: bool) -> Result<()> {
     };
     let gguf = from.as_deref().filter(|source| gguf::is_gguf(source));
     let dtype = dtype(arguments, gguf.is_some())?;
-    let (seed, template) = (arguments.seed.unwrap_or(0), arguments.chat_template_kwargs.as_ref());
+    let (seed, template) = (arguments.seed.unwrap_or(1), arguments.chat_template_kwargs.as_ref());
     let policy = match (config, from, adapter) {
         (Some(config), ..) => {
             fs::read(config).map_err(|error| Failure::named_file(config, &error))?;

@@ -116,6 +116,12 @@ impl Place {
     fn command(&self, arguments: &str) -> Command {
         let mut update = Command::new(program());
         update.args(arguments.split_whitespace()).current_dir(self.folder.path());
+        // The golden steps are one step of the optimizer at the whole rate.
+        for (flag, value) in [("--minibatches", "1"), ("--lr-warmup", "0")] {
+            if !arguments.contains(flag) {
+                update.args([flag, value]);
+            }
+        }
         update
     }
 }
