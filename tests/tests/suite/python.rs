@@ -14,7 +14,7 @@ fn python_tests_pass() {
     }
     // A file at a time in each worker, because tests of a file share what they made.
     let mut pytest = Command::new(python);
-    pytest.args("-m pytest -q -p no:cacheprovider -n 3 --dist loadfile tests/python".split(' '));
+    pytest.args("-m pytest -q -p no:cacheprovider -n 3 --dist worksteal tests/python".split(' '));
     pytest.current_dir(root()).env("TROUPE_BIN", programs()).env("ORT_DYLIB_PATH", runtime());
     let output = pytest.output().expect("python runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
