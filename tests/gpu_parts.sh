@@ -112,7 +112,7 @@ play() { # NAME EPISODES TURNS TOKENS POLICIES...: a rollout and its advantages.
 train() { # NAME POLICIES...
     local name=$1
     shift
-    update "$@" --device "$device" "${dtype[@]}" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
+    update "$@" --minibatches 1 --device "$device" "${dtype[@]}" --quiet <"$work/$name.samples" >"$work/$name.metrics" &&
         grep '"type":"metrics"' "$work/$name.metrics" >"$work/$name.measured"
 }
 agree() { # NAME POLICIES...
@@ -249,7 +249,7 @@ shaped() { # NAME SIZE SHAPE N
     local name=$1 policy=$work/$2 shape=$3 groups
     groups=$(python3 "$here/update_shapes.py" cost "$policy" --shape "$shape" --tokens "$batch_tokens" | tee "$work/cost" | grep -o '"groups": [0-9]*' | cut -d' ' -f2)
     python3 "$here/update_shapes.py" samples "$policy" --shape "$shape" --groups $((groups * $4)) |
-        update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --max-tokens-per-batch "$batch_tokens" --device "$device" \
+        update --policy "$policy" --objective nll --optimizer sgd --lr 1e-9 --minibatches 1 --max-tokens-per-batch "$batch_tokens" --device "$device" \
             "${dtype[@]}" --quiet |
         grep '"type":"metrics"' >"$work/$name.measured" || return
     [ "$(last unique_tokens "$work/$name.measured")" = $(($(cost nodes) * $4)) ] || { echo 'update counts other nodes'; return 1; }

@@ -72,7 +72,7 @@ def measured(policy, samples, ranks):
         copy = os.path.join(folder, "policy")
         shutil.copytree(policy, copy, symlinks=True)
         command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--quiet", "-n", str(ranks), "update-mpi"]
-        command += ["--policy", copy, "--parts", str(PARTS), "--threads", "1", "--lr", "1e-4", "--quiet"]
+        command += ["--policy", copy, "--parts", str(PARTS), "--threads", "1", "--lr", "1e-4", "--minibatches", "1", "--quiet"]
         with open(samples) as stream:
             lines = subprocess.run(command, stdin=stream, stdout=subprocess.PIPE, check=True, text=True).stdout
         plan = ["update", "--policy", copy, "--dry-run", "--quiet"]

@@ -148,8 +148,8 @@ class Ours:
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.policy, copy, symlinks=True)
         # The stream's log-probabilities are not from a policy, so their gap to this one's is meaningless.
-        command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--threads", "1", "--max-logprob-gap", "0",
-                   "--quiet"]
+        command = [self.arguments.binaries / "update", "--policy", copy, "--lr", "1e-4", "--minibatches", "1", "--threads", "1",
+                   "--max-logprob-gap", "0", "--quiet"]
         _, _, cpu, wall, peak = self.run(command, self.stream, self.processor)
         return result(self.trained, cpu, wall, peak)
 

@@ -40,7 +40,7 @@ envs tasks plan-path "${set[@]}" --count "$tasks" --seed 1 |
     jq -c 'if .type == "sample" then .reward = .branch else . end' |
     measured 'group' group --quiet | measured 'advantage' advantage --quiet >"$folder/samples.jsonl"
 measured 'update--check' update --policy "$policy" --check "${numbers[@]}" --quiet <"$folder/samples.jsonl" >"$folder/check.jsonl"
-measured 'update' update --policy "$policy" --lr 1e-4 "${numbers[@]}" --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
+measured 'update' update --policy "$policy" --lr 1e-4 --minibatches 1 "${numbers[@]}" --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
 
 jq -r 'select(.type == "end") | .counts | "\(.samples) samples, \(.prompt_tokens) tokens of prompts, \(.completion_tokens) of completions"' \
     < <(jq -c '.. | objects | select(.stage? == "rollout") | {type: "end", counts}' "$folder/samples.jsonl")

@@ -33,7 +33,7 @@ for ((round = 0; round < rounds; round++)); do
     timed read cat "$file" >/dev/null
     timed copy dd if="$file" of="$folder/copy" bs=4M
     rm "$folder/copy"
-    timed update update --policy "$folder/p" --optimizer sgd --lr "1e-$((round + 5))" --threads 1 \
+    timed update update --policy "$folder/p" --optimizer sgd --minibatches 1 --lr "1e-$((round + 5))" --threads 1 \
         --max-logprob-gap 0 --quiet <"$folder/samples.jsonl" >"$folder/metrics.jsonl"
     jq -r 'select(.type == "metrics") | .timing.load_seconds' "$folder/metrics.jsonl" >>"$folder/t.load"
     jq -r 'select(.type == "metrics") | .timing.publish_seconds' "$folder/metrics.jsonl" >>"$folder/t.publish"

@@ -21,7 +21,7 @@ for call in first second; do
     version=$(jq -r .version "$folder/p/current/version.json")
     jq -c --arg version "$version" 'if .type == "sample" then .advantage = 0 | .policy_version = $version else . end' \
         tests/golden/qwen3-2-1-tied/samples.jsonl >"$folder/flat.jsonl"
-    update --policy "$folder/p" --device sim --threads 2 --quiet <"$folder/flat.jsonl" >"$folder/metrics.jsonl" 2>/dev/null &
+    update --policy "$folder/p" --device sim --minibatches 1 --threads 2 --quiet <"$folder/flat.jsonl" >"$folder/metrics.jsonl" 2>/dev/null &
     most=0
     while now=$(awk '/^RssAnon/ { print $2 }' "/proc/$!/status" 2>/dev/null) && [ -n "$now" ]; do
         [ "$now" -le "$most" ] || most=$now

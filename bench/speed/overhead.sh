@@ -45,7 +45,7 @@ measure() { # NAME PRESET TASKS BRANCHES TURNS TOKENS WARMUP
                 cpu t.rollout rollout --policy copy --branches "$branches" --turns "$turns" --max-tokens "$tokens" \
                     --threads 1 --quiet | "score_$name" |
                 cpu t.group group --quiet | cpu t.advantage advantage --quiet | tee scored.jsonl |
-                cpu t.update update --policy copy --lr 1e-4 --threads 1 --quiet >metrics.jsonl
+                cpu t.update update --policy copy --lr 1e-4 --minibatches 1 --threads 1 --quiet >metrics.jsonl
             wall=$(awk -v from="$begun" -v to="$EPOCHREALTIME" 'BEGIN { print to - from }')
             total=$(cat t.* | awk '{ s += $1 + $2 } END { print s }')
             jq -r --argjson total "$total" --argjson wall "$wall" -s '

@@ -24,7 +24,7 @@ envs tasks plan-path --count 32 --seed 7 |
 seconds() { # RANKS CORES: of training
     rm -rf "$folder/copy"
     cp -r "$folder/policy" "$folder/copy"
-    taskset -c "$2" mpirun --bind-to none --oversubscribe --quiet -n "$1" update-mpi --policy "$folder/copy" --lr 1e-4 \
+    taskset -c "$2" mpirun --bind-to none --oversubscribe --quiet -n "$1" update-mpi --policy "$folder/copy" --lr 1e-4 --minibatches 1 \
         --parts 2 --threads 1 --quiet <"$folder/samples" | sed -nE 's/.*"training_seconds":([0-9.e-]+).*/\1/p'
     cksum <"$folder/copy/step-000001/model.safetensors" >>"$folder/sums"
 }

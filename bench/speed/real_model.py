@@ -115,7 +115,7 @@ class Troupe:
                 if policy == "adapter":
                     (copy / "base").unlink()
                     (copy / "base").symlink_to(self.folder / "base" / "current")
-                flags = ["--policy", copy, "--lr", "1e-5", "--threads", 1, "--dtype", dtype, "--quiet"]
+                flags = ["--policy", copy, "--lr", "1e-5", "--minibatches", 1, "--threads", 1, "--dtype", dtype, "--quiet"]
                 _, *update = self.run("update", *flags, source=self.samples(output), processor=self.arguments.processor)
                 rows.append(row(name, "update", trained, tokens, *update))
                 whole = [spent[0] + update[0], spent[1] + update[1], max(spent[2], update[2])]

@@ -21,7 +21,7 @@ JSON
 policy init "$folder/begin" --config "$folder/config.json" --seed 7 --quiet
 play() { rollout --policy "$folder/policy" --branches 4 --turns 1 --max-tokens 8 --dtype bfloat16 --quiet "$@"; }
 reward() { jq -c --unbuffered 'if .type == "sample" then .reward = .branch else . end'; }
-learn() { update --policy "$folder/policy" --lr 1e-6 --dtype bfloat16 --quiet --keep 1 "$@"; }
+learn() { update --policy "$folder/policy" --lr 1e-6 --minibatches 1 --dtype bfloat16 --quiet --keep 1 "$@"; }
 tasks() { envs tasks plan-path --count 4 --seed "$1"; }
 stepwise() {
     local step
