@@ -98,7 +98,7 @@ impl Arguments {
             },
             optimizer: optimizer::Settings {
                 method: self.optimizer,
-                lr: 0.0,
+                lr: 0.0, // as the warm-up's steps, by Settings::training_of
                 lr_other: self.lr_other.unwrap_or(0.0),
                 betas: match self.betas[..] {
                     [first, second] => (first, second),
