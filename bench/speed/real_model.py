@@ -69,7 +69,8 @@ class Troupe:
         self.run("policy", "init", folder / "base", "--from", arguments.model, "--quiet")
         self.run("policy", "init", folder / "adapter", "--from", folder / "base", "--adapter", f"rank={RANK},alpha={2 * RANK}",
                  "--quiet")
-        self.tasks = self.run("envs", "tasks", arguments.env, "--count", arguments.prompts, "--seed", 7, *arguments.set)[0]
+        self.tasks = self.run("envs", "tasks", arguments.env, "--count", arguments.prompts, "--seed", 7,
+                              *(f"--set={setting}" for setting in arguments.set))[0]
 
     def run(self, program, *flags, source=b"", processor=None):
         return measured([self.programs / program, *flags], source, processor=processor)
@@ -323,8 +324,7 @@ def main():
     parser.add_argument("--llama-types", nargs="*", default=["f32", "bf16", "q8_0"], help="of llama.cpp's weights")
     parser.add_argument("--binaries", default="target/release", help="where Troupe's programs are")
     parser.add_argument("--env", default="math")
-    parser.add_argument("--set", nargs="*", default=["--set=encoding=full", "--set=level=1", "--set=largest=20", "--set=turns=1"],
-                        help="flags of envs tasks")
+    parser.add_argument("--set", nargs="*", default=["encoding=full", "level=1", "largest=20", "turns=1"], help="settings of --env")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--completions", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=32, help="most tokens of a completion")
