@@ -30,7 +30,7 @@ pub struct Settings {
     pub work: Work,
     pub reading: Reading,
     pub training: TrainingConfig,
-    /// `--lr`: learning rates by agent; without a name, that of all others.
+    /// `--lr`: learning rates by agent; the empty name stands for all others.
     pub rates: BTreeMap<String, f64>,
     /// `--lr-warmup`: optimizer steps of linear warm-up, over all calls.
     pub warmup: Option<u64>,
@@ -77,7 +77,7 @@ pub struct TrainingConfig {
     pub optimizer: optimizer::Settings,
     /// The learning rate after warm-up.
     pub schedule: Schedule,
-    /// Optimizer steps of linear warm-up, over all calls; of a policy, as the learning rate: [`Settings::training_of`].
+    /// Optimizer steps of linear warm-up, over all calls. [`Settings::training_of`] sets it for each policy, as the learning rate.
     pub warmup: u64,
     /// `--max-logprob-gap`, nats; 0 for no limit.
     pub max_logprob_gap: Option<f64>,

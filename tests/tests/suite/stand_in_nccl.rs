@@ -107,7 +107,8 @@ fn gradients_and_weights_go_from_card_to_card() {
         assert!(log.contains(&stream), "{line}");
     }
     // The same files as through the host, which is chosen without a word.
-    let (code, printed, metrics, through_host) = cards.learn("--policy p --parts 8 --minibatches 1", ("TROUPE_NCCL", "off"));
+    let (code, printed, metrics, through_host) =
+        cards.learn("--policy p --parts 8 --minibatches 1", ("TROUPE_NCCL", "off"));
     assert!(code == 0 && printed.is_empty(), "{code} {printed}");
     assert!(cards.groups().is_empty() && metrics[0]["timing"]["transport"] == "mpi", "{metrics:?}");
     let differ: Vec<_> = made.iter().filter(|(name, bytes)| through_host.get(*name) != Some(bytes)).collect();

@@ -98,7 +98,7 @@ impl Arguments {
             },
             optimizer: optimizer::Settings {
                 method: self.optimizer,
-                lr: 0.0, // as the warm-up's steps, by Settings::training_of
+                lr: 0.0, // set for each policy by Settings::training_of, as the warm-up
                 lr_other: self.lr_other.unwrap_or(0.0),
                 betas: match self.betas[..] {
                     [first, second] => (first, second),
