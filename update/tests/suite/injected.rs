@@ -12,7 +12,8 @@ use crate::common::{Place, contents, one, program, version};
 use policy::directory::Policy;
 use troupe_tests::{skip, storm};
 
-const ARGUMENTS: &str = "--policy p --lr 1e-3 --keep 1 --threads 2 --quiet --max-logprob-gap 0";
+const ARGUMENTS: &str =
+    "--policy p --lr 1e-3 --lr-warmup 0 --minibatches 1 --keep 1 --threads 2 --quiet --max-logprob-gap 0";
 
 /// System calls in which a disk can fail.
 const DISK: &[&str] = &[
