@@ -64,10 +64,10 @@ pub enum Command {
     /// are called. A method is named by its settings that differ from the others. All methods are
     /// compared with the method of the first RUN.
     ///
-    /// Success is taken at the last evaluation that all runs have, or at equal tokens: with --at-tokens, and
-    /// by default if the runs have a token budget. The column tokens counts what was generated up to there.
-    /// Differences are paired by seed, over the seeds that both methods have. Intervals are Student's, of
-    /// the mean over seeds: with three seeds they are wide.
+    /// Success is taken at the last evaluation that all runs have, or at equal tokens: with --at-tokens,
+    /// and by default if the runs have a token budget. The column tokens counts what was generated up
+    /// to there. Differences are paired by seed, over the seeds that both methods have. Intervals are
+    /// Student's, of the mean over seeds: with three seeds they are wide.
     ///
     /// Examples:
     ///   report compare runs/grpo-1 runs/grpo-2 runs/grpo-3 runs/rloo-1 runs/rloo-2 runs/rloo-3
