@@ -23,9 +23,9 @@ pack() { # DIR
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     mkdir -p "$1/bin" "$1/scripts" "$1/tests" "$1/tokenizer" || exit 74
     cd "$root" || exit 74
-    # Always build the whole workspace: single crates would be rebuilt with fewer
-    # features of their dependencies.
-    cargo build --profile "$profile" --workspace --bins --locked --quiet || exit 1
+    # Always the whole workspace, and an example with its programs: crates would be built again with fewer features of
+    # their dependencies.
+    cargo build --profile "$profile" --workspace --bins --example roofline --locked --quiet || exit 1
     target=$(cargo metadata --format-version 1 --no-deps | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
     case $profile in dev) target=$target/debug ;; *) target=$target/$profile ;; esac
     for name in envs policy rollout group advantage update report troupe-pipeline; do cp "$target/$name" "$1/bin/" || exit 74; done

@@ -32,14 +32,34 @@ pub fn programs() -> &'static Path {
         }
         let folder = std::env::current_exe().expect("this test's path");
         let folder = folder.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_path_buf();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--workspace", "--bins", "--locked", "--quiet"]).current_dir(root());
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the programs do not build");
+        build("--bins --example judge");
         folder
     })
+}
+
+/// Builds a part of the workspace in the profile of the running test. A part with an example or a test has the features of test
+/// builds; another would build several crates once more without them.
+pub fn build(arguments: &str) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--workspace", "--locked", "--quiet"])
+        .args(arguments.split(' '))
+        .current_dir(root());
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = outside_cargo(&mut cargo).status().expect("cargo runs");
+    assert!(status.success(), "cargo build {arguments} fails");
+}
+
+/// Removes what cargo told this test about its package: ring's build script runs again where that differs, and most of the
+/// workspace is built again after it.
+pub fn outside_cargo(command: &mut Command) -> &mut Command {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let own = names.filter(|name| {
+        ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|begin| name.to_string_lossy().starts_with(begin))
+    });
+    own.fold(command, |command, name| command.env_remove(name))
 }
 
 /// `update` for several processes, built once into the folder of the other programs, if MPI is there to build
@@ -58,21 +78,7 @@ pub fn update_mpi() -> Option<&'static Path> {
         if std::env::var_os("TROUPE_TEST_PROGRAMS").is_some() {
             return built.exists().then_some(built);
         }
-        let mut build = Command::new(env!("CARGO"));
-        build.args([
-            "build",
-            "--workspace",
-            "--features",
-            "update/mpi",
-            "--bin",
-            "update-mpi",
-            "--locked",
-            "--quiet",
-        ]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.current_dir(root()).status().expect("cargo runs").success());
+        build("--features update/mpi --bin update-mpi");
         Some(built)
     });
     built.as_deref()

@@ -6,16 +6,11 @@ use std::sync::OnceLock;
 
 const END: &str = r#"{"type":"end","v":1,"stage":"rollout","ok":true}"#;
 
-/// The folder of the built example; cargo builds examples only of the package under test.
+/// The folder of the built example; a test of `group` alone has not built it.
 fn examples() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--package", "record", "--example", "judge", "--locked", "--quiet"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the example does not build");
+        troupe_tests::build("--example judge");
         Path::new(env!("CARGO_BIN_EXE_group")).with_file_name("examples")
     })
 }

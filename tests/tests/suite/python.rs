@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use troupe_tests::{programs, root, runtime, skip};
+use troupe_tests::{outside_cargo, programs, root, runtime, skip};
 
 #[test]
 fn python_tests_pass() {
@@ -16,6 +16,6 @@ fn python_tests_pass() {
     let mut pytest = Command::new(python);
     pytest.args("-m pytest -q -p no:cacheprovider -n 3 --dist worksteal tests/python".split(' '));
     pytest.current_dir(root()).env("TROUPE_BIN", programs()).env("ORT_DYLIB_PATH", runtime());
-    let output = pytest.output().expect("python runs");
+    let output = outside_cargo(&mut pytest).output().expect("python runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use troupe_tests::{root, runtime};
+use troupe_tests::{outside_cargo, root, runtime};
 
 /// One thing that a recipe tells its reader to do.
 #[derive(Debug, PartialEq)]
@@ -99,15 +99,14 @@ fn copy(name: &str) -> PathBuf {
 }
 
 fn run(tree: &Path, script: &str) -> String {
-    let output = Command::new("bash")
-        .args(["-euo", "pipefail", "-c", script])
+    let mut bash = Command::new("bash");
+    bash.args(["-euo", "pipefail", "-c", script])
         .current_dir(tree)
         .env("CARGO_NET_OFFLINE", "true")
         .env("ORT_DYLIB_PATH", runtime())
         .env("ORT_DISABLE_TELEMETRY", "1")
-        .env_remove("CARGO_TARGET_DIR")
-        .output()
-        .expect("bash runs");
+        .env_remove("CARGO_TARGET_DIR");
+    let output = outside_cargo(&mut bash).output().expect("bash runs");
     assert!(output.status.success(), "{script}\n{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
