@@ -54,7 +54,7 @@ def test_file_of_lines_is_the_command_line(tmp_path):
 
 def test_run_goes_on_with_what_it_wrote_down(tmp_path):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    flags = "--warmup 30 --tasks 6 --branches 4 --eval-every 0 --seed 3 --keep 3 --clip 0.3 --kl 0.01 --policies adapter-per-role"
+    flags = "--warmup 30 --tasks 6 --branches 4 --eval-every 0 --seed 3 --keep 3 --clip 0.3,0.4 --kl 0.01 --policies adapter-per-role"
     trained(whole, f"{flags} --steps 3")
     trained(stopped, f"{flags} --steps 1")
 
@@ -65,7 +65,7 @@ def test_run_goes_on_with_what_it_wrote_down(tmp_path):
     # The adapter's configuration names the place of its base.
     assert [name for name in differences(whole, stopped) if not name.endswith("/adapter_config.json")] == []
     settings = json.loads((whole / "policies/tool/current/trainer_state.json").read_text())["settings"]
-    assert (settings["clip"], settings["kl"], len(settings["reference"]) > 0) == (0.3, 0.01, True)
+    assert (settings["clip"], settings["clip_high"], settings["kl"], len(settings["reference"]) > 0) == (0.3, 0.4, 0.01, True)
     assert len(list((whole / "policies/tool").glob("step-*"))) == 3
     # All that differs is said at once, as flags.
     said = refused(resume("--seed 4 --branches 3 --lr 0.001 --flags 'update=--epochs 2'"), 2)

@@ -39,13 +39,11 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "LEVEL", help_heading = "Objective")]
     pub ratio: Option<RatioLevel>,
 
-    /// Clip range of a token's ratio below 1 (and above, without --clip-high) [default: 0.2]
-    #[arg(long, value_name = "X", help_heading = "Objective")]
-    pub clip: Option<f64>,
-
-    /// Clip range above 1 [default: --clip]
-    #[arg(long, value_name = "X", help_heading = "Objective")]
-    pub clip_high: Option<f64>,
+    /// Clip range of a token's ratio, below and above 1; one number is both [default: 0.2]
+    ///
+    /// DAPO's clip-higher (arXiv 2503.14476) is 0.2,0.28.
+    #[arg(long, value_name = "LOW[,HIGH]", value_delimiter = ',', num_args = 1, help_heading = "Objective")]
+    pub clip: Vec<f64>,
 
     /// Weight of the KL divergence from --reference
     #[arg(long, value_name = "X", default_value_t = 0.0, help_heading = "Objective")]

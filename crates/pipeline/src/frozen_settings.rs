@@ -109,8 +109,8 @@ fn texts(settings: &Settings, acting: &Acting) -> Result<Map<String, Value>> {
                 let stops: Vec<String> = stops.iter().map(|stop| format!("{:?}", text(stop))).collect();
                 add(&mut texts, "stop", stops.join(" "));
             }
-            ("betas", Value::Array(betas)) => {
-                add(&mut texts, "betas", betas.iter().map(text).collect::<Vec<_>>().join(","));
+            ("betas" | "clip", Value::Array(numbers)) => {
+                add(&mut texts, &name, numbers.iter().map(text).collect::<Vec<_>>().join(","));
             }
             (_, Value::Array(words)) => {
                 add(&mut texts, &name, words.iter().map(text).collect::<Vec<_>>().join(" "));

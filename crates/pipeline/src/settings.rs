@@ -16,7 +16,7 @@ use crate::defaults;
 use crate::kind::{self, PolicyKind};
 use crate::method;
 use crate::model::Model;
-use crate::values::{ByAgent, Number, Pair, PolicyChoice, by_agent, is_server, settle, table};
+use crate::values::{ByAgent, Number, Pair, PolicyChoice, by_agent, is_server, one_or_list, settle, table};
 
 /// The stages of the pipe, in its order.
 pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
@@ -284,9 +284,11 @@ pub struct Settings {
     #[arg(long, value_name = "N", value_parser = whole(1), default_value = "2", help_heading = "Training")]
     pub minibatches: u64,
 
-    /// Clip range of the ratio
-    #[arg(long, value_name = "X", default_value = "0.2", help_heading = "Training")]
-    pub clip: Number,
+    /// Clip range of the ratio, below and above 1; one number is both
+    #[arg(long, value_name = "LOW[,HIGH]", value_delimiter = ',', num_args = 1, default_value = "0.2",
+          action = ArgAction::Set, help_heading = "Training")]
+    #[serde(serialize_with = "one_or_list")]
+    pub clip: Vec<Number>,
 
     /// When the run may be collapsing (docs/evaluation.md has the signs)
     #[arg(long, value_enum, value_name = "HOW", default_value = "warn", help_heading = "Training")]

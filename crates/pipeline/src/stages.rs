@@ -120,15 +120,16 @@ impl Plan<'_> {
 
     fn update(&self, line: ShellLine) -> ShellLine {
         let settings = self.settings;
-        let betas = settings.betas.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let joined =
+            |numbers: &[Number]| numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         let mut line = line
             .flag_of_each("--policy", &self.team.learners(self.run))
             .flag("--optimizer", choice(&settings.optimizer))
             .flag_of_each("--lr", &self.rates())
             .flag("--lr-warmup", settings.lr_warmup)
-            .flag_if_any("--betas", Some(betas).filter(|betas| betas != "0.9,0.95"))
+            .flag_if_any("--betas", Some(joined(&settings.betas)).filter(|betas| betas != "0.9,0.95"))
             .flag("--minibatches", settings.minibatches)
-            .flag_if_any("--clip", Some(settings.clip).filter(|clip| clip.0 != 0.2))
+            .flag_if_any("--clip", Some(joined(&settings.clip)).filter(|clip| clip != "0.2"))
             .flag_if_any("--parts", Some(settings.parts).filter(|parts| *parts != 1))
             .flag_if_any("--keep", Some(settings.keep).filter(|keep| *keep != 2));
         if settings.kl.0 != 0.0 {

@@ -94,6 +94,14 @@ pub fn by_agent<T: Serialize + Display, S: Serializer>(
     }
 }
 
+/// One number as a number, several as a list.
+pub fn one_or_list<S: Serializer>(numbers: &[Number], serializer: S) -> Result<S::Ok, S::Error> {
+    match numbers {
+        [one] => one.serialize(serializer),
+        several => several.serialize(serializer),
+    }
+}
+
 /// `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {

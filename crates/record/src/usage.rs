@@ -9,7 +9,7 @@ const SYNONYMS: [(&str, &[&str]); 3] =
     [("float16", &["fp16", "f16", "half"]), ("bfloat16", &["bf16"]), ("float32", &["fp32", "f32", "float"])];
 
 /// Flags that a program had before, or that other programs call so, and what to write here.
-const OTHER_NAMES: [(&str, &str, &str); 36] = [
+const OTHER_NAMES: [(&str, &str, &str); 37] = [
     ("pipeline.sh", "--learning-rate", "--lr"),
     ("pipeline.sh", "--batch-size", "--tasks"),
     ("pipeline.sh", "--num-generations", "--branches"),
@@ -39,6 +39,7 @@ const OTHER_NAMES: [(&str, &str, &str); 36] = [
     ("rollout", "--num-generations", "--branches"),
     ("advantage", "--joint", "--combine"),
     ("advantage", "--count", "--count-by"),
+    ("update", "--clip-high", "--clip LOW,HIGH"),
     ("update", "--warmup", "--lr-warmup"),
     ("update", "--max-tokens", "--aggregate constant=L"),
     ("update", "--importance-cap", "--importance C"),

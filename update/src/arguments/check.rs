@@ -114,10 +114,13 @@ impl Arguments {
     }
 
     fn loss(&self) -> LossConfig {
-        let low = self.clip.unwrap_or(0.2);
         LossConfig {
             objective: self.objective,
-            clip_range: (low, self.clip_high.unwrap_or(low)),
+            clip_range: match self.clip[..] {
+                [low, high] => (low, high),
+                [both] => (both, both),
+                _ => (0.2, 0.2),
+            },
             ratio: self.ratio.unwrap_or_default(),
             kl: self.kl,
             entropy: self.entropy,
@@ -137,13 +140,11 @@ impl Arguments {
         let sequence = self.ratio == Some(RatioLevel::Sequence);
         // A flag, whether it was given although another setting leaves it without effect, and that setting.
         let idle = [
-            ("--clip", cispo && self.clip.is_some(), "--objective cispo"),
             ("--ratio sequence", cispo && sequence, "--objective cispo"),
             ("--ratio sequence", nll && sequence, "--objective nll"),
             ("--entropy", nll && self.entropy != 0.0, "--objective nll"),
             ("--mask-negative-above", nll && self.mask_negative_above.is_some(), "--objective nll"),
-            ("--clip", nll && self.clip.is_some(), "--objective nll"),
-            ("--clip-high", nll && self.clip_high.is_some(), "--objective nll"),
+            ("--clip", nll && !self.clip.is_empty(), "--objective nll"),
             ("--kl", nll && self.kl != 0.0, "--objective nll"),
             ("--importance", nll && self.importance.is_some(), "--objective nll"),
             ("--max-logprob-gap", nll && self.max_logprob_gap.is_some(), "--objective nll"),
@@ -180,14 +181,16 @@ impl Arguments {
         let below_one = |x: f64| (0.0..1.0).contains(&x);
         let betas =
             self.betas.is_empty() || (self.betas.len() == 2 && self.betas.iter().all(|&b| below_one(b)));
+        let clip = self.clip.len() <= 2
+            && self.clip.iter().all(|&x| positive(x))
+            && self.clip.first().is_none_or(|&low| low < 1.0);
         let checks = [
             (
                 "--parts",
                 "a power of two up to 65536, such as 8",
                 self.parts.is_power_of_two() && self.parts <= 65_536,
             ),
-            ("--clip", "between 0 and 1", self.clip.is_none_or(|x| positive(x) && x < 1.0)),
-            ("--clip-high", "above 0", self.clip_high.is_none_or(positive)),
+            ("--clip", "one or two numbers above 0, the first below 1, such as 0.2,0.28", clip),
             ("--kl", "0 or above", not_negative(self.kl)),
             ("--entropy", "0 or above", not_negative(self.entropy)),
             ("--mask-negative-above", "a finite number", self.mask_negative_above.is_none_or(f64::is_finite)),

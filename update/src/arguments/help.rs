@@ -42,7 +42,7 @@ of sample i, l_ij the loss of a token, A the advantage.
   --aggregate token      sum_ij l_ij / sum_i n_i
   --aggregate sequence   (1/N) sum_i (1/n_i) sum_j l_ij
   --aggregate constant=L sum_ij l_ij / (N * L)
-  --objective clip       l = -min(r*A, clip(r, 1-clip, 1+clip_high)*A) + kl*k3
+  --objective clip       l = -min(r*A, clip(r, 1-low, 1+high)*A) + kl*k3
                          r = exp(new - recorded)
                          k3 = exp(d) - d - 1, d = reference - new (arXiv 2402.03300)
   --importance C         l = -w*min(...), r = exp(new - start), w = min(exp(start - recorded), C);
@@ -52,7 +52,7 @@ of sample i, l_ij the loss of a token, A the advantage.
   --ratio sequence       r = exp(mean_j(new - recorded)) for the whole completion (GSPO, arXiv
                          2507.18071, with clip ranges 3e-4 and 4e-4 and --aggregate sequence;
                          --aggregate token would give long answers more weight)
-  --objective cispo      l = -min(r, 1+clip_high)*A*new, the ratio a constant (arXiv 2506.13585);
+  --objective cispo      l = -min(r, 1+high)*A*new, the ratio a constant (arXiv 2506.13585);
                          the value of this loss has no meaning
   --importance C,level=sequence  w = exp(sum_j(start - recorded)) for the whole completion
   --importance C,mask,floor=F    w = 0 above C and below F
