@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 /// Bytes that the child may allocate beyond the inherited ones.
 const MEMORY: u64 = 1 << 30;
+/// Longest duration of a request, in multiples of its processor time: the machine may be busy with other things.
+const PATIENCE: u32 = 60;
 /// Longest message, in bytes.
 const LONGEST: u64 = 256 << 20;
 
@@ -26,8 +28,10 @@ pub(crate) struct Confined {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// The request took too long.
+    /// The request took too much processor time.
     Time,
+    /// There was no answer for [`PATIENCE`] times as long.
+    Silence,
     /// Memory or stack ran out.
     Memory,
     /// The child died of an earlier request, or was killed.
@@ -35,7 +39,7 @@ pub(crate) enum Death {
 }
 
 impl Confined {
-    /// Starts a child that answers with `serve`, which says for each request how many seconds it may take and then answers it.
+    /// Starts a child that answers with `serve`.
     pub(crate) fn start(serve: impl FnMut(&[u8]) -> Vec<u8>) -> io::Result<Confined> {
         let (requests, to_child) = io::pipe()?;
         let (from_child, replies) = io::pipe()?;
@@ -53,7 +57,7 @@ impl Confined {
         }
     }
 
-    /// The answer to a request, which may take some seconds.
+    /// The answer to a request, which may take `seconds` of processor time.
     pub(crate) fn ask(&self, seconds: u32, request: &[u8]) -> Result<Vec<u8>, Death> {
         let mut pipes = self.pipes.lock().unwrap_or_else(PoisonError::into_inner);
         let (to_child, from_child) = pipes.as_mut().ok_or(Death::Gone)?;
@@ -74,7 +78,8 @@ impl Confined {
             libc::waitpid(self.pid, &raw mut status, 0);
         }
         match libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)) {
-            Some(libc::SIGALRM) => Death::Time,
+            Some(libc::SIGPROF) => Death::Time,
+            Some(libc::SIGALRM) => Death::Silence,
             Some(libc::SIGABRT | libc::SIGSEGV) => Death::Memory,
             _ => Death::Gone,
         }
@@ -100,12 +105,22 @@ fn child(
         let mut seconds = [0; 4];
         requests.read_exact(&mut seconds)?;
         let request = read(&mut requests)?;
-        // SAFETY: no pointers; the alarm ends this process.
-        unsafe { libc::alarm(u32::from_le_bytes(seconds)) };
+        limit_time(u32::from_le_bytes(seconds));
         let reply = serve(&request);
-        // SAFETY: as above.
-        unsafe { libc::alarm(0) };
+        limit_time(0);
         write(&mut replies, &reply)?;
+    }
+}
+
+/// Ends this process after `seconds` of processor time, or after [`PATIENCE`] times this duration; 0 lifts the limits.
+fn limit_time(seconds: u32) {
+    let none = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let timer =
+        libc::itimerval { it_interval: none, it_value: libc::timeval { tv_sec: seconds.into(), tv_usec: 0 } };
+    // SAFETY: the pointer is to a valid timer, and none is asked for; both signals end this process.
+    unsafe {
+        libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut());
+        libc::alarm(seconds * PATIENCE);
     }
 }
 
@@ -125,6 +140,7 @@ fn confine(requests: i32, replies: i32) -> io::Result<()> {
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         libc::signal(libc::SIGTERM, libc::SIG_IGN);
         libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        libc::signal(libc::SIGPROF, libc::SIG_DFL);
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
         if !linux {
@@ -182,6 +198,10 @@ mod tests {
             b"time" => loop {
                 std::hint::black_box(request);
             },
+            b"wait" => {
+                std::thread::sleep(std::time::Duration::from_millis(1500));
+                request.to_vec()
+            }
             b"panic" => panic!("no"),
             other => other.iter().rev().copied().collect(),
         })
@@ -207,6 +227,12 @@ mod tests {
             assert_eq!(child.ask(1, request.as_bytes()), Err(death), "{request}");
             assert_eq!(child.ask(1, b"abc"), Err(Death::Gone));
         }
+    }
+
+    /// As on a machine whose processors are busy with something else.
+    #[test]
+    fn a_child_that_waits_for_a_processor_is_not_ended() {
+        assert_eq!(start().ask(1, b"wait"), Ok(b"wait".to_vec()));
     }
 
     #[test]

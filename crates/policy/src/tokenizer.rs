@@ -38,9 +38,9 @@ const LONGEST_PROMPT: usize = 16 << 20;
 const SPOKEN: &str = "\u{e000}spoken\u{e001}";
 /// More stop tokens mean a damaged file.
 const MOST_STOPS: usize = 1000;
-/// Limit of loading, seconds; a tokenizer of 30 MB takes several without optimization.
+/// Limit of loading, seconds of processor time; a tokenizer of 30 MB takes several without optimization.
 const LOADING: u32 = 60;
-/// Limit of any other request, seconds.
+/// Limit of any other request.
 const ANSWERING: u32 = 10;
 
 /// A policy's tokenizer and chat template. Threads may share it.
@@ -149,7 +149,8 @@ impl Tokenizer {
         let answer = child.ask(seconds, &serde_json::to_vec(&request).map_err(broken)?);
         let answer = answer.map_err(|death| {
             let cause = match death {
-                Death::Time => format!("took longer than {seconds} s"),
+                Death::Time => format!("took longer than {seconds} s of processor time"),
+                Death::Silence => "has no answer".to_owned(),
                 Death::Memory => "took more than 1 GiB of memory or nested too deeply".to_owned(),
                 Death::Gone => "failed: its process was ended by this or an earlier text".to_owned(),
             };
