@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import must, refused, run
+from conftest import interpreter, must, refused, run
 from made_runs import data, made_run, put, small_run, small_samples
 
 
@@ -171,9 +171,7 @@ def test_tensorboard_reads_the_events(here):
         os.utime(here / "made-by-hand" / name, (1_700_000_000 + place,) * 2)
     must("report made-by-hand --tensorboard events --quiet", here)
     assert (here / "events/made-by-hand/events.out.tfevents.0.troupe").exists()
-    python = os.environ.get("TROUPE_PYTHON", "python3")
-    if run(f"{python} -c 'import tensorboard'")[0]:
-        pytest.skip(f"{python} has no package tensorboard; TROUPE_PYTHON names another")
+    python = interpreter("tensorboard")
     (here / "read.py").write_text(EVENTS)
     found = eval(must(f"{python} read.py events/made-by-hand {' '.join(TAGS)}", here))  # noqa: S307, our own program's text
 
