@@ -9,6 +9,8 @@ Criterion, written before the first run. Return is the mean over seeds and held-
   2. it earns at least as much as the single coder with GRPO, less 0.1;
   3. it needs fewer tokens in sequence than that coder;
   4. it cooperates: `calls` is above 10 %.
+Main called a helper that did not exist yet, and unlearned it. So a cell came later in which half of the budget trains the helper
+alone; its criterion is the fourth.
 
     envs fetch human-eval --test-share 0.5 > human-eval.jsonl
     python3 bench/paper/human_eval.py run --data human-eval.jsonl
@@ -31,6 +33,7 @@ CELLS = (
     Cell("single-grpo", "one coder, GRPO", "single", ("coder",), "at-grpo"),
     Cell("team-at-grpo", "team, AT-GRPO", "team", TEAM, "at-grpo"),
     Cell("team-magrpo", "team, MAGRPO", "team", TEAM, "magrpo"),
+    Cell("helper-first", "team, MAGRPO, the helper first", "team", TEAM, "magrpo", first="aux"),
     Cell("pipeline-magrpo", "pipeline, MAGRPO", "pipeline", TEAM, "magrpo"),
 )
 

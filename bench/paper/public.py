@@ -33,6 +33,8 @@ class Cell:
     workflow: str
     agents: tuple
     method: str = ""
+    # The agent that half of the budget trains alone, before all are trained.
+    first: str = ""
 
     @property
     def in_sequence(self):
@@ -151,8 +153,7 @@ class Bench:
         if not cell.method:
             players = [("--policy", self.untrained())]
         else:
-            seconds = self.train(cell, seed, directory)
-            spent = tokens(directory)
+            seconds, spent = self.train(cell, seed, directory)
             players = [("--policy", f"{agent}={directory}/policies/{agent}") for agent in cell.agents]
         file = directory.with_suffix(".test.jsonl")
         self.play(cell, seed, players, file)
@@ -170,13 +171,24 @@ class Bench:
         return policy
 
     def train(self, cell, seed, directory):
-        """CPU-seconds of training, those of an interrupted call left out."""
-        command = ["./pipeline.sh", "--env", self.experiment.environment, *self.settings, "--workflow", cell.workflow, "--model", self.model,
-                   "--policies", "adapter-per-role", "--method", cell.method, "--max-tokens", self.max_tokens,
-                   "--token-budget", self.budget, "--steps", 1000, "--eval-every", 0, "--seed", seed, *self.experiment.train,
+        """CPU-seconds of training, those of an interrupted call left out, and the tokens of each step."""
+        start, budget, seconds, spent = ["--model", self.model, "--policies", "adapter-per-role"], self.budget, 0.0, []
+        if cell.first:
+            alone = directory.with_name(f"{directory.name}-{cell.first}")
+            seconds, spent = self.steps(cell, seed, alone, [*start, "--train", cell.first], budget // 2)
+            start = [word for agent in cell.agents for word in ("--policies", f"{agent}={alone}/policies/{agent}")]
+            budget = max(1, budget - sum(spent))
+        more, then = self.steps(cell, seed, directory, start, budget)
+        return seconds + more, spent + then
+
+    def steps(self, cell, seed, directory, start, budget):
+        """CPU-seconds of one run, and the tokens of each of its steps."""
+        command = ["./pipeline.sh", "--env", self.experiment.environment, *self.settings, "--workflow", cell.workflow, *start,
+                   "--method", cell.method, "--max-tokens", self.max_tokens,
+                   "--token-budget", budget, "--steps", 1000, "--eval-every", 0, "--seed", seed, *self.experiment.train,
                    "--flags", f"rollout=--threads {self.threads}", "--flags", f"update=--threads {self.threads}", "--run", directory]
         say(shlex.join(map(str, command)))
-        return self.lab.run(command, directory.with_suffix(".log"))
+        return self.lab.run(command, directory.with_suffix(".log")), tokens(directory)
 
     def play(self, cell, seed, players, file, samples=1):
         """Greedy play of the test tasks, or several sampled answers to each."""
