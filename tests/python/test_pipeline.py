@@ -86,6 +86,18 @@ def test_stage_can_be_swapped_and_a_failing_one_is_named(tmp_path):
     assert not (at / "steps/000001/done").exists() and os.readlink(at / "policies/shared/current") == "step-000000"
 
 
+def test_warm_up_takes_other_demonstrations(tmp_path):
+    """A file of demonstrations in place of the environment's; without a warm-up they are refused."""
+    must(f"envs demo plan-path --count 20 --seed 9 > {tmp_path}/shown.jsonl", tmp_path)
+    stage = f"--steps 1 --tasks 2 --branches 2 --eval-every 0 --stage 'demo=cat {tmp_path}/shown.jsonl'"
+    trained(tmp_path / "run", f"--warmup 5 {stage}")
+    trained(tmp_path / "own", "--warmup 5 --steps 1 --tasks 2 --branches 2 --eval-every 0")
+    counts = [read(tmp_path / run / "warmup/metrics.jsonl", "end")[0]["counts"]["samples"] for run in ("run", "own")]
+    assert counts == [len(read(tmp_path / "shown.jsonl", "sample")), counts[1]] and counts[0] != counts[1], counts
+    refused(pipeline(tmp_path / "none", f"--warmup 0 {stage}"), 2, "--stage demo=...: there is no warm-up")
+    refused(pipeline(tmp_path / "named", f"--policies tool={tmp_path}/run/policies/shared {stage}"), 2, "there is no warm-up")
+
+
 def test_two_environments_train_in_one_run(tmp_path):
     block = next(block for block in blocks("docs/configuration.md") if "sokoban --count" in block)
     stage = block[block.index("--stage"):].strip().replace("--count 32", "--count 3").replace("--count 16", "--count 2")

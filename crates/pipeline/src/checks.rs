@@ -195,6 +195,12 @@ fn check_learning(settings: &Settings, evaluates: bool) -> Result<()> {
         )
         .hint("--on-collapse stop ends the run"));
     }
+    if settings.replaces("demo")
+        && (settings.warmup == 0 || matches!(settings.policies, PolicyChoice::Named(_)))
+    {
+        return Err(Failure::usage("--stage demo=...: there is no warm-up to show them to")
+            .hint("add --warmup N; policies that are named start as they are"));
+    }
     // Each step of these optimizers moves every weight by about the learning rate, and weights are below 1.
     let large = settings.lr.iter().find(|rate| settings.optimizer != Optimizer::Sgd && rate.value.0 >= 1.0);
     if let Some(rate) = large {

@@ -19,7 +19,7 @@ use crate::model::Model;
 use crate::values::{ByAgent, Number, Pair, PolicyChoice, by_agent, is_server, one_or_list, settle, table};
 
 /// The stages of the pipe, in its order.
-pub const STAGES: [&str; 5] = ["tasks", "rollout", "group", "advantage", "update"];
+const STAGES: [&str; 7] = ["demo", "tasks", "rollout", "reward", "group", "advantage", "update"];
 
 /// The programs that take `--flags`: the stages, and two of the warm-up.
 const WITH_FLAGS: [&str; 7] = ["tasks", "rollout", "group", "advantage", "update", "demo", "warm-up"];
@@ -325,7 +325,7 @@ pub struct Settings {
     /// Replace a stage by a shell command, repeatable
     ///
     /// The command finds $RUN, $STEP and Troupe's programs on its PATH. reward is an additional stage between rollout
-    /// and group, for a judge.
+    /// and group, for a judge; demo prints the demonstrations of the warm-up.
     #[arg(long, value_name = "NAME=COMMAND", value_parser = command_of, help_heading = "Stages")]
     #[serde(serialize_with = "table", skip_serializing_if = "Vec::is_empty")]
     stage: Vec<Pair>,
@@ -442,7 +442,7 @@ fn flags_of(text: &str) -> std::result::Result<Pair, String> {
 }
 
 fn command_of(text: &str) -> std::result::Result<Pair, String> {
-    pair_of(text, &[&STAGES[..], &["reward"]].concat())
+    pair_of(text, &STAGES)
 }
 
 /// The names in a file of the flags that `matches` has from the command line.

@@ -18,7 +18,7 @@ use crate::method;
 use crate::programs::{Programs, cannot_start, code_of, silent};
 use crate::quote::ShellLine;
 use crate::replaced;
-use crate::settings::{STAGES, Settings};
+use crate::settings::Settings;
 use crate::team::Team;
 use crate::values::{ByAgent, Number, PolicyChoice};
 
@@ -226,20 +226,13 @@ impl Plan<'_> {
             .flag("--count", settings.tasks)
             .computed("--seed", &seed);
         let quiet = |name: &str| self.more(name, self.program(name).word("--quiet"));
-        let mut lines = BTreeMap::from([
+        BTreeMap::from([
             ("tasks", self.more("tasks", tasks)),
             ("rollout", self.rollout(dealer)),
             ("group", quiet("group")),
             ("advantage", quiet("advantage")),
             ("update", self.update(learner)),
-        ]);
-        for pair in settings.commands() {
-            let known = STAGES.iter().chain(&["reward"]).find(|known| **known == pair.name);
-            if let Some(name) = known {
-                lines.insert(name, ShellLine::new("bash").word("-c").word(&pair.value));
-            }
-        }
-        lines
+        ])
     }
 
     /// Plays tasks of the test split greedily.
@@ -320,6 +313,9 @@ impl Plan<'_> {
         if self.warms_up() {
             lines.extend(self.warm_up());
         }
+        for pair in self.settings.commands() {
+            lines.insert(&pair.name, ShellLine::new("bash").word("-c").word(&pair.value));
+        }
         let mut update = lines.remove("update").unwrap_or_default();
         if self.settings.resident {
             update = update.word("--resident").flag("--save-every", self.settings.save_every);
@@ -343,13 +339,13 @@ impl Plan<'_> {
     /// A stage refuses its command line; it has printed the cause.
     pub fn check(&self) -> Result<()> {
         let mut lines = self.training(self.program("update"), self.program("rollout"));
-        for pair in self.settings.commands() {
-            replaced::check(self.programs, &pair.name, &pair.value)?;
-            lines.remove(pair.name.as_str());
-        }
         lines.extend(self.evaluation());
         if self.warms_up() {
             lines.extend(self.warm_up());
+        }
+        for pair in self.settings.commands() {
+            replaced::check(self.programs, &pair.name, &pair.value)?;
+            lines.remove(pair.name.as_str());
         }
         if self.settings.policies == PolicyChoice::AdapterPerRole {
             let base = self.run.join("policies/base").display().to_string();
