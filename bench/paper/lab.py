@@ -50,6 +50,8 @@ class World:
     settings: tuple = ()
     # `--model` of pipeline.sh; empty for the tiny preset.
     model: str = ""
+    # Further flags of pipeline.sh.
+    more: tuple = ()
     samples: int = SAMPLES_A_TURN
     test_tasks: int = TEST_TASKS
     marks: tuple = MARKS
@@ -104,6 +106,13 @@ def shrink():
     """Makes every world so small that its cells take seconds: one step, of a few samples."""
     for name, world in WORLDS.items():
         WORLDS[name] = replace(world, warmup=min(world.warmup, 5), budget=1, samples=16, test_tasks=2, marks=(1,))
+
+
+def replace_model(model):
+    """Takes another pretrained model, in bfloat16, in the worlds that have one."""
+    for name, world in WORLDS.items():
+        if world.model:
+            WORLDS[name] = replace(world, model=model, more=("--dtype", "bfloat16"))
 
 
 @dataclass(frozen=True)
@@ -186,7 +195,8 @@ class Lab:
         played = ["--env", world.environment, *world.set_flags, "--workflow", workflow or cell.workflow]
         if world.command:
             played = ["--env-command", f"{world.command} {cell.options}".strip()]
-        return ["./pipeline.sh", *action, *played, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens, *more]
+        return ["./pipeline.sh", *action, *played, "--turns", world.turns, "--max-tokens", cell.max_tokens or world.max_tokens,
+                *world.more, *more]
 
     def steps(self, cell, seed, directory, steps, *more):
         """Trains up to a number of steps in all, without pipeline.sh's evaluations."""

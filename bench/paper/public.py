@@ -35,6 +35,8 @@ class Cell:
     method: str = ""
     # The agent that half of the budget trains alone, before all are trained.
     first: str = ""
+    # The workflow whose sampled answers, half of the budget, are demonstrations for the warm-up.
+    shown: str = ""
 
     @property
     def in_sequence(self):

@@ -150,7 +150,7 @@ def test_whole_loop_runs_on_an_external_environment(tmp_path):
     """Tasks, agents, turn limit, warm-up on demonstrations, evaluation, training; the same command again has nothing left to do."""
     at, flags = tmp_path / "run", f"--env-command '{GUESS}' --warmup 10 --steps 1 --tasks 3 --branches 2 --eval-every 1"
     printed = trained(at, flags)
-    assert "warm-up: 10 optimizer steps on imperfect demonstrations" in printed and "step 1: success on 300 test tasks" in printed
+    assert "warm-up: 10 batches of demonstrations" in printed and "step 1: success on 300 test tasks" in printed
     stream = (at / "steps/000001/samples.jsonl").read_text()
     # The program's turn limit is 6; pipeline.sh's default of 4 is for built-in environments.
     turns = [episode["turns"] for episode in lines(stream, "episode")]

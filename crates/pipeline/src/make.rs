@@ -103,7 +103,7 @@ fn new(plan: &Plan<'_>, run: &RunFiles, shell: &mut Shell) -> Result<()> {
         init(plan, &warm, &begin)?;
     }
     if plan.warms_up() {
-        say(&format!("warm-up: {} optimizer steps on imperfect demonstrations", settings.warmup))?;
+        say(&format!("warm-up: {} batches of demonstrations", settings.warmup))?;
         shell.run(WARM_UP, 0, "warm-up", settings.environment_command())?;
     } else if settings.begins_untrained() {
         record::stage::note("pipeline.sh", untrained(plan));
