@@ -317,6 +317,12 @@ def test_figures_are_drawn_with_their_data_beside_them(tmp_path):
     assert b"/FontFile2" in pdf and b"/Type3" not in pdf, "a TrueType font is in the file, and none that publishers refuse"
     must("report one --figure success.pdf --quiet", tmp_path)
     assert (tmp_path / "success.pdf").read_bytes() == pdf, "the same run, the same bytes"
+    # The differences of two methods are their names, and may be long.
+    for name, letter in (("two", "a"), ("three", "b")):
+        made_run(tmp_path, name, settings={"env_command": " ".join(f"--option-{letter} {number}" for number in range(12))})
+    must("report two three --figure success.svg --quiet", tmp_path)
+    lines = re.findall(r">([^<]*--option[^<]*)<", (tmp_path / "success.svg").read_text())
+    assert len(lines) > 2 and max(map(len, lines)) <= 76, lines
 
 
 @pytest.mark.parametrize(("figure", "path", "code", "told"), [

@@ -6,6 +6,7 @@ title, because a paper has captions.
 
 import json
 import sys
+import textwrap
 
 import matplotlib
 
@@ -14,6 +15,8 @@ from matplotlib import pyplot, ticker  # noqa: E402
 
 PALETTE = ["#0068a8", "#c8500a", "#00805c", "#a1467f", "#9a6a00", "#3f6fd1", "#6b7480"]
 DASHES = ["-", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)), (0, (1, 4))]
+# Letters of a legend that fit beside its mark.
+LINE = 76
 STYLE = {
     "font.size": 9, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True,
@@ -34,6 +37,11 @@ def color(series):
     return strong if number % 14 < 7 else tuple((1 + part) / 2 for part in strong)
 
 
+def label(series):
+    """The name of a series, in lines that are as wide as the figure."""
+    return textwrap.fill(series["name"], LINE)
+
+
 def column(points, name):
     return [point[name] for point in points]
 
@@ -46,7 +54,7 @@ def draw_curves(axes, chart):
             axes.fill_between(column(banded, "x"), column(banded, "low"), column(banded, "high"), color=color(series),
                               alpha=0.15, linewidth=0)
         has_dots = len(points) == 1 or len(points) <= 30 and not series["thin"]
-        axes.plot(column(points, "x"), column(points, "y"), color=color(series), label=series["name"],
+        axes.plot(column(points, "x"), column(points, "y"), color=color(series), label=label(series),
                   linestyle=DASHES[series["dash"] % len(DASHES)], linewidth=0.8 if series["thin"] else 1.4,
                   marker="o" if has_dots else None, markersize=3)
 
@@ -59,7 +67,7 @@ def draw_bars(axes, chart):
         for point in series["points"]:
             axes.bar(point["x"], point["y"], width, tops[point["x"]], color=color(series), linewidth=0)
             tops[point["x"]] += point["y"]
-        axes.bar(xs[0], 0, color=color(series), label=series["name"])
+        axes.bar(xs[0], 0, color=color(series), label=label(series))
 
 
 def label_axes(axes, chart):
