@@ -11,7 +11,7 @@ Criterion, written before the first run. Return is the mean over seeds and held-
   4. it cooperates: `calls` is above 10 %.
 An untrained main calls a helper that does not exist yet, and unlearns the call. A later cell, helper-first, spends half of the
 budget on the helper alone; criterion 4 applies to it. A third, shown, spends half of it on sampled answers of the one coder, untrained;
-those whose main function needs the helper are split in two and warm the team up. Its criterion: 4, and more return than team-magrpo, the
+an answer that needs its helper is split in two, and the halves warm the team up. Its criterion: 4, and more return than team-magrpo, the
 interval paired over problems leaving out 0.
 
     envs fetch human-eval --test-share 0.5 > human-eval.jsonl
@@ -93,7 +93,7 @@ class HumanEvalBench(Bench):
 
 def split(text):
     """The helper and the main function of one coder's answer, as the answers of two; None unless they are two functions with
-    equally many parameters, which is what the team's prompts ask for."""
+    equally many parameters, as the team's prompts ask."""
     try:
         code = ast.parse("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
     except SyntaxError:

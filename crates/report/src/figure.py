@@ -15,7 +15,7 @@ from matplotlib import pyplot, ticker  # noqa: E402
 
 PALETTE = ["#0068a8", "#c8500a", "#00805c", "#a1467f", "#9a6a00", "#3f6fd1", "#6b7480"]
 DASHES = ["-", (0, (6, 3)), (0, (2, 3)), (0, (8, 3, 2, 3)), (0, (1, 4))]
-# Letters of a legend that fit beside its mark.
+# The characters of a line of the legend.
 LINE = 76
 STYLE = {
     "font.size": 9, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "legend.frameon": False,
