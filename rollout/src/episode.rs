@@ -198,7 +198,7 @@ impl Episode {
         self.turn + 1
     }
 
-    /// Sum of the rewards of the selected samples.
+    /// The reward of the executed path. Agents that act at once add the mean of their rewards.
     pub fn reward(&self) -> f64 {
         self.reward
     }
@@ -278,13 +278,15 @@ impl Episode {
         })
     }
 
-    /// Adds up what executed actions earned. Returns what agents earned by actions of others, if each has one candidate
-    /// a turn to be paid.
+    /// Adds what executed actions earned. Agents that acted at once add their mean, because each reward contains
+    /// the team's share. Returns what agents earned by actions of others, if each has one candidate a turn to be
+    /// paid.
     fn collect(&mut self, groups: &[Group], outcome: &Outcome) -> Result<Vec<(usize, f64)>, EpisodeError> {
         let workflow = Arc::clone(&self.workflow);
         let counts = |agent: usize| self.id.learner.is_none_or(|learner| learner == agent);
         let mut late = Vec::new();
-        let mut reward = 0.0;
+        let mut paid = 0.0;
+        let mut acting = Vec::new();
         for (index, agent) in workflow.agents().iter().enumerate() {
             let acted = groups.iter().find(|group| group.agent == index);
             let earned = match acted {
@@ -306,12 +308,15 @@ impl Episode {
             if acted.is_none() && is_paid {
                 late.push((index, earned));
             }
-            if counts(index) && is_paid {
-                reward += earned;
+            match acted {
+                Some(_) if counts(index) => acting.push(earned),
+                None if counts(index) && is_paid => paid += earned,
+                _ => {}
             }
         }
         groups.iter().for_each(|group| self.acted[group.agent] = true);
-        self.reward += reward;
+        let shared = acting.iter().sum::<f64>() / acting.len().max(1) as f64;
+        self.reward += shared + paid;
         Ok(late)
     }
 

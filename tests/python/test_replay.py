@@ -61,7 +61,7 @@ def replay(ask, workflow, branches, turns, weight, tasks, stream):
                     rewards = [member["reward"] for member in members]
                     assert all(abs(member["advantage"] - wanted) < 1e-9 for member, wanted in zip(members, advantages(rewards))), members
                     seen.update(groups=1, later=turn > 0, unequal=len(set(rewards)) > 1)
-                    total += rewards[best[agent]]
+                    total += rewards[best[agent]] / len(stage)
                     after = answers[best[agent]]
                 now = ask({"state": now["state"], "actions": chosen}) if len(stage) > 1 else after
                 if now["terminated"]:
