@@ -40,6 +40,8 @@ CELLS = (
     Cell("team-magrpo", "team, MAGRPO", "team", TEAM, "magrpo"),
     Cell("helper-first", "team, MAGRPO, the helper first", "team", TEAM, "magrpo", first="aux"),
     Cell("shown", "team, MAGRPO, shown answers of one coder", "team", TEAM, "magrpo", shown="single"),
+    # Not trained further: the policy with which the training of `shown` begins.
+    Cell("warm-up", "the same warm-up, without MAGRPO", "team", TEAM, "magrpo"),
 )
 
 
@@ -50,6 +52,27 @@ END = {"type": "end", "v": 1, "stage": "demo", "ok": True, "counts": {}, "after"
 
 
 class HumanEvalBench(Bench):
+    def cell(self, cell, seed):
+        if cell.name == "warm-up":
+            self.warm_up(cell, seed)
+        else:
+            super().cell(cell, seed)
+
+    def warm_up(self, cell, seed):
+        """Plays the policy of the warm-up of `shown`, the untrained model if nothing was shown."""
+        run = self.directory(next(found for found in CELLS if found.shown), seed)
+        if not run.exists():
+            raise RuntimeError(f"{run} is not there: the cell shown makes it")
+        policy = run / "warmup/policy"
+        policy = policy if policy.exists() else self.untrained()
+        file = self.directory(cell, seed).with_suffix(".test.jsonl")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.play(cell, seed, [("--policy", policy)], file)
+        with open(run.with_name(f"{run.name}.single.jsonl"), encoding="utf-8") as lines:
+            spent = sum(len(line["completion_ids"]) for line in map(json.loads, lines) if line["type"] == "sample")
+        self.results.add(dict(experiment=self.experiment.name, cell=cell.name, seed=seed, tokens=spent, steps=0, cpu_seconds=0,
+                              **public.measured(file, self.experiment.counted)))
+
     def train(self, cell, seed, directory):
         if not cell.shown:
             return super().train(cell, seed, directory)
