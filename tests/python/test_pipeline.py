@@ -103,7 +103,7 @@ def test_two_environments_train_in_one_run(tmp_path):
     stage = block[block.index("--stage"):].strip().replace("--count 32", "--count 3").replace("--count 16", "--count 2")
     code, printed, said = pipeline(tmp_path / "run", f"--warmup 5 --steps 1 --eval-every 0 --branches 4 {stage}")
     assert code == 0, said
-    assert re.search(r"step 1: success in training plan-path [01]\.\d{3} \([0-3]/3\), sokoban [01]\.\d{3} \([0-2]/2\)", printed + said), printed + said
+    assert re.search(r"step 1: success in training plan-path [01]\.\d{3} \([0-3]/3\)(, return \S+)?, sokoban [01]\.\d{3} \([0-2]/2\)", printed + said), printed + said
     environments = [sample["env"] for sample in read(tmp_path / "run/steps/000001/samples.jsonl", "sample")]
     assert set(environments) == {"plan-path", "sokoban"}
 
@@ -298,7 +298,8 @@ def test_best_policies_are_kept(tmp_path):
         return os.readlink(at / "best"), [line for line in printed.splitlines() if "test tasks" in line][-1]
 
     def rate(step):
-        return json.loads(must(f"report evaluate --format json --quiet {at}/eval/step-{step:06}.jsonl"))["success"]
+        found = json.loads(must(f"report evaluate --format json --quiet {at}/eval/step-{step:06}.jsonl"))
+        return found["success"], found["reward"]
 
     def better(one, other):
         return f"best-{other if rate(other) > rate(one) else one:06}"
@@ -306,14 +307,14 @@ def test_best_policies_are_kept(tmp_path):
     kept, last = kept_after(2)
     assert kept == better(0, 2)
     # The terminal and the model card say which was best.
-    assert last.endswith("; the best so far" if rate(2) > rate(0) else f"; best so far {rate(0):.3f} at step 0")
+    assert last.endswith("; the best so far") if rate(2) > rate(0) else re.search(rf"; best so far {rate(0)[0]:.3f}\b.* at step 0$", last), last
     must(f"policy export {at}/best/shared {at}/exported --quiet")
     card, best = (at / "exported/README.md").read_text(), int(kept.removeprefix("best-"))
-    assert f"The best is {rate(best):.3f}, after update {best}: these weights.\n" in card and f"after {best} updates" in card
+    assert f"The best is {rate(best)[0]:.3f}, after update {best}: these weights.\n" in card and f"after {best} updates" in card
     played = must(f"envs tasks plan-path --split test --count 20 | rollout --policy {at}/best/shared --max-tokens 8 --temperature 0 --quiet | "
                   "report evaluate --format json --quiet")
-    assert json.loads(played)["success"] == max(rate(0), rate(2))
-    # A value below any policy's: the next evaluations are of the steps 2, where the run goes on, and 4.
+    assert json.loads(played)["success"] == max(rate(0), rate(2))[0]
+    # A value below any policy's, as earlier builds wrote it: the next evaluations are of the steps 2, where the run goes on, and 4.
     (at / "best/success").write_text("-1\n")
     assert kept_after(4)[0] == (kept := better(2, 4))
     # And as if it had been better.

@@ -34,21 +34,30 @@ pub fn say(line: &str) -> Result<()> {
 pub struct Best {
     /// The share of test tasks solved.
     pub success: f64,
+    /// The mean return, which tells teams apart that solve equally many tasks, as none.
+    pub returns: f64,
     /// The step after which it ran.
     pub step: u64,
 }
 
 impl Best {
-    /// The best evaluation; the earliest of equals.
+    /// The best evaluation: most tasks solved, then the highest return; the earliest of equals.
     pub fn of(evaluations: impl IntoIterator<Item = Best>) -> Option<Best> {
-        evaluations.into_iter().reduce(|best, next| if next.success > best.success { next } else { best })
+        evaluations.into_iter().reduce(|best, next| if next.beats(&best) { next } else { best })
+    }
+
+    fn beats(&self, other: &Best) -> bool {
+        (self.success, self.returns) > (other.success, other.returns)
     }
 
     /// The message about an evaluation, compared with earlier ones.
     fn said(before: Option<Best>, now: Best) -> String {
         match before {
             None => String::new(),
-            Some(before) if now.success > before.success => "; the best so far".to_owned(),
+            Some(before) if now.beats(&before) => "; the best so far".to_owned(),
+            Some(Best { success, returns, step }) if success == now.success && returns != now.returns => {
+                format!("; best so far {success:.3}, return {returns:.2}, at step {step}")
+            }
             Some(before) => format!("; best so far {:.3} at step {}", before.success, before.step),
         }
     }
@@ -105,7 +114,7 @@ pub fn files_before(run: &Path, step: u64) -> Vec<(u64, PathBuf)> {
     files
 }
 
-/// The success rate of each evaluation, averaged over its environments. Empty if any file is incomplete.
+/// Success and return of each evaluation, averaged over its environments. Empty if any file is incomplete.
 pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
     if files.is_empty() {
         return Vec::new();
@@ -115,13 +124,16 @@ pub fn evaluations(programs: &Programs, files: &[(u64, PathBuf)]) -> Vec<Best> {
     let told = child::output(&mut report).map(|output| output.stdout).unwrap_or_default();
     let told = String::from_utf8_lossy(&told);
     let lines: Vec<Value> = told.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let success = |(step, file): &(u64, PathBuf)| {
+    let measured = |(step, file): &(u64, PathBuf)| {
         let own = lines.iter().filter(|line| line["stream"].as_str().map(Path::new) == Some(file));
-        let rates: Vec<f64> = own.filter_map(|line| line["success"].as_f64()).collect();
-        let success = rates.iter().sum::<f64>() / rates.len() as f64;
-        (!rates.is_empty()).then_some(Best { success, step: *step })
+        let rates: Vec<(f64, f64)> = own
+            .filter_map(|line| Some((line["success"].as_f64()?, line["reward"].as_f64().unwrap_or_default())))
+            .collect();
+        let mean = |of: fn(&(f64, f64)) -> f64| rates.iter().map(of).sum::<f64>() / rates.len() as f64;
+        let (success, returns) = (mean(|rate| rate.0), mean(|rate| rate.1));
+        (!rates.is_empty()).then_some(Best { success, returns, step: *step })
     };
-    files.iter().filter_map(success).collect()
+    files.iter().filter_map(measured).collect()
 }
 
 /// Copies the policies if this is the best evaluation, and then moves the link `best` to the copy.
@@ -131,9 +143,12 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
         let target = fs::read_to_string(&best).unwrap_or_default(); // a copy that wrote links as text
         disk::link(target.trim(), &best)?;
     }
-    let before = fs::read_to_string(best.join("success")).ok();
-    let before: f64 = before.and_then(|text| text.trim().parse().ok()).unwrap_or(-1.0);
-    if now.success <= before {
+    // Success and return; earlier builds wrote success alone.
+    let before = fs::read_to_string(best.join("success")).unwrap_or_default();
+    let mut numbers = before.split_ascii_whitespace().map_while(|number| number.parse().ok());
+    let mut next = || numbers.next().unwrap_or(f64::NEG_INFINITY);
+    let before = Best { success: next(), returns: next(), step: now.step };
+    if !now.beats(&before) {
         return Ok(());
     }
     let name = format!("best-{:06}", now.step);
@@ -143,7 +158,7 @@ fn keep_if_best(run: &RunFiles, programs: &Programs, now: Best) -> Result<()> {
         let (to, from) = (new.join(policy).display().to_string(), run.policy(policy).display().to_string());
         programs.printed("policy", &["init", &to, "--from", &from, "--quiet"])?;
     }
-    disk::write(&new.join("success"), &format!("{:?}\n", now.success))?;
+    disk::write(&new.join("success"), &format!("{:?} {:?}\n", now.success, now.returns))?;
     disk::link(&name, &best)?;
     for other in disk::names(run.path())? {
         if is_copy_of_best(&other) && other != name {
@@ -301,11 +316,17 @@ mod tests {
 
     #[test]
     fn an_evaluation_is_said_beside_the_best_before_it() {
-        let best = |success, step| Best { success, step };
+        let best = |success, step| Best { success, returns: success, step };
+        let paid = |returns, step| Best { success: 0.0, returns, step };
         assert_eq!(Best::said(None, best(0.5, 0)), "");
         assert_eq!(Best::said(Some(best(0.5, 0)), best(0.6, 20)), "; the best so far");
         assert_eq!(Best::said(Some(best(0.6, 20)), best(0.6, 40)), "; best so far 0.600 at step 20");
         assert_eq!(Best::of([best(0.1, 0), best(0.6, 20), best(0.6, 40)]), Some(best(0.6, 20)));
         assert_eq!(Best::of([]), None);
+        // Where no task is solved yet, the return says which team has learned.
+        assert_eq!(Best::of([paid(1.2, 0), paid(1.9, 4), paid(1.8, 8)]), Some(paid(1.9, 4)));
+        assert_eq!(Best::said(Some(paid(1.2, 0)), paid(1.9, 4)), "; the best so far");
+        let said = "; best so far 0.000, return 1.90, at step 4";
+        assert_eq!(Best::said(Some(paid(1.9, 4)), paid(1.8, 8)), said);
     }
 }

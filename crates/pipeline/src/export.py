@@ -43,8 +43,8 @@ def best_step():
     best = RUN / "best"
     if best.exists():
         match = re.fullmatch(r"best-(\d+)", best.resolve().name)
-        rates = {step: evaluation(step)["success"] for step in steps}
-        return best, int(match[1]) if match else max(steps, key=lambda step: (rates[step], -step))
+        found = {step: evaluation(step) for step in steps}
+        return best, int(match[1]) if match else max(steps, key=lambda step: (found[step]["success"], found[step]["reward"] or 0, -step))
     return RUN / "policies", steps[-1]
 
 
@@ -165,6 +165,7 @@ def card(name, team, base, rank, before, after, step, count):
     policies = list(players)
     percent = lambda found: "{:.1f} % ({:.1f} to {:.1f}) of {}".format(  # noqa: E731
         100 * found["success"], *(100 * bound for bound in found["success_interval"]), found["episodes"])
+    earned = lambda found: "–" if found["reward"] is None else "{:.2f}".format(found["reward"])  # noqa: E731
     shown, evaluations = json.loads((RUN / "run.json").read_text(encoding="utf-8")), len(list((RUN / "eval").glob("step-*.jsonl")))
     rows = "".join(f"| {agent} | `{own['policy']}` | {after['completion_tokens_by_agent'].get(agent, 0) / max(after['episodes'], 1):.1f} | {own['max_tokens']} |\n"
                    for agent, own in team["agents"].items())
@@ -174,8 +175,8 @@ def card(name, team, base, rank, before, after, step, count):
     text = (f"---\n{front}library_name: {library}\npipeline_tag: text-generation\ntags:\n- troupe\n- reinforcement-learning\n- multi-agent\n---\n\n"
             f"# {name}\n\nA team of {len(team['agents'])} agents trained with Troupe on `{shown['env']}`, workflow `{shown.get('workflow', '')}`, "
             f"by `{shown.get('method', '')}` for {step} steps.\n\n| agent | policy | tokens per task | limit |\n|---|---|---|---|\n{rows}\n"
-            f"| test tasks solved, greedy (95 % interval) | |\n|---|---|\n| before training | {percent(before)} |\n"
-            f"| these weights{chosen} | {percent(after)} |\n\n"
+            f"| test tasks, greedy | solved (95 % interval) | mean return |\n|---|---|---|\n| before training | {percent(before)} | {earned(before)} |\n"
+            f"| these weights{chosen} | {percent(after)} | {earned(after)} |\n\n"
             f"The commands below are typed in this folder.\n\n")
     if team.get("turns"):
         text += ("## Ask the team\n\n`run_team.py` plays the workflow of `team.json` on any OpenAI-compatible server; "

@@ -213,31 +213,36 @@ fn table(card: &mut String, title: &str, [key, value]: [&str; 2], entries: &Map<
     }
 }
 
-/// Success of each evaluation up to this step.
+/// Success and mean return of each evaluation up to this step. The best has the highest success, of equals the highest return.
 fn evaluations(card: &mut String, folder: &Path, last: u64) -> Result<()> {
     let files = streams(folder, last);
     if files.is_empty() {
         return Ok(());
     }
-    let mut best: Option<(f64, u64)> = None;
-    card.push_str("\n## Success on test tasks\n\n| update | success | episodes |\n|---|---|---|\n");
+    let mut best: Option<((f64, f64), u64)> = None;
+    card.push_str(
+        "\n## Success on test tasks\n\n| update | success | return | episodes |\n|---|---|---|---|\n",
+    );
     for (step, path) in files {
-        let (mut solved, mut all) = (0_u32, 0_u32);
+        let (mut solved, mut all, mut earned) = (0_u32, 0_u32, 0.0);
         let file = File::open(&path).map_err(|error| io_failure(&path, &error))?;
         let mut reader = Reader::new(&path.to_string_lossy(), file);
         while let Some(line) = reader.next()? {
             if line.kind == Kind::Episode {
+                let episode = record::line::parse::<Episode>(&line)?;
                 all += 1;
-                solved += u32::from(record::line::parse::<Episode>(&line)?.success);
+                solved += u32::from(episode.success);
+                earned += episode.reward.unwrap_or_default();
             }
         }
-        let success = f64::from(solved) / f64::from(all.max(1));
-        let _ = writeln!(card, "| {step} | {success:.3} | {solved} of {all} |");
-        if best.is_none_or(|(before, _)| success > before) {
-            best = Some((success, step));
+        let of_all = |sum: f64| sum / f64::from(all.max(1));
+        let now = (of_all(f64::from(solved)), of_all(earned));
+        let _ = writeln!(card, "| {step} | {:.3} | {:.2} | {solved} of {all} |", now.0, now.1);
+        if best.is_none_or(|(before, _)| now > before) {
+            best = Some((now, step));
         }
     }
-    if let Some((success, step)) = best {
+    if let Some(((success, _), step)) = best {
         let this = if step == last { ": these weights" } else { "" };
         let _ = writeln!(card, "\nThe best is {success:.3}, after update {step}{this}.");
     }

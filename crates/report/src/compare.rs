@@ -20,7 +20,7 @@ use crate::methods::{self, MethodRuns};
 use crate::metrics;
 use crate::outputs;
 use crate::run_directory::RunDirectory;
-use crate::run_summary::{RunSummary, Success, best, held_out, held_out_returns};
+use crate::run_summary::{RunSummary, Success, held_out, held_out_returns};
 use crate::table::{aligned, or_dash, percent, percents};
 
 /// A method over its runs, for the page.
@@ -176,7 +176,7 @@ impl RunResult {
             first: evaluations[0].value,
             success: last.value,
             returns: run.returns.iter().find(|one| one.step == last.step).map(|one| one.value),
-            best: best(evaluations).map_or(f64::NAN, |best| best.value),
+            best: evaluations.iter().map(|one| one.value).fold(f64::NAN, f64::max),
         }
     }
 }

@@ -64,7 +64,7 @@ pub struct GroupTotals {
 #[derive(Debug, PartialEq, Serialize)]
 pub struct RunSummary {
     pub first: Option<Success>,
-    /// The best; of equals the first.
+    /// See [`best`].
     pub best: Option<Success>,
     pub now: Option<Success>,
     /// The last training step's.
@@ -99,9 +99,11 @@ pub fn held_out_returns(metrics: &[Metric]) -> Vec<Success> {
     if is_success { Vec::new() } else { returns }
 }
 
-/// The best of them; of equals the first.
-pub fn best(all: &[Success]) -> Option<Success> {
-    all.iter().copied().reduce(|best, one| if one.value > best.value { one } else { best })
+/// The best of them: the highest success, of equals the highest return, of equals the first.
+fn best(all: &[Success], returns: &[Success]) -> Option<Success> {
+    let paid = |one: &Success| returns.iter().find(|paid| paid.step == one.step).map(|paid| paid.value);
+    let key = |one: &Success| (one.value, paid(one));
+    all.iter().copied().reduce(|best, one| if key(&one) > key(&best) { one } else { best })
 }
 
 fn over_environments(metrics: &[Metric], split: &str, name: &str) -> Vec<Success> {
@@ -131,7 +133,7 @@ pub fn summarize(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let is_zero = now.or(training).is_some_and(|success| success.value == 0.0);
     RunSummary {
         first: evaluations.first().copied(),
-        best: best(&evaluations),
+        best: best(&evaluations, &returns),
         now,
         training,
         returns: returns.first().copied().zip(returns.last().copied()).map(|(first, last)| [first, last]),

@@ -40,7 +40,7 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
     fs::write(here.join("run/run.json"), r#"{"env": "plan-path", "turns": "", "build": "a\nb|c"}"#).unwrap();
     let episode = |success: bool| {
         let line = json!({"type": "episode", "v": 1, "env": "e", "task": "t", "episode": "0.1", "success": success, "turns": 1,
-                          "reward": 0.0, "stop": "turns"});
+                          "reward": if success { 1.0 } else { 0.5 }, "stop": "turns"});
         format!("{line}\n")
     };
     let sample = |policy: &str, completion: &str| {
@@ -78,7 +78,7 @@ fn a_whole_model_has_a_card_with_the_numbers_of_its_run() {
         "it answered that with:\n\n````text\nd0\n````\n",
         "\n| env | plan-path |\n| build | a, b\\|c |\n",
         // Later evaluations are of later versions.
-        "|---|---|---|\n| 0 | 0.250 | 1 of 4 |\n\n",
+        "|---|---|---|---|\n| 0 | 0.250 | 0.62 | 1 of 4 |\n\n",
         "\n| lr | 0.001 |\n\n",
         "\n| reward | 0.25 |\n| loss | -0.5 |\n",
     ] {
