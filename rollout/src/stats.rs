@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::episode::Stop;
@@ -16,19 +15,22 @@ use crate::episode::group::Group;
 /// Where an episode can fail, in the order of `dropped_groups`.
 const BOUNDARIES: [&str; 4] = ["policy", "env", "sandbox", "task"];
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct EnvironmentStats {
     episodes: u64,
     solved: u64,
     errors: u64,
     /// Solved episodes by the turn that solved them, from 0.
     solved_at_turn: Vec<u64>,
+    /// Sum of the rewards of the episodes without errors.
+    reward: f64,
 }
 
 impl EnvironmentStats {
     fn add(&mut self, other: &EnvironmentStats) {
         self.episodes += other.episodes;
         self.errors += other.errors;
+        self.reward += other.reward;
         for (turn, &solved) in other.solved_at_turn.iter().enumerate() {
             self.add_solved(turn, solved);
         }
@@ -38,6 +40,17 @@ impl EnvironmentStats {
         self.solved += episodes;
         self.solved_at_turn.resize(self.solved_at_turn.len().max(turn + 1), 0);
         self.solved_at_turn[turn] += episodes;
+    }
+
+    fn to_json(&self) -> Value {
+        let scored = self.episodes - self.errors;
+        json!({
+            "episodes": self.episodes,
+            "solved": self.solved,
+            "errors": self.errors,
+            "solved_at_turn": self.solved_at_turn,
+            "reward": (scored > 0).then_some(self.reward / scored as f64),
+        })
     }
 }
 
@@ -151,13 +164,17 @@ impl Stats {
         *self.dropped.entry(boundary).or_default() += groups;
     }
 
-    /// Counts an episode that ended after `turns`.
-    pub fn add_episode(&mut self, environment: &str, turns: u32, stop: &Stop) {
+    /// Counts an episode that ended after `turns` and earned `reward`.
+    pub fn add_episode(&mut self, environment: &str, turns: u32, reward: Option<f64>, stop: &Stop) {
         let environment = self.environments.entry(environment.to_owned()).or_default();
         environment.episodes += 1;
-        environment.errors += u64::from(matches!(stop, Stop::Error(_)));
-        if let (Stop::Error(error), None) = (stop, &self.first_error) {
-            self.first_error = Some(format!("{}: {}", error.boundary, error.message));
+        match stop {
+            Stop::Error(error) => {
+                environment.errors += 1;
+                let first = || format!("{}: {}", error.boundary, error.message);
+                self.first_error.get_or_insert_with(first);
+            }
+            _ => environment.reward += reward.unwrap_or_default(),
         }
         if *stop == Stop::Success {
             environment.add_solved(turns.saturating_sub(1) as usize, 1);
@@ -234,6 +251,7 @@ impl Stats {
         let dropped =
             BOUNDARIES.map(|name| (name.to_owned(), self.dropped.get(name).copied().unwrap_or(0).into()));
         let agents = played(false).map(|((_, name), agent)| (name.clone(), agent.to_json()));
+        let environments = self.environments.iter().map(|(name, stats)| (name.clone(), stats.to_json()));
         let counts: [(&str, Value); 12] = [
             ("tasks", self.tasks.into()),
             ("episodes", self.episodes().into()),
@@ -245,7 +263,7 @@ impl Stats {
             ("prompt_tokens", self.prompt_tokens.into()),
             ("completion_tokens", of_agents(|agent| agent.completion_tokens).into()),
             ("dropped_groups", Map::from_iter(dropped).into()),
-            ("environments", json!(self.environments)),
+            ("environments", Map::from_iter(environments).into()),
             ("agents", Map::from_iter(agents).into()),
         ];
         let of_servers = |((_, name), agent): (&(bool, String), &AgentStats)| {

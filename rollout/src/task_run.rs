@@ -447,7 +447,7 @@ impl TaskRun {
             Some(EpisodeEnd { branch, turns, reward, returns, stop: episode.stop()? })
         });
         for end in refused.chain(played) {
-            stats.add_episode(&self.task.task.env, end.turns, end.stop);
+            stats.add_episode(&self.task.task.env, end.turns, end.reward, end.stop);
             self.reference().write_end(&mut bytes, &end)?;
         }
         if let Some(fill) = &self.context.settings.fill {

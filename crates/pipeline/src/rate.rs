@@ -1,4 +1,4 @@
-//! The success rate of a training step.
+//! The success rate of a training step, and the mean return where it says more.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::programs::Programs;
 
-/// The rate as text: `0.500 (8/16)`, of several environments `maze 0.500 (8/16), sudoku 0.250 (1/4)`.
+/// The rate as text: `0.500 (8/16)`, of several environments `maze 0.500 (8/16), sudoku 0.250 (1/4)`; with `, return 1.25` where an
+/// environment pays for more than success.
 pub fn of_step(programs: &Programs, step: &Path) -> String {
     counted_rate(step).unwrap_or_else(|| evaluated_rate(programs, &step.join("samples.jsonl")))
 }
@@ -28,7 +29,7 @@ fn counted_rate(step: &Path) -> Option<String> {
     let names: Option<BTreeSet<&str>> =
         tasks.iter().filter(|line| line["type"] == "task").map(|line| line["task"].as_str()).collect();
     let distinct = names?.len() as u64;
-    let (mut environments, mut episodes, mut solved) = (BTreeSet::new(), 0, 0);
+    let (mut environments, mut episodes, mut solved, mut earned) = (BTreeSet::new(), 0, 0, 0.0);
     let ends = lines(&metrics)?;
     let mut stages: Vec<&Value> = ends.iter().filter(|line| line["type"] == "end").collect();
     while let Some(stage) = stages.pop() {
@@ -40,12 +41,19 @@ fn counted_rate(step: &Path) -> Option<String> {
         if count("errors")? > 0 {
             return None;
         }
-        episodes += count("episodes")?;
+        let played = count("episodes")?;
+        episodes += played;
         solved += count("solved")?;
-        environments.extend(stage["counts"]["environments"].as_object()?.keys());
+        for (name, environment) in stage["counts"]["environments"].as_object()? {
+            environments.insert(name);
+            earned += played as f64 * environment["reward"].as_f64()?;
+        }
     }
     let is_plain = environments.len() == 1 && episodes == distinct && episodes > 0;
-    is_plain.then(|| format!("{:.3} ({solved}/{episodes})", solved as f64 / episodes as f64))
+    let (success, returns) = (solved as f64 / episodes as f64, earned / episodes as f64);
+    let paid =
+        if (returns - success).abs() > 1e-9 { format!(", return {returns:.2}") } else { String::new() };
+    is_plain.then(|| format!("{success:.3} ({solved}/{episodes}){paid}"))
 }
 
 /// The rate as `report` computes it, from the `episode` lines alone, because most of the file is samples.
@@ -66,8 +74,13 @@ fn evaluated_rate(programs: &Programs, samples: &Path) -> String {
         std::thread::spawn(move || input.write_all(&lines));
         let output = child::wait_with_output(child).ok().filter(|output| output.status.success())?;
         let rates = String::from_utf8(output.stdout).ok()?;
-        let rates: Vec<&str> = rates.lines().filter_map(|line| line.split(',').next()).collect();
-        Some(rates.join(", "))
+        // The rate, and without its interval the return.
+        let said = |line: &str| {
+            let paid = line.split(", ").find(|part| part.starts_with("return "));
+            let paid = paid.and_then(|part| part.split(" (").next());
+            Some([line.split(',').next()?].into_iter().chain(paid).collect::<Vec<_>>().join(", "))
+        };
+        Some(rates.lines().filter_map(said).collect::<Vec<_>>().join(", "))
     };
     counted().filter(|rate| !rate.is_empty()).unwrap_or_else(|| "none".to_owned())
 }
@@ -91,13 +104,14 @@ mod tests {
         };
         let end = |episodes: u64, solved: u64, errors: u64, env: &str| {
             format!(
-                "{{\"stage\":\"rollout\",\"counts\":{{\"episodes\":{episodes},\"solved\":{solved},\"errors\":{errors},\"environments\":{{\"{env}\":{{}}}}}}}}"
+                "{{\"stage\":\"rollout\",\"counts\":{{\"episodes\":{episodes},\"solved\":{solved},\"errors\":{errors},\"environments\":{{\"{env}\":{{\"reward\":0.5}}}}}}}}"
             )
         };
         let three = ["e/1", "e/2", "e/3"];
-        assert_eq!(rate(&three, &end(3, 2, 0, "e")).as_deref(), Some("0.667 (2/3)"));
+        assert_eq!(rate(&three, &end(3, 2, 0, "e")).as_deref(), Some("0.667 (2/3), return 0.50"));
         let shards = format!("{},{}", end(2, 1, 0, "e"), end(1, 0, 0, "e"));
-        assert_eq!(rate(&three, &shards).as_deref(), Some("0.333 (1/3)"));
+        assert_eq!(rate(&three, &shards).as_deref(), Some("0.333 (1/3), return 0.50"));
+        assert_eq!(rate(&["e/1", "e/2"], &end(2, 1, 0, "e")).as_deref(), Some("0.500 (1/2)"));
         // In these cases `report` must count: a repeated task, a failed episode, two environments, parallel
         // episodes, a custom stage.
         for (tasks, ends) in [
