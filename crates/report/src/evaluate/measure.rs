@@ -102,6 +102,8 @@ pub struct Difference {
     pub helped: Rate,
     /// The reverse: how often the role hurts. The difference is `helped` less `hurt`.
     pub hurt: Rate,
+    /// The mean over these tasks of the difference between their mean returns; `None` if no episode was scored.
+    pub returns: Option<Rate>,
 }
 
 /// A mean over tasks with its 95 % interval.
@@ -130,12 +132,18 @@ pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<D
     let over = |of: fn(&(f64, f64)) -> f64| -> Vec<f64> { pairs.iter().map(of).collect() };
     let differences = over(|(own, other)| own - other);
     let interval = (pairs.len() > 1).then(|| interval::bootstrap(&differences)).flatten();
+    let earned = |(name, task): (&String, &TaskStats)| {
+        Some(task.returns.mean()? - base.tasks.get(name)?.returns.mean()?)
+    };
+    let earned: Vec<f64> = stats.tasks.iter().filter_map(earned).collect();
     Some(Difference {
         tasks: pairs.len(),
         value: mean(&differences),
         interval,
         helped: Rate::of_shares(&over(|(own, other)| own * (1.0 - other)))?,
         hurt: Rate::of_shares(&over(|(own, other)| other * (1.0 - own)))?,
+        returns: interval::mean_of_seeds(&earned)
+            .map(|found| Rate { value: found.mean, interval: found.interval }),
     })
 }
 
@@ -201,6 +209,22 @@ mod tests {
         assert!((low - 0.02).abs() < 0.006 && (high - 0.08).abs() < 0.006, "{low} {high}");
         assert_eq!(difference(&base, &base).unwrap().interval, Some((0.0, 0.0)));
         assert_eq!(difference(&base, &stats(std::iter::empty())), None);
+    }
+
+    /// Where no task is solved, the return tells: by task 0.5 and 1.5 more, so 1 with 12.706205 * 0.7071 / sqrt(2)
+    /// on each side.
+    #[test]
+    fn a_difference_of_returns_is_paired_by_task() {
+        let paid = |all: [f64; 2]| {
+            let mut found = stats([(0, false), (1, false)].into_iter());
+            found.tasks.values_mut().zip(all).for_each(|(task, earned)| task.returns.push(earned));
+            found
+        };
+        let found = difference(&paid([1.0, 3.5]), &paid([0.5, 2.0])).unwrap();
+        let (returns, (low, high)) = (found.returns.unwrap(), found.returns.unwrap().interval.unwrap());
+        assert_eq!((found.value, returns.value), (0.0, 1.0));
+        assert!((low + 5.353_102).abs() < 1e-5 && (high - 7.353_102).abs() < 1e-5, "{low} {high}");
+        assert_eq!(difference(&stats([(0, true)].into_iter()), &paid([0.5, 2.0])).unwrap().returns, None);
     }
 
     /// Of ten tasks the team solves 1 to 6, and without a role 5 to 7: the role helps in four and hurts in

@@ -97,8 +97,13 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             });
             let base = base.map_or("", |base| &base.name);
             let points = 100.0 * found.value;
+            let returns = found.returns.filter(|_| measured.partial_returns().is_some());
+            let returns = returns.map_or(String::new(), |returns| {
+                let ends = returns.interval.map(|(low, high)| format!(" ({low:+.2} to {high:+.2})"));
+                format!(", return {:+.2}{}", returns.value, ends.unwrap_or_default())
+            });
             notes.push(format!(
-                "{place}: {points:+.1} points{interval} against {base} on {} tasks",
+                "{place}: {points:+.1} points{interval}{returns} against {base} on {} tasks",
                 found.tasks
             ));
             notes.push(format!(
@@ -162,7 +167,7 @@ pub fn json(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
         if let Some(found) = against(base, stream, environment, stats)? {
             let base = base.map(|base| &base.name);
             let difference = json!({"stream": base, "tasks": found.tasks, "value": found.value, "interval": found.interval,
-                                    "helped": found.helped, "hurt": found.hurt});
+                                    "helped": found.helped, "hurt": found.hurt, "reward": found.returns});
             put("against", difference);
         }
         writer.object(&line)?;
