@@ -239,6 +239,24 @@ def test_advice_names_cut_answers_first(tmp_path):
     assert "stuck,4,test,plan,,tool,completions_cut,1,," in must("report stuck --csv -", tmp_path), "an evaluation counts them, too"
 
 
+def test_returns_tell_where_no_task_is_solved(tmp_path):
+    """Of equal success the highest return is the best, and a team that earns more than at first is not told that it solves nothing."""
+    views = {}
+    for name, earned in (("grows", {4: 2.0, 8: 1.5}), ("rests", {})):
+        made = made_run(tmp_path, name, steps=8)
+        for file in [*made.glob("eval/*.jsonl"), *made.glob("steps/*/samples.jsonl")]:
+            read = [json.loads(line) for line in file.read_text().splitlines()]
+            put(made, str(file.relative_to(made)), [
+                line | {"success": False, "stop": "turns", "reward": earned.get(line["step"], 1.0)} if line["type"] == "episode" else line for line in read])
+        views[name] = must(f"report {name} --watch", tmp_path)
+    assert "success, held out: 0.000 at step 0, 0.000 at step 8, best 0.000 at step 4" in views["grows"], views["grows"]
+    assert "advice " not in views["grows"] and "advice     No task is solved." in views["rests"]
+    assert "best 0.000 at step 0" in views["rests"]
+    against = "report evaluate --quiet grows/eval/step-000008.jsonl --against grows/eval/step-000000.jsonl"
+    assert "plan: +0.0 points (95 % interval +0.0 to +0.0), return +0.50 (+0.50 to +0.50) against" in must(against, tmp_path)
+    assert json.loads(must(f"{against} --format json", tmp_path))["against"]["reward"] == {"value": 0.5, "interval": [0.5, 0.5]}
+
+
 NAMES = "monday tuesday seed-9 other another"
 
 

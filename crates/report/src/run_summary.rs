@@ -78,7 +78,7 @@ pub struct RunSummary {
     pub gap: Option<f64>,
     /// The share of answers that the token limit cut, at the last step, else at the last evaluation.
     pub cut: Option<f64>,
-    /// Advice if the run learns nothing, the first to try first.
+    /// Advice if the run learns nothing, the first to try first: neither success nor a higher return than at first.
     pub advice: Vec<String>,
     #[serde(rename = "loop")]
     pub pipe: Option<Loop>,
@@ -130,7 +130,9 @@ pub fn summarize(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let (cut, pipe) = (cut(run), pipe(run));
     let now = evaluations.last().copied();
     let is_flat = pipe.as_ref().is_some_and(|pipe| pipe.groups == pipe.flat);
-    let is_zero = now.or(training).is_some_and(|success| success.value == 0.0);
+    let lowest = |last: &Success| last.interval.map_or(last.value, |(low, _)| low);
+    let learns = returns.first().zip(returns.last()).is_some_and(|(first, last)| lowest(last) > first.value);
+    let is_zero = now.or(training).is_some_and(|success| success.value == 0.0) && !learns;
     RunSummary {
         first: evaluations.first().copied(),
         best: best(&evaluations, &returns),
