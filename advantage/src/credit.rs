@@ -58,11 +58,14 @@ impl Credits {
         Credits { credit, gamma, complete: true, executed: HashMap::new(), nodes: HashMap::new() }
     }
 
-    /// Reads in the `end` lines whether a stage after `rollout` dropped groups. `rollout` itself drops the last groups of
-    /// an episode alone.
+    /// Reads in the `end` lines whether a stage after `rollout` dropped groups or samples without a reward. `rollout` itself
+    /// drops the last groups of an episode alone.
     pub fn are_complete(&mut self, ends: &[&End]) {
-        let has_lost =
-            |end: &&&End| end.allowed.is_some() || end.stage != "rollout" && !end.dropped_groups().is_empty();
+        let is_unscored = |end: &End| end.counts.get("samples_unscored").is_some_and(|count| count != 0);
+        let has_lost = |end: &&&End| {
+            end.allowed.is_some()
+                || end.stage != "rollout" && (!end.dropped_groups().is_empty() || is_unscored(end))
+        };
         self.complete = !ends.iter().any(|end| has_lost(&end));
     }
 

@@ -52,7 +52,7 @@ impl Advantages {
     }
 
     /// The members that are compared.
-    fn kept<'a>(&self, group: &'a Group) -> Vec<&'a Member> {
+    pub(crate) fn kept<'a>(&self, group: &'a Group) -> Vec<&'a Member> {
         let drops = self.arguments.cut == Cut::Drop;
         group.members.iter().filter(|member| !(drops && member.data.cut)).collect()
     }

@@ -191,7 +191,8 @@ impl Decorate for Advantages {
     fn whole(&mut self, groups: &[&Group], ends: &[End]) -> Result<()> {
         self.credits.are_complete(&with_earlier(ends));
         if self.arguments.credit == Credit::Gigpo {
-            for member in groups.iter().flat_map(|group| &group.members) {
+            let kept: Vec<&Member> = groups.iter().flat_map(|group| self.kept(group)).collect();
+            for member in kept {
                 if let Some(key) = &member.data.key {
                     self.anchors.join(&more(member).anchor, key);
                 }

@@ -23,6 +23,9 @@ pub struct Statistics {
     pub flat: bool,
 }
 
+/// Relative difference below which values are equal.
+const ROUNDING: f64 = 1e-12;
+
 impl Statistics {
     /// The statistics of at least one value; flat if the values differ by at most `flat_below`. Bit-identical
     /// for any order of the values.
@@ -31,7 +34,8 @@ impl Statistics {
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len() as f64;
         let [first, last] = [sorted.first(), sorted.last()].map(|value| value.copied().unwrap_or_default());
-        if first == last {
+        // Equal sums that were added in another order differ in their last digits.
+        if last - first <= ROUNDING * first.abs().max(last.abs()) {
             return Statistics { mean: first, deviation: 0.0, flat: true };
         }
         let flat = last - first <= flat_below;
@@ -60,6 +64,9 @@ mod tests {
         assert_eq!(statistics, Statistics { mean: 0.1, deviation: 0.0, flat: true });
         assert!(Statistics::of(&[5.0], Std::Sample, 0.0).flat);
         assert!(Statistics::of(&[0.0, -0.0], Std::Sample, 0.0).flat);
+        let sums = [0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1];
+        assert!(sums[0] != sums[1] && Statistics::of(&sums, Std::Population, 0.0).flat);
+        assert!(!Statistics::of(&[0.0, 1e-15], Std::Sample, 0.0).flat);
         assert!(!Statistics::of(&[0.0, 0.1], Std::Sample, 0.0).flat);
     }
 

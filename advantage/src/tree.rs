@@ -38,7 +38,8 @@ struct Action {
     episode: (String, Option<u32>),
     parent: Option<String>,
     turn: u32,
-    terminated: bool,
+    /// True if nothing follows: it ended the episode, or met the turn limit.
+    ends: bool,
     /// The reward of agents that do not act here.
     others: f64,
     /// The reward of each acting agent.
@@ -109,7 +110,7 @@ impl JointTree {
             place: line.location(),
             episode: (joint.episode, joint.branch),
             turn: joint.turn,
-            terminated: joint.terminated,
+            ends: joint.terminated || joint.truncated,
             others: base - mean,
             own: local.into_iter().flatten().map(earned).collect(),
             parent: joint.parent,
@@ -209,7 +210,7 @@ impl JointTree {
     /// of the others are unknown.
     fn check_siblings(&self, children: &[usize]) -> Result<()> {
         let mut first: HashMap<_, usize> = HashMap::new();
-        for (index, action) in self.actions.iter().enumerate().filter(|(_, action)| !action.terminated) {
+        for (index, action) in self.actions.iter().enumerate().filter(|(_, action)| !action.ends) {
             let other = *first.entry((&action.episode, &action.parent)).or_insert(index);
             if (children[other] > 0) != (children[index] > 0) {
                 let (with, without) = if children[index] > 0 { (index, other) } else { (other, index) };

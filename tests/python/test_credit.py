@@ -272,6 +272,26 @@ def test_rule_of_one_expression(check, rewards, pipe, expected):
     check(group(rewards, lambda branch: {"sampling_mode": "parallel", "reward_components": {"success": 0, "cost": rewards[branch]}}), pipe, expected)
 
 
+def test_cut_answers_count_in_no_comparison(through):
+    """Without the second answer both means, of the group and of the anchor, are 1/3."""
+    given = group([1, 1, 0, 0], lambda branch: {"sampling_mode": "parallel", "finish_reason": "length" if branch == 1 else "stop"})
+    found, _ = through(given, "group -q --by agent --anchor prompt | advantage -q --estimator dr-grpo --credit gigpo --cut drop")
+    assert found.pop(1) is None and close(found, [4 / 3, -2 / 3, -2 / 3]), found
+
+
+def test_nothing_follows_a_joint_action_at_the_turn_limit(check):
+    """The second solver's has no children, because it met the limit; the first one's do: 1 and 0."""
+    given = [line | ({"truncated": True} if line["id"] == "0.0/1" else {}) for line in tree([1, 0], [0, 0])
+             if line.get("parent") != "0.0/1" and not line["id"].startswith("c1")]
+    check(given, f"{MEAN} --credit tree", [0.25, -0.25, 0.5, -0.5])
+
+
+def test_turn_without_a_reward_is_no_turn_that_was_skipped(ask):
+    given = [sample(f"{branch}{turn}", branch=branch, branches=2, turn=turn, sampling_mode="parallel", reward=None if (branch, turn) == (0, 1) else 1)
+             for branch in (0, 1) for turn in (0, 1, 2)]
+    refused(ask(given, "group -q --by episode --unscored drop-sample | advantage -q --credit episode"), 65, "no executed sample of a at turn 1")
+
+
 def plays(step, *rewards):
     """The samples of a step of two players, in order of play, with what each play paid."""
     return [sample(f"{step}.{index}", agent, step=step, episode=f"{step}.{index}", sampling_mode="parallel", reward=reward)
