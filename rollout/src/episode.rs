@@ -310,7 +310,7 @@ impl Episode {
             }
             match acted {
                 Some(_) if counts(index) => acting.push(earned),
-                None if counts(index) && is_paid => paid += earned,
+                None if counts(index) && self.acted[index] => paid += earned,
                 _ => {}
             }
         }

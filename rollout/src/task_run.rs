@@ -426,6 +426,22 @@ impl TaskRun {
             self.written.clear();
             self.lessons = Lessons::default();
         }
+        // An episode without a reward has nothing to compare, and its part would count as a whole one.
+        if self.context.settings.metadata.parallel {
+            for episode in &self.episodes {
+                let Some(Stop::Error(error)) = episode.stop() else { continue };
+                let branch = episode.id().branches.start;
+                for lost in self.written.extract_if(.., |lines| lines.order.3 == branch) {
+                    if lost.stats.is_some() {
+                        stats.drop_groups(error.boundary, 1);
+                    } else {
+                        stats.nodes -= 1;
+                        stats.joint_actions -=
+                            lost.lines.split_inclusive(|byte| *byte == b'\n').count() as u64;
+                    }
+                }
+            }
+        }
         for written in &self.written {
             bytes.extend_from_slice(&written.lines);
             if let Some(group) = &written.stats {

@@ -106,6 +106,11 @@ impl Episode {
         if let Some((action, _)) = scored.get_mut(chosen).filter(|_| executed) {
             action.selected = true;
             self.reward += action.reward;
+            // Joint actions are compared by what their agents earned.
+            let others = action.outcome.locals.iter().filter(|(agent, _)| {
+                complete.iter().all(|(request, _)| self.workflow.agents()[request.agent] != **agent)
+            });
+            self.has_unpaid |= others.into_iter().any(|(_, local)| *local != 0.0);
         }
         let groups: Vec<Group> =
             complete.into_iter().enumerate().map(|(agent, part)| self.group(agent, part, &scored)).collect();
