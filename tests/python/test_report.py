@@ -290,10 +290,10 @@ def test_methods_are_compared_seed_by_seed(seeds):
     assert table[0].startswith("method") and "at step 12" in table[0]
     assert table[1].startswith("lr 1e-3") and "  90.0 %  5.0  77.6 to 100.0 %" in table[1]
     # Over seeds 1 and 2: 0 - 0.85 and 0 - 0.9.
-    assert table[3] == "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -100.0 to -55.7, paired over seeds 1, 2"
+    assert table[3] == "lr 1e-4 against lr 1e-3: -87.5 points, SD 3.5, 95 % interval -100.0 to -55.7, return +0.00 (+0.00 to +0.00), paired over seeds 1, 2"
     second = compared(seeds, NAMES)[1]
     assert (second["method"], second["step"], second["against"]["seeds"]) == ("lr 1e-4", 12, ["1", "2"])
-    assert second["runs"][1] == {"seed": "2", "run": "another", "step": 12, "tokens": 576.0, "success": 0.0}
+    assert second["runs"][1] == {"seed": "2", "run": "another", "step": 12, "tokens": 576.0, "success": 0.0, "return": 1.0}
     made_run(seeds, "begun", steps=0)
     assert refused(run("report compare monday begun", seeds), 65).startswith("report: begun: the run has no evaluation\nhint: ")
     made_run(seeds, "shorter", steps=8, settings={"seed": "7"})

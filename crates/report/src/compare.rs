@@ -66,7 +66,7 @@ struct RunCurve {
     name: String,
     seed: String,
     evaluations: Vec<Success>,
-    /// Mean returns of the evaluations; empty where they are success.
+    /// Mean returns of the evaluations.
     returns: Vec<Success>,
     /// Tokens generated at each training step.
     tokens: BTreeMap<u64, f64>,
@@ -159,7 +159,6 @@ struct RunResult {
     tokens: f64,
     first: f64,
     success: f64,
-    /// Mean return, where it is not success.
     returns: Option<f64>,
     best: f64,
 }
@@ -196,20 +195,28 @@ impl MethodResult {
         mean_of_seeds(&self.runs.iter().map(|run| run.returns).collect::<Option<Vec<f64>>>()?)
     }
 
+    /// Returns true if a run earns more or less than its success.
+    fn pays_in_parts(&self) -> bool {
+        self.runs.iter().any(|run| run.returns.is_some_and(|earned| (earned - run.success).abs() > 1e-9))
+    }
+
     fn tokens(&self) -> f64 {
         self.runs.iter().map(|run| run.tokens).sum::<f64>() / self.runs.len() as f64
     }
 
-    /// Success minus that of `base`, seed by seed; `None` without a common seed.
-    fn minus(&self, base: &MethodResult) -> Option<Paired> {
-        let pair = |run: &RunResult| {
-            let other = base.runs.iter().find(|other| other.seed == run.seed)?;
-            Some((run.seed.clone(), run.success - other.success))
-        };
-        let mut pairs: Vec<(String, f64)> = self.runs.iter().filter_map(pair).collect();
-        pairs.sort_by(|one, other| one.0.cmp(&other.0));
-        let (seeds, differences): (Vec<String>, Vec<f64>) = pairs.into_iter().unzip();
-        Some(Paired { seeds, difference: mean_of_differences(&differences)? })
+    /// Success and return minus those of `base`, seed by seed; `None` without a common seed.
+    fn minus<'a>(&'a self, base: &'a MethodResult) -> Option<Paired> {
+        let pair = |run: &'a RunResult| Some((run, base.runs.iter().find(|other| other.seed == run.seed)?));
+        let mut pairs: Vec<(&RunResult, &RunResult)> = self.runs.iter().filter_map(pair).collect();
+        pairs.sort_by(|one, other| one.0.seed.cmp(&other.0.seed));
+        let success: Vec<f64> = pairs.iter().map(|(own, other)| own.success - other.success).collect();
+        let earned: Option<Vec<f64>> =
+            pairs.iter().map(|(own, other)| Some(own.returns? - other.returns?)).collect();
+        Some(Paired {
+            seeds: pairs.iter().map(|(own, _)| own.seed.clone()).collect(),
+            difference: mean_of_differences(&success)?,
+            returns: earned.and_then(|earned| mean_of_seeds(&earned)),
+        })
     }
 }
 
@@ -217,6 +224,7 @@ impl MethodResult {
 struct Paired {
     seeds: Vec<String>,
     difference: MeanOfSeeds,
+    returns: Option<MeanOfSeeds>,
 }
 
 /// Compares the runs and prints the result.
@@ -258,6 +266,7 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
     let heads =
         ["method", "seeds", "first", &place, "SD", "95 % interval", "best until then", "return", "tokens"];
     let mut table = vec![heads.map(str::to_owned).to_vec()];
+    let pays = methods.iter().any(MethodResult::pays_in_parts);
     for method in methods {
         let success = method.mean(|run| run.success);
         table.push(vec![
@@ -268,14 +277,14 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
             or_dash(success.and_then(|success| success.deviation), points),
             or_dash(success.and_then(|success| success.interval), percents),
             or_dash(method.mean(|run| run.best), |best| percent(best.mean)),
-            or_dash(method.mean_return(), |returns| format!("{:.2}", returns.mean)),
+            or_dash(method.mean_return().filter(|_| pays), |returns| format!("{:.2}", returns.mean)),
             format!("{:.0}", method.tokens()),
         ]);
     }
     let mut text = aligned(&table, 1);
     for method in &methods[1..] {
         let difference = method.minus(&methods[0]).map_or("no seed in common".to_owned(), |paired| {
-            let Paired { seeds, difference } = paired;
+            let Paired { seeds, difference, returns } = paired;
             let interval = match (difference.deviation, difference.interval) {
                 (Some(deviation), Some((low, high))) => format!(
                     ", SD {}, 95 % interval {:+.1} to {:+.1}",
@@ -287,7 +296,11 @@ fn print_table(methods: &[MethodResult], at: Comparison) -> Result<()> {
             };
             let plural = if seeds.len() == 1 { "seed" } else { "seeds" };
             let mean = 100.0 * difference.mean;
-            format!("{mean:+.1} points{interval}, paired over {plural} {}", seeds.join(", "))
+            let returns = returns.filter(|_| pays).map_or(String::new(), |returns| {
+                let ends = returns.interval.map(|(low, high)| format!(" ({low:+.2} to {high:+.2})"));
+                format!(", return {:+.2}{}", returns.mean, ends.unwrap_or_default())
+            });
+            format!("{mean:+.1} points{interval}{returns}, paired over {plural} {}", seeds.join(", "))
         });
         let names = format!("{} against {}", method.name, methods[0].name);
         text += &format!("{}\n", printable(&format!("{names}: {difference}")));
@@ -305,17 +318,21 @@ fn print_json(methods: &[MethodResult], at: Comparison) -> Result<()> {
         Comparison::Tokens(tokens) => (None, Some(tokens)),
     };
     let mut writer = Writer::stdout();
+    let pays = methods.iter().any(MethodResult::pays_in_parts);
     for (place, method) in methods.iter().enumerate() {
-        let run = |run: &RunResult| json!({"seed": run.seed, "run": run.name, "step": run.step, "tokens": run.tokens, "success": run.success});
+        let run = |run: &RunResult| {
+            json!({"seed": run.seed, "run": run.name, "step": run.step, "tokens": run.tokens, "success": run.success,
+                "return": run.returns.filter(|_| pays)})
+        };
         let paired = (place > 0).then(|| method.minus(&methods[0])).flatten();
-        let against = paired.map(|Paired { seeds, difference }| {
+        let against = paired.map(|Paired { seeds, difference, returns }| {
             json!({"method": methods[0].name, "seeds": seeds, "value": difference.mean,
-                "deviation": difference.deviation, "interval": difference.interval})
+                "deviation": difference.deviation, "interval": difference.interval, "return": returns.filter(|_| pays)})
         });
         let line = json!({"type": "comparison", "v": VERSION, "method": method.name, "step": step, "at_tokens": tokens,
             "runs": method.runs.iter().map(run).collect::<Vec<Value>>(), "first": method.mean(|run| run.first),
             "success": method.mean(|run| run.success), "best": method.mean(|run| run.best),
-            "return": method.mean_return(), "tokens": method.tokens(), "against": against});
+            "return": method.mean_return().filter(|_| pays), "tokens": method.tokens(), "against": against});
         if let Some(line) = line.as_object() {
             writer.object(line)?;
         }

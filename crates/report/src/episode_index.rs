@@ -37,8 +37,22 @@ struct Entry {
     error: bool,
     turns: u32,
     reward: Option<f64>,
-    /// Groups by turn, node and agent: the first reward, and whether all are the same.
-    groups: HashMap<String, (Option<f64>, bool)>,
+    /// Groups by turn, node and agent.
+    groups: HashMap<String, Compared>,
+}
+
+/// A group: its first reward, whether all are the same, and, once a rule has scored it, whether an advantage is not 0.
+#[derive(Debug)]
+struct Compared {
+    reward: Option<f64>,
+    same: bool,
+    taught: Option<bool>,
+}
+
+impl Compared {
+    fn is_flat(&self) -> bool {
+        self.taught.map_or(self.same, |taught| !taught)
+    }
 }
 
 impl Indexer {
@@ -53,8 +67,12 @@ impl Indexer {
                 sample.node.as_deref().unwrap_or_default()
             );
             let entry = self.entry(sample.episode.as_deref().unwrap_or_default());
-            let group = entry.groups.entry(place).or_insert((reward, true));
-            group.1 &= group.0 == reward;
+            let new = Compared { reward, same: true, taught: None };
+            let group = entry.groups.entry(place).or_insert(new);
+            group.same &= group.reward == reward;
+            if let Some(advantage) = sample.advantage.flatten() {
+                group.taught = Some(group.taught.unwrap_or(false) || advantage != 0.0);
+            }
         } else if line.kind == Kind::Episode {
             let episode: Episode = line::parse(line)?;
             let entry = self.entry(&episode.episode);
@@ -87,7 +105,7 @@ impl Indexer {
             });
             index.turns.push(digit(entry.turns as usize));
             index.groups.push(digit(entry.groups.len()));
-            index.flat.push(digit(entry.groups.values().filter(|(_, flat)| *flat).count()));
+            index.flat.push(digit(entry.groups.values().filter(|group| group.is_flat()).count()));
             index.rewards.push(entry.reward.map(|reward| (reward * 1000.0).round() / 1000.0));
         }
         if plain {

@@ -91,12 +91,14 @@ pub fn held_out(metrics: &[Metric]) -> Vec<Success> {
     over_environments(metrics, "test", "success")
 }
 
-/// Mean return of every evaluation, in order; none where it is success itself.
+/// Mean return of every evaluation, in order.
 pub fn held_out_returns(metrics: &[Metric]) -> Vec<Success> {
-    let returns = over_environments(metrics, "test", "episode_reward");
-    let success = held_out(metrics);
-    let is_success = returns.iter().zip(&success).all(|(one, other)| (one.value - other.value).abs() < 1e-9);
-    if is_success { Vec::new() } else { returns }
+    over_environments(metrics, "test", "episode_reward")
+}
+
+/// Returns true if every return is success itself.
+pub fn are_success(returns: &[Success], success: &[Success]) -> bool {
+    returns.iter().zip(success).all(|(one, other)| (one.value - other.value).abs() < 1e-9)
 }
 
 /// The best of them: the highest success, of equals the highest return, of equals the first.
@@ -123,7 +125,10 @@ fn over_environments(metrics: &[Metric], split: &str, name: &str) -> Vec<Success
 pub fn summarize(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let evaluations = held_out(metrics);
     let training = over_environments(metrics, "train", "success").pop();
-    let returns = held_out_returns(metrics);
+    let mut returns = held_out_returns(metrics);
+    if are_success(&returns, &evaluations) {
+        returns.clear();
+    }
     let all = |name| run.all("train", name).iter();
     let (groups, flat) = (total(run, "groups"), total(run, "groups_flat"));
     let gap = all("sampling/logp_difference_max").map(|metric| metric.value).reduce(f64::max);
@@ -131,7 +136,11 @@ pub fn summarize(run: &RunMetrics, metrics: &[Metric]) -> RunSummary {
     let now = evaluations.last().copied();
     let is_flat = pipe.as_ref().is_some_and(|pipe| pipe.groups == pipe.flat);
     let lowest = |last: &Success| last.interval.map_or(last.value, |(low, _)| low);
-    let learns = returns.first().zip(returns.last()).is_some_and(|(first, last)| lowest(last) > first.value);
+    // Before there is a second evaluation, training tells.
+    let earned = over_environments(metrics, "train", "episode_reward");
+    let compared = if returns.len() > 1 { &returns } else { &earned };
+    let learns =
+        compared.first().zip(compared.last()).is_some_and(|(first, last)| lowest(last) > first.value);
     let is_zero = now.or(training).is_some_and(|success| success.value == 0.0) && !learns;
     RunSummary {
         first: evaluations.first().copied(),
@@ -183,13 +192,14 @@ fn advice(run: &RunDirectory, cut: Option<f64>, is_flat: bool) -> Vec<String> {
     if is_flat {
         advice.push(
             "All groups of the last step are flat: the candidates of a group earn the same, so there is nothing to learn from. \
-             Where all fail, try an easier task (--set level=1), more --branches, a higher --temperature, or a --warmup; where all \
+             Where all fail, try an easier task, more --branches, a higher --temperature, or a --warmup; where all \
              succeed, a harder task."
                 .to_owned(),
         );
     } else {
         advice.push(
-            "No task is solved. Try an easier task (--set level=1), a --warmup on demonstrations, or a larger model.".to_owned(),
+            "No task is solved. Try an easier task, a --warmup on demonstrations, or a larger model."
+                .to_owned(),
         );
     }
     advice

@@ -343,12 +343,14 @@ impl StreamStats {
         }
         for group in std::mem::take(&mut self.open).into_values() {
             groups.seen += 1;
-            groups.flat += u64::from(group.flat);
+            // What was compared may be more than the turn's reward; that counts only where no rule has scored.
+            let is_flat = group.taught.map_or(group.flat, |taught| !taught);
+            groups.flat += u64::from(is_flat);
             groups.uneven += u64::from(group.branches.is_some_and(|branches| branches != group.members));
             groups.mixed_prompts += u64::from(!group.one_prompt);
             let agent = entry(&mut self.agents, &group.agent);
             agent.groups += 1;
-            agent.flat += u64::from(group.flat);
+            agent.flat += u64::from(is_flat);
             if let Some(taught) = group.taught {
                 let turn = agent.untaught.entry(group.turn).or_default();
                 *turn = (turn.0 + u64::from(!taught), turn.1 + 1);

@@ -164,7 +164,7 @@ fn show_success(screen: &mut Screen, metrics: &[Metric], summary: &RunSummary) {
 /// The numbers of the last training step.
 fn show_step(screen: &mut Screen, table: &RunMetrics, metrics: &[Metric], summary: &RunSummary, step: u64) {
     let total = |split, name| table.sum_at(step, split, name, |_| true);
-    let of_all = |name| table.sum_at(step, "train", name, |one| one.agent.is_empty());
+    let of_all = |name| table.sum_at(step, "train", name, Metric::is_total);
     let (groups, flat) = (of_all("groups"), of_all("groups_flat"));
     let share = 100.0 * flat / groups.max(1.0);
     screen.line(&format!(

@@ -104,6 +104,8 @@ pub struct Difference {
     pub hurt: Rate,
     /// The mean over these tasks of the difference between their mean returns; `None` if no episode was scored.
     pub returns: Option<Rate>,
+    /// True if either evaluation is paid for more than success.
+    pub pays_in_parts: bool,
 }
 
 /// A mean over tasks with its 95 % interval.
@@ -144,6 +146,7 @@ pub fn difference(stats: &EnvironmentStats, base: &EnvironmentStats) -> Option<D
         hurt: Rate::of_shares(&over(|(own, other)| other * (1.0 - own)))?,
         returns: interval::mean_of_seeds(&earned)
             .map(|found| Rate { value: found.mean, interval: found.interval }),
+        pays_in_parts: [stats, base].into_iter().any(|stats| measure(stats).partial_returns().is_some()),
     })
 }
 

@@ -97,7 +97,7 @@ pub fn table(streams: &[Evaluated], base: Option<&Evaluated>) -> Result<()> {
             });
             let base = base.map_or("", |base| &base.name);
             let points = 100.0 * found.value;
-            let returns = found.returns.filter(|_| measured.partial_returns().is_some());
+            let returns = found.returns.filter(|_| found.pays_in_parts);
             let returns = returns.map_or(String::new(), |returns| {
                 let ends = returns.interval.map(|(low, high)| format!(" ({low:+.2} to {high:+.2})"));
                 format!(", return {:+.2}{}", returns.value, ends.unwrap_or_default())
