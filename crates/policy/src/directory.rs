@@ -324,14 +324,16 @@ fn linked_base(root: &Path) -> Result<PathBuf> {
     })
 }
 
-/// The base that an adapter's configuration names, relative to the working directory.
+/// The base that an adapter's configuration names, relative to the working directory, or else to the folder that the adapter
+/// lies in, as in the folder of a team.
 pub(crate) fn named_base(files: &Path, name: &str) -> Result<PathBuf> {
-    let base = Path::new(name);
-    if name.is_empty() || !base.join("config.json").exists() {
+    let beside = files.parent().map(|folder| folder.join(name));
+    let mut found = [Some(PathBuf::from(name)), beside].into_iter().flatten();
+    let Some(base) = found.find(|base| !name.is_empty() && base.join("config.json").exists()) else {
         return Err(Failure::data(format!("{}: its base {name:?} is not a model's directory", show(files)))
             .hint("set base_model_name_or_path in adapter_config.json to the directory of the base"));
-    }
-    base.canonicalize().map_err(|error| io_failure(base, &error))
+    };
+    base.canonicalize().map_err(|error| io_failure(&base, &error))
 }
 
 /// The versions of a policy directory that can be opened, for a hint.
