@@ -2,11 +2,12 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, Server, interpreter, lines, must, run
+from conftest import ROOT, Server, interpreter, lines, must, refused, run
 
 # Continues prompts of token ids greedily with llama.cpp, in f32 throughout.
 LLAMA_CPP = """
@@ -137,6 +138,11 @@ def test_team_in_a_folder_plays_as_the_evaluation_did(math_run, tmp_path):
     assert "vllm serve ./solver --served-model-name solver" in card and "24 of the 24 prompts" in card, card
     assert len((team / "run_team.py").read_text().splitlines()) <= 80
     must(f"policy check {team}/solver; policy check {team}/checker")
+    # The newest policies and the numbers of an older evaluation make no team.
+    copy = tmp_path / "copy"
+    shutil.copytree(run_folder, copy, symlinks=True)
+    (copy / "eval/step-000001.jsonl").unlink()
+    refused(run(f"./pipeline.sh export {copy} {tmp_path}/x"), 2, "its last step 1 has no evaluation\nhint: ./pipeline.sh --resume ")
     for arguments, code, cause in ((f"{run_folder} {team}", 2, "already there\nhint: "), (f"{tmp_path} {tmp_path}/x", 2, "no run with an evaluation\nhint: ")):
         found, _, said = run(f"./pipeline.sh export {arguments}")
         assert found == code and cause in said and not (tmp_path / "x").exists(), said
@@ -150,6 +156,18 @@ def test_debaters_see_what_the_other_said_last_turn(tmp_path):
     assert team["turns"][2]["prompt"][0]["content"].endswith("debater-1: {{debater-1}}\ndebater-2: {{debater-2}}")
     # The first one has spoken in this turn already, unseen.
     assert team["turns"][3]["prompt"][0]["content"].endswith("debater-1: {{debater-1.before}}\ndebater-2: {{debater-2}}")
+
+
+def test_team_keeps_stop_texts_and_adapters_find_their_base(tmp_path):
+    must(f"policy init {tmp_path}/base --preset tiny --quiet; policy init {tmp_path}/lora --from {tmp_path}/base --adapter rank=2,alpha=4 --quiet; "
+         f"""./pipeline.sh --run {tmp_path}/run --env math --set encoding=full --workflow check --policies solver={tmp_path}/lora --policies checker={tmp_path}/lora
+         --warmup 0 --steps 1 --tasks 2 --branches 2 --max-tokens 6 --eval-tasks 4 --stop "$(printf 'a\\nb')" --stop 'solver=the end'""".replace("\n         ", " ")
+         + f"; ./pipeline.sh export {tmp_path}/run {tmp_path}/team")
+    agents = json.loads((tmp_path / "team/team.json").read_text())["agents"]
+    assert {agent: own["stop"] for agent, own in agents.items()} == {"solver": ["a\nb", "the end"], "checker": ["a\nb"]}
+    # The base lies beside the adapters, wherever the command is typed.
+    assert json.loads((tmp_path / "team/solver/adapter_config.json").read_text())["base_model_name_or_path"] == "base"
+    must(f"policy check {tmp_path}/team/solver", tmp_path)
 
 
 def test_team_that_sees_more_than_texts_has_no_script(tmp_path):

@@ -322,6 +322,18 @@ def test_best_policies_are_kept(tmp_path):
     assert kept_after(6)[0] == kept
 
 
+def test_evaluation_of_a_lost_step_is_played_again(tmp_path):
+    """A run that was killed goes back to the last committed step. What came after it belongs to versions that are gone."""
+    at, flags = tmp_path / "run", f"{SMALL} --steps 2 --eval-every 1 --eval-tasks 4 --keep-best"
+    trained(at, flags)
+    file = at / "eval/step-000002.jsonl"
+    played = lines(file.read_text(), "sample")
+    (at / "steps/000002/done").unlink()
+    file.write_text("of another version\n")
+    trained(at, flags)
+    assert lines(file.read_text(), "sample") == played
+
+
 # Runs a stage as at a terminal, where its input is ended at once (Ctrl-D), and prints all that the terminal shows.
 TERMINAL = """
 import fcntl, os, pty, struct, subprocess, sys, termios

@@ -38,11 +38,12 @@ def rollout(folder, command, flags, count=2, tasks=None, limit=6):
 
 
 def marked():
-    """Processes that a program of this test has left."""
-    found = []
+    """Processes that a program of this test has left; other tests and users may run some, too."""
+    found, own = [], f"PYTEST_CURRENT_TEST={os.environ['PYTEST_CURRENT_TEST']}".encode()
     for process in pathlib.Path("/proc").iterdir():
         try:
-            if b"TROUPE_PROGRAM=" in (process / "environ").read_bytes():
+            environ = (process / "environ").read_bytes()
+            if b"TROUPE_PROGRAM=" in environ and own in environ:
                 found.append((process / "cmdline").read_bytes())
         except OSError:
             continue

@@ -37,9 +37,11 @@ fn ends(metrics: &Path, name: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// The agents whose candidates earned the same in every group, if others' did not and each turn is compared by its own reward.
+/// The agents whose candidates earned the same in every group, if others' did not and each turn is compared by rewards of its own agent.
 pub fn without_choice(metrics: &Path) -> Result<Vec<String>> {
-    if ends(metrics, "advantage")?.iter().any(|end| end["counts"]["credit"] != "turn") {
+    // In a tree the later rewards of a return are of the executed candidate, and cancel.
+    let is_by_turn = |end: &Value| ["turn", "return"].map(Value::from).contains(&end["counts"]["credit"]);
+    if !ends(metrics, "advantage")?.iter().all(is_by_turn) {
         return Ok(Vec::new());
     }
     let mut deviations: BTreeMap<String, f64> = BTreeMap::new();

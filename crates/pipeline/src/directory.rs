@@ -11,6 +11,7 @@ use record::failure::{Failure, Result};
 use serde_json::{Map, Value};
 
 use crate::disk;
+use crate::evaluation;
 
 /// How long to wait for the processes of a stopped run.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -200,6 +201,13 @@ impl RunFiles {
         }
         for step in self.steps()?.into_iter().filter(|step| *step > newest) {
             disk::remove(&self.not_yet_done(step))?;
+        }
+        // Evaluations of lost versions, and copies of those as the best.
+        for (step, file) in evaluation::files_before(self.path(), u64::MAX) {
+            if step > newest {
+                disk::remove(&file)?;
+                disk::remove(&self.path().join(format!("best-{step:06}")))?;
+            }
         }
         let waiting: Vec<u64> = (1..=newest).filter(|step| !self.done(*step).is_file()).collect();
         for step in waiting {

@@ -94,7 +94,8 @@ pub fn evaluate(
     let is_cut = rate.starts_with("0.000 ") && rate.contains("(0/") && rate.ends_with("of answers cut");
     let advice = if is_cut && !settings.begins_untrained() { ": raise --max-tokens first" } else { "" };
     say(&format!("step {step}: success on {} test tasks {rate}{advice}{beside}", settings.eval_tasks))?;
-    if let Some(now) = now.filter(|_| settings.keep_best) {
+    let is_best = |now: &Best| before.is_none_or(|before| now.beats(&before));
+    if let Some(now) = now.filter(|now| settings.keep_best && is_best(now)) {
         keep_if_best(run, programs, now)?;
     }
     Ok(Best::of(before.into_iter().chain(now)))
@@ -284,7 +285,8 @@ pub fn all_flat(step: u64, answers: &CutAnswers, settings: &Settings) -> Failure
         }
         false => (answers.advice(settings), ", or a --warmup"),
     };
-    let level = if settings.env_command.is_none() { " (--set level=1)" } else { "" };
+    let has_levels = settings.env_command.is_none() && ["math", "code"].contains(&settings.env.as_str());
+    let level = if has_levels { " (--set level=1)" } else { "" };
     Failure::work(format!(
         "steps {} to {step}: all groups are flat: the candidates of a group earn the same, so there is nothing to learn from",
         step - 2
@@ -309,7 +311,7 @@ mod tests {
         let untrained = hint("--env-command x --max-tokens 8");
         assert!(untrained.starts_with("the policies began with random weights"), "{untrained}");
         assert!(!untrained.contains("--set") && !untrained.contains("first"), "{untrained}");
-        let trained = hint("--warmup 5 --max-tokens 8");
+        let trained = hint("--env math --warmup 5 --max-tokens 8");
         assert!(trained.starts_with("100 % of the last step's answers were cut at 8 tokens"), "{trained}");
         assert!(trained.contains("an easier task (--set level=1), more"), "{trained}");
     }

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,10 @@ def best_step():
         match = re.fullmatch(r"best-(\d+)", best.resolve().name)
         found = {step: evaluation(step) for step in steps}
         return best, int(match[1]) if match else max(steps, key=lambda step: (found[step]["success"], found[step]["reward"] or 0, -step))
-    return RUN / "policies", steps[-1]
+    newest = max(int(path.parent.name) for path in (RUN / "steps").glob("*/done"))
+    if newest != steps[-1]:
+        raise Refused(2, f"{RUN}: its last step {newest} has no evaluation", f"./pipeline.sh --resume {RUN} goes on; policy export takes policies one by one")
+    return RUN / "policies", newest
 
 
 def evaluation(step):
@@ -120,7 +124,7 @@ def turns_of(samples, tasks):
 
 def limits(agent, policy):
     """An agent's limits, from the run's command line of evaluations, and the variables of its chat template."""
-    words = (RUN / "stages/test-rollout").read_text(encoding="utf-8").replace("\\\n", " ").replace("'", "").split()
+    words = shlex.split((RUN / "stages/test-rollout").read_text(encoding="utf-8").replace("\\\n", " "))
     values = lambda flag: [after for word, after in zip(words, words[1:]) if word == flag]  # noqa: E731
     of_agent = lambda flag: [value.rpartition("=")[2] for value in values(flag) if value.rpartition("=")[0] in ("", agent)]  # noqa: E731
     own = {"policy": policy, "max_tokens": int((of_agent("--max-tokens") or ["512"])[-1]), "stop": of_agent("--stop")}
@@ -206,9 +210,10 @@ def card(name, team, base, rank, before, after, step, count):
 
 def main():
     folder, step = best_step()
-    samples = [line for line in lines(RUN / f"eval/step-{step:06}.jsonl") if line["type"] == "sample"]
-    agents = {sample["agent"]: sample.get("policy") for sample in samples}
-    served = [agent for agent, policy in agents.items() if not policy]
+    played = lines(RUN / f"eval/step-{step:06}.jsonl")
+    samples = [line for line in played if line["type"] == "sample"]
+    agents = {sample["agent"]: sample["policy"] for sample in samples}
+    served = dict.fromkeys(line["agent"] for line in played if line["type"] == "served")
     if served:
         raise Refused(2, f"{RUN}: a server plays {' and '.join(served)}", "export the trained policies one by one: policy export")
     base, rank = export(folder, list(dict.fromkeys(agents.values())))

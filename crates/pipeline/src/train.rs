@@ -236,8 +236,7 @@ impl<'a> Training<'a> {
                 "pipeline.sh",
                 format!(
                     "{agent} has nothing to learn from: all of its groups are flat, since what it says earns nothing at that \
-                     turn; compare what follows: --flags advantage='--credit return', or whole episodes with --flags \
-                     rollout='--sampling parallel'"
+                     turn; --method trajectory or drmas compares whole episodes"
                 ),
             );
         }
