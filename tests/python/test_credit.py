@@ -292,6 +292,40 @@ def test_turn_without_a_reward_is_no_turn_that_was_skipped(ask):
     refused(ask(given, "group -q --by episode --unscored drop-sample | advantage -q --credit episode"), 65, "no executed sample of a at turn 1")
 
 
+# Two turns; the second pays 1, but fails after a first answer with an odd sum of bytes.
+SOMETIMES = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    turn, odd = asked.get("state") or (0, 0)
+    told = {"request": asked.get("request"), "agents": ["a"], "order": "sequential", "turns": 2}
+    if "task" in asked:
+        told["state"] = (0, 0)
+    elif turn and odd:
+        told["error"] = "the tool is down"
+    else:
+        told.update(state=(turn + 1, sum(asked["action"].encode()) % 2), rewards={"team": turn, "local": 0}, terminated=turn == 1, success=turn == 1)
+    told["observations"] = {"a": [{"role": "user", "content": str(turn)}]}
+    print(json.dumps(told), flush=True)
+"""
+
+
+def test_failed_episode_has_no_part_to_compare(tmp_path):
+    """Its first turn is no episode that earned 0; the others earned the same."""
+    (tmp_path / "sometimes.py").write_text(SOMETIMES)
+    (tmp_path / "tasks").write_text("".join(json.dumps(line) + "\n" for line in (
+        {"type": "task", "v": 1, "env": "sometimes", "task": "t", "split": "train", "spec": {}},
+        {"type": "end", "v": 1, "stage": "tasks", "ok": True, "counts": {"tasks": 1}})))
+    printed = must("policy init a --preset tiny > init; rollout --quiet --env-command 'python3 sometimes.py' --policy a --max-tokens 2 --sampling parallel "
+                   "--branches 8 --max-error-rate 1 < tasks | group -q --by episode | advantage -q --credit episode --estimator dr-grpo", tmp_path)
+    failed = {line["branch"] for line in lines(printed, "episode") if line["stop"] == "error"}
+    samples = lines(printed, "sample")
+    assert 0 < len(failed) < 8 and {line["branch"] for line in samples} == set(range(8)) - failed
+    assert {line["advantage"] for line in samples} == {0}
+    counts = lines(printed)[-1]["after"][0]["after"][0]["counts"]
+    assert counts["groups_expected"] == counts["groups"] + counts["dropped_groups"]["env"] == 16
+
+
 def plays(step, *rewards):
     """The samples of a step of two players, in order of play, with what each play paid."""
     return [sample(f"{step}.{index}", agent, step=step, episode=f"{step}.{index}", sampling_mode="parallel", reward=reward)
