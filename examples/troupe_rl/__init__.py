@@ -230,12 +230,12 @@ class Environment:
             try:
                 request = json.loads(line)
                 answer["request"] = request.get("request")
-                answer.update(self.respond(request))
+                text = json.dumps(answer | self.respond(request))
             except Exception as error:  # an error answers this line, and the next one is read
-                answer["error"] = f"{type(error).__name__}: {error}"
+                text = json.dumps(answer | {"error": f"{type(error).__name__}: {error}"})
             if patience:
                 faulthandler.cancel_dump_traceback_later()
-            answers.write(json.dumps(answer) + "\n")
+            answers.write(text + "\n")
             answers.flush()
         for state in self._states.values():
             self._close(state)

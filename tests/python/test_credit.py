@@ -306,8 +306,7 @@ for line in sys.stdin:
     else:
         told.update(state=(turn + 1, sum(asked["action"].encode()) % 2), rewards={"team": turn, "local": 0}, terminated=turn == 1, success=turn == 1)
     told["observations"] = {"a": [{"role": "user", "content": str(turn)}]}
-    print(json.dumps(told), flush=True)
-"""
+    print(json.dumps(told), flush=True)"""
 
 
 def test_failed_episode_has_no_part_to_compare(tmp_path):

@@ -108,6 +108,16 @@ Haggle().main()
 """
 
 
+def test_value_that_json_cannot_hold_is_an_error_of_its_request(tmp_path):
+    (tmp_path / "e.py").write_text(PROGRAM.replace("SETUP", "pass").replace("STEP", "return Step(state, {}, components={'x': {1}})"))
+    start = {"request": 1, "task": {"type": "task", "env": "e", "task": "e/train/1", "split": "train", "spec": "1"}}
+    asked = [start, {"request": 2, "state": "1", "agent": "p", "action": "x"}, start | {"request": 3}]
+    (tmp_path / "asked").write_text("".join(json.dumps(line) + "\n" for line in asked))
+    told = [json.loads(line) for line in must("python3 e.py < asked", tmp_path, PYTHONPATH=str(ROOT / "examples")).splitlines()]
+    assert told[1] == {"request": 2, "error": "TypeError: Object of type set is not JSON serializable"}
+    assert [line["request"] for line in told] == [1, 2, 3] and told[2]["agents"] == ["p"]
+
+
 def test_pay_by_agent_is_checked(tmp_path):
     """A name that is no agent's is refused, and pay that no sample gets is told once."""
     (tmp_path / "typo.py").write_text(HAGGLE.replace("PAID", "agent: 0.5, 'seler'"))

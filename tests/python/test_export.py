@@ -134,6 +134,14 @@ def test_team_in_a_folder_plays_as_the_evaluation_did(math_run, tmp_path):
     code, _, said = run(f"python3 {team}/run_team.py nothing --url {server.url}")
     assert code == 1 and "HTTP Error 404: Not Found: another prompt\nhint: README.md" in said, said
 
+    said = run(f"python3 {team}/run_team.py nothing --url slover={server.url}")[2]
+    assert said == "run_team.py: no role slover; the roles are solver, checker\n"
+    # The run's own policies are evaluated, and a question may begin with a dash.
+    again = lines(must(f"./pipeline.sh evaluate 1 --resume {run_folder}"), "sample")
+    assert [line["completion"] for line in again] == [line["completion"] for line in samples]
+    refused(run(f"./pipeline.sh evaluate 1 --run {run_folder}"), 2, "--run does nothing in evaluate", "--resume RUN")
+    assert "[0 solver]" in must(f"./pipeline.sh ask {run_folder} -- '-5 + 3'")
+
     card = (team / "README.md").read_text()
     assert "vllm serve ./solver --served-model-name solver" in card and "24 of the 24 prompts" in card, card
     assert len((team / "run_team.py").read_text().splitlines()) <= 80

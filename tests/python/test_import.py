@@ -101,6 +101,8 @@ def test_problem_of_an_earlier_import_is_dropped(tmp_path):
     assert left_out({"problem": "q ?", "answer": 2}, flags=f"--without {tmp_path}/test") == ["among the problems of --without"]
     (tmp_path / "test").write_text('{"type": "task", "spec": {}}')
     assert "test: record 1: a task without a problem" in envs("import", f"--without {tmp_path}/test", "-")[2]
+    (tmp_path / "test").write_text('{"problem": "q ?", "answer": 2}\n')
+    assert "test: record 1: no task\nhint: envs import FILE > tasks.jsonl" in envs("import", f"--without {tmp_path}/test", "-")[2]
 
 
 BROKEN = [

@@ -82,9 +82,10 @@ def test_calls_at_once_give_the_same_bytes_with_any_number_of_threads(sums):
 
 def test_ends_are_scored(sums):
     by_what = {what: rollout(sums, world(what), "--sampling parallel", count=1)
-               for what in ("crash", "silent", "keys", "local", "leaves", "prints")}
+               for what in ("crash", "silent", "null", "keys", "local", "leaves", "prints")}
     samples = {what: [line for line in played if line["type"] == "sample"] for what, played in by_what.items()}
     assert {(line["reward"], line["reward_components"]["crashed"]) for line in samples["crash"]} == {(0, 1)}
+    assert {line["reward"] for line in samples["null"]} == {0}, "no answer is a wrong one"
     assert {line["reward_components"]["keys"] for line in samples["keys"]} == {1}, "no key but our own"
     assert {json.dumps(line["rewards"]) for line in samples["local"]} == {'{"team":0.5,"local":0.25}'.replace(":", ": ").replace(",", ", ")}
     assert len(samples["leaves"]) == len(samples["prints"]) == 6

@@ -186,8 +186,8 @@ mod tests {
             fs::write(&file, format!("{advantage}\n")).unwrap();
             without_choice(&file).unwrap()
         };
-        assert_eq!(named("turn", 0.0, 0.2), ["planner"]);
-        for other in [named("turn", 0.1, 0.2), named("turn", 0.0, 0.0), named("return", 0.0, 0.2)] {
+        assert_eq!([named("turn", 0.0, 0.2), named("return", 0.0, 0.2)], [["planner"], ["planner"]]);
+        for other in [named("turn", 0.1, 0.2), named("turn", 0.0, 0.0), named("episode", 0.0, 0.2)] {
             assert!(other.is_empty(), "{other:?}");
         }
     }

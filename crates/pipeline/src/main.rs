@@ -120,6 +120,11 @@ fn pipeline(arguments: &[String]) -> Result<()> {
     match action {
         Some(Action::Setup(_)) => Ok(()),
         Some(Action::Evaluate { step, .. }) => {
+            let is_of_run = request.resumed_with.is_some_and(|given| !given.contains("policies"));
+            if settings.run.is_some() && !is_of_run {
+                return Err(Failure::usage("--run does nothing in evaluate, which makes no run")
+                    .hint("evaluate STEP --resume RUN plays the newest policies of a run"));
+            }
             let acting = environment::ask(&programs, &mut settings)?;
             evaluate_only(&programs, &settings, &acting, launcher, step)
         }
@@ -186,15 +191,25 @@ fn evaluate_only(
     launcher: checks::Launcher,
     step: u64,
 ) -> Result<()> {
-    let pairs: Vec<(String, String)> = match &settings.policies {
-        PolicyChoice::Named(pairs) => {
+    let pairs: Vec<(String, String)> = match (&settings.run, &settings.policies) {
+        (Some(run), _) => {
+            let run = std::path::absolute(run)
+                .map_err(|error| Failure::io(format!("the working directory: {error}")))?;
+            let team = Team::new(settings, acting)?;
+            let place = |agent: &String| match team.served.get(agent) {
+                Some(server) => server.clone(),
+                None => run.join("policies").join(&team.policy[agent]).display().to_string(),
+            };
+            team.agents.iter().map(|agent| (agent.clone(), place(agent))).collect()
+        }
+        (None, PolicyChoice::Named(pairs)) => {
             pairs.iter().map(|pair| (pair.name.clone(), pair.value.clone())).collect()
         }
-        _ if settings.kind == PolicyKind::Tiny => {
+        (None, _) if settings.kind == PolicyKind::Tiny => {
             return Err(Failure::usage("evaluate needs --model NAME, or --policies AGENT=DIR")
                 .hint("a model is played as it is by all agents; policies are named by agent"));
         }
-        _ => {
+        (None, _) => {
             let model = Model::fetch(programs, &settings.model)?;
             acting.agents.iter().map(|agent| (agent.clone(), model.directory.clone())).collect()
         }

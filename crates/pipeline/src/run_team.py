@@ -16,6 +16,8 @@ TEAM = json.loads((pathlib.Path(__file__).resolve().parent / "team.json").read_t
 def pairs(values, default):
     """The value of each agent: its own of AGENT=VALUE, else the value without a name, else the default."""
     named = dict(value.split("=", 1) for value in values if re.match(r"[\w.-]+=", value))
+    if unknown := named.keys() - TEAM["agents"].keys():
+        sys.exit(f"run_team.py: no role {' or '.join(sorted(unknown))}; the roles are {', '.join(TEAM['agents'])}")
     common = [value for value in values if not re.match(r"[\w.-]+=", value)]
     return {agent: named.get(agent, common[-1] if common else default(agent)) for agent in TEAM["agents"]}
 
@@ -66,7 +68,7 @@ def main():
     options = parser.parse_args()
     urls = pairs(options.url, lambda _: os.environ.get("OPENAI_BASE_URL", URL))
     models = pairs(options.model, lambda agent: agent)
-    for question in [options.question] if options.question else map(str.strip, sys.stdin):
+    for question in [options.question] if options.question else filter(None, map(str.strip, sys.stdin)):
         turns, last = play(question, urls, models, lambda agent, text: options.json or print(f"{agent}: {text.strip()}", flush=True))
         print(json.dumps({"question": question, "turns": turns, "answer": last}) if options.json else f"\n{last}", flush=True)
 

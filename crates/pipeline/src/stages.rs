@@ -248,7 +248,8 @@ impl Plan<'_> {
 
     /// Plays questions greedily, as the evaluation plays test tasks.
     pub fn asking(&self, questions: &[String]) -> [ShellLine; 2] {
-        let tasks = self.environment_program("tasks").flag_of_each("--ask", questions);
+        let tasks =
+            self.environment_program("tasks").words(questions.iter().map(|text| format!("--ask={text}")));
         let play = self.player(self.program("rollout")).flag("--temperature", 0).word("--quiet");
         [tasks, play.words(self.settings.given_to("rollout", &OF_EVALUATIONS))]
     }

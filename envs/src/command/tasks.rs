@@ -61,7 +61,7 @@ impl Tasks {
         let count = questions.len() as u64;
         let mut writer = Writer::stdout();
         if let Some(command) = &self.program.env_command {
-            let quoted = questions.iter().map(|text| format!(" --ask '{}'", text.replace('\'', "'\\''")));
+            let quoted = questions.iter().map(|text| format!(" --ask='{}'", text.replace('\'', "'\\''")));
             let line = format!("{command} tasks{}", quoted.collect::<String>());
             let hint = "it has to take `tasks --ask TEXT` and to answer with a task of that text, whose `split` is `asked`";
             let mut asked = 0;

@@ -112,6 +112,8 @@ def earlier(record):
         return {"spec": {"problem": found}}
     if isinstance(record, dict) and record.get("type") == "task":
         raise Failure("data", "a task without a problem")
+    if not isinstance(record, dict) or record.get("type") != "end":
+        raise Failure("data", "no task", "envs import FILE > tasks.jsonl makes tasks of records: --without tasks.jsonl")
     return {}
 
 

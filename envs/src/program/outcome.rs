@@ -25,7 +25,13 @@ struct Line {
     rewards: BTreeMap<String, f64>,
     #[serde(default)]
     components: BTreeMap<String, f64>,
+    /// Null is an answer, and a wrong one.
+    #[serde(default, deserialize_with = "given")]
     answer: Option<Value>,
+}
+
+fn given<'de, D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
 }
 
 /// The fields of the step protocol's answer to the last action.

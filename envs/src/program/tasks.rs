@@ -99,7 +99,10 @@ pub fn question(file: &Path, text: &str) -> Result<Task> {
     let field = like.spec.as_object().and_then(|spec| spec.iter().find(is_text));
     let field = field.map_or("question", |(name, _)| name);
     let given: Option<Map<String, Value>> = serde_json::from_str(text).ok();
-    let spec = given.map_or_else(|| json!({field: text, "answer": null}), Value::Object);
+    let mut spec = given.map_or_else(|| json!({field: text}), Value::Object);
+    spec.as_object_mut().into_iter().for_each(|spec| {
+        spec.entry("answer").or_insert(Value::Null);
+    });
     let task = format!("{}/{}/{:016x}", like.env, streams::ASKED, streams::first_word(text.as_bytes()));
     Ok(Task { env: like.env, task, split: Some(streams::ASKED.to_owned()), spec, ..Task::default() })
 }

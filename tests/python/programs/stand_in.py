@@ -54,6 +54,8 @@ def main(what, task):
         sys.exit("the text cannot be parsed")
     elif what == "silent":
         return None
+    elif what == "null":
+        return {"answer": None}
     elif what == "keys":
         return {"reward": 0.0, "components": {"keys": sum(name.endswith("API_KEY") for name in os.environ)}}
     elif what == "hangs":
