@@ -257,9 +257,18 @@ pub fn line(name: &str, value: &Spanned<DeValue<'_>>, text: &str) -> Result<Vec<
         }
         DeValue::Array(values) => {
             let command = Settings::command(PolicyKind::Tiny);
-            let is_repeated = command.get_arguments().any(|argument| {
-                argument.get_long() == Some(&flag) && matches!(argument.get_action(), ArgAction::Append)
-            });
+            let argument = command.get_arguments().find(|argument| argument.get_long() == Some(&flag));
+            let is_repeated =
+                argument.is_some_and(|argument| matches!(argument.get_action(), ArgAction::Append));
+            let is_by_agent = argument.is_some_and(|argument| argument.get_value_delimiter() == Some(' '));
+            let is_number = |value: &&Spanned<DeValue<'_>>| {
+                matches!(value.get_ref(), DeValue::Integer(_) | DeValue::Float(_))
+            };
+            if is_by_agent && values.iter().filter(is_number).count() > 1 {
+                return Err(Failure::usage(format!("{name}: several values for all agents")).hint(format!(
+                    "below [sweep] {name} = [...] makes a run for each; an agent has its own as \"AGENT=X\""
+                )));
+            }
             let values: Option<Vec<String>> = values.iter().map(|value| scalar(value, text)).collect();
             let values = values.ok_or_else(refuse)?;
             let words = if is_repeated {

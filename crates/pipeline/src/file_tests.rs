@@ -45,6 +45,8 @@ fn what_is_hostile_is_refused_in_its_line() {
         "lr = 1979-05-27",
         "set.a.b = 1",
         "set = 3",
+        "lr = [5e-4, 1e-3]",
+        "max_tokens = [8, 16]",
     ] {
         let failure = words(&format!("\n{text}")).unwrap_err();
         assert!(failure.message.starts_with("run.toml:2: "), "{}", failure.message);
