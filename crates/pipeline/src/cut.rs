@@ -37,7 +37,7 @@ fn ends(metrics: &Path, name: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// The agents whose candidates earned the same in every group, if others' did not and each turn is compared by rewards of its own agent.
+/// The agents whose candidates earned the same in every group while others' did not, under a rule that compares an agent's rewards alone.
 pub fn without_choice(metrics: &Path) -> Result<Vec<String>> {
     // In a tree the later rewards of a return are of the executed candidate, and cancel.
     let is_by_turn = |end: &Value| ["turn", "return"].map(Value::from).contains(&end["counts"]["credit"]);

@@ -34,7 +34,7 @@ pub fn say(line: &str) -> Result<()> {
 pub struct Best {
     /// The share of test tasks solved.
     pub success: f64,
-    /// The mean return, which tells teams apart that solve equally many tasks, as none.
+    /// The mean return, which decides between evaluations of equal success.
     pub returns: f64,
     /// The step after which it ran.
     pub step: u64,
